@@ -1,0 +1,62 @@
+"""The command line: results on stdout, diagnostics on stderr, an exit code that says whether the objective held.
+
+Exit codes: 0 all is well; 1 the run is fine but an objective or a claim did not hold; 2 the input was wrong; 130
+interrupted. Each verb is one module with `HELP`, `configure(parser)` and `run(args) -> int`, imported when it is
+used, so that `dovetail --help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from ..errors import DovetailError
+
+__all__ = ["main"]
+
+#: Verb -> module of this package and its one-line help.
+VERBS = {
+    "serve": ("serve", "serve an application over HTTP (Open Inference Protocol v2)"),
+    "demo": ("demo", "serve the document workflow, send it requests at a rising rate, and show a table"),
+    "simulate": ("simulate", "run a scenario against simulated devices"),
+    "profile": ("profile", "measure each stage of a workflow on this machine"),
+    "replay": ("replay", "run the controller again on a recorded log and compare its actions"),
+    "explain": ("explain", "tell the story of a request from a log"),
+    "reproduce": ("reproduce", "run an experiment and judge its claims"),
+    "catalogue": ("catalogue", "list the devices, models and workflows that can be simulated"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    from .. import __version__
+
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="dovetail",
+        description="Serve machine-learning workflows within their latency objectives, or simulate it.",
+    )
+    parser.add_argument("--version", action="version", version=f"dovetail {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    wanted = next((a for a in arguments if not a.startswith("-")), None)
+    for verb, (module_name, summary) in VERBS.items():
+        sub = verbs.add_parser(verb, help=summary, description=summary)
+        if verb == wanted:
+            module = importlib.import_module(f".{module_name}", __package__)
+            module.configure(sub)
+            sub.set_defaults(run=module.run)
+    args = parser.parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except DovetailError as error:
+        print(f"dovetail {args.verb}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) went away; Python would complain again while closing stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,385 @@
+"""The Controller: `step(event) -> actions`.
+
+Rules of this file:
+1. One door. `step` is the only way in, and the list it returns the only way out.
+2. No clock, no randomness, no threads, no input or output: time comes with the event.
+3. Policies answer questions (`Policy`); this file keeps the books and the promises: every admitted request ends in
+   exactly one outcome, shares never add up to more than a device, no work is lost when a worker is.
+4. Nothing is kept of a request that has ended, so memory does not grow with the length of a run.
+
+The walk through a graph (fan-out, joins, conditions) is `walk.py`, the invariants are `validate.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..place import Placer
+from ..plan import Hold, Planner
+from ..predict import Predictor
+from ..scale import Scaler
+from ..state import Batch, Item, Queue, Request, Worker, compile_graphs
+from ..state.worker import FULL_SHARE
+from ..units import MS
+from ..workflow.graph import Graph, StageSpec
+from .actions import NEVER_NS, Action, Drained, LoadModel, Reject, Reply, RunBatch, SetTimer
+from .events import (
+    BatchFailed,
+    BatchFinished,
+    DrainStarted,
+    Event,
+    LoadFailed,
+    ModelLoaded,
+    RequestArrived,
+    RequestCancelled,
+    TimerFired,
+    WorkerJoined,
+    WorkerLost,
+)
+from .walk import FanOutMismatch, arrive, item_done
+
+__all__ = ["MAX_ATTEMPTS", "Controller", "Policy"]
+
+#: Failed batches that an item may be part of before its request fails. Three: once in a batch with others, once
+#: alone, and once more for a worker that died meanwhile.
+MAX_ATTEMPTS = 3
+#: What a client is told to wait while the server drains: a restart takes about this long.
+DRAIN_RETRY_NS = 2_000 * MS
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """One implementation of each question that the controller asks."""
+
+    planner: Planner
+    placer: Placer
+    scaler: Scaler
+    predictor: Predictor
+
+
+class Controller:
+    """Schedules the requests of some graphs on the workers that have joined."""
+
+    def __init__(self, graphs: Sequence[Graph], policy: Policy) -> None:
+        self.policy = policy
+        self.graphs, self.queues = compile_graphs(graphs, policy.planner.queue_key)
+        self.stages: dict[str, StageSpec] = {s.name: s for g in graphs for s in g.stages}
+        self.now_ns = 0
+        #: Number of the current step; the cause of whatever it leads to.
+        self.step_number = 0
+        self.requests: dict[int, Request] = {}
+        self.workers: dict[int, Worker] = {}
+        self.batches: dict[int, Batch] = {}
+        #: Stage name -> workers that hold its model.
+        self.holders: dict[str, dict[int, Worker]] = {name: {} for name in self.stages}
+        #: Timer -> what it is for: a request that expires, or a queue that was held.
+        self.timers: dict[int, int | str] = {}
+        self.draining = False
+        self._drained = False
+        self._last_batch = 0
+        self._last_timer = 0
+        #: Queues that were given an item in this step.
+        self._touched: list[Queue] = []
+        self._freed = False
+        self._out: list[Action] = []
+        self._handlers = {
+            RequestArrived: self._request_arrived,
+            RequestCancelled: self._request_cancelled,
+            BatchFinished: self._batch_finished,
+            BatchFailed: self._batch_failed,
+            ModelLoaded: self._model_loaded,
+            LoadFailed: self._load_failed,
+            WorkerJoined: self._worker_joined,
+            WorkerLost: self._worker_lost,
+            TimerFired: self._timer_fired,
+            DrainStarted: self._drain_started,
+        }
+
+    def step(self, event: Event) -> list[Action]:
+        """Take one event and say what is to be done."""
+        if event.at_ns < self.now_ns:
+            raise ValueError(f"time went back from {self.now_ns} to {event.at_ns} ns at {type(event).__name__}")
+        self.now_ns = event.at_ns
+        self.step_number += 1
+        self._out = out = []
+        self._handlers[type(event)](event)  # type: ignore[operator]
+        if self._freed:
+            self._freed = False
+            self._touched.clear()
+            self._dispatch([q for q in self.queues.values() if q.size])
+        elif self._touched:
+            touched, self._touched = self._touched, []
+            self._dispatch(touched)
+        if self.draining and not self.requests and not self._drained:
+            self._drained = True
+            out.append(Drained(self.step_number))
+        return out
+
+    # -- requests ---------------------------------------------------------------------------------------------
+
+    def _request_arrived(self, event: RequestArrived) -> None:
+        now = event.at_ns
+        graph = self.graphs[event.graph]
+        priority = event.priority or graph.graph.priority
+        objective = event.objective_ns or now + graph.slo_ns
+        if event.request in self.requests:
+            raise ValueError(f"request {event.request} arrived twice")
+        outcome, reason, retry_ns = "", "", 0
+        if self.draining:
+            outcome, reason, retry_ns = "shed", "the server is draining", DRAIN_RETRY_NS
+        elif event.deadline_ns and event.deadline_ns <= now:
+            outcome, reason = "expired", "its deadline had passed when it arrived"
+        else:
+            refusal = self.policy.planner.admit(graph, objective, now, len(self.requests))
+            if refusal is not None:
+                outcome, reason, retry_ns = "shed", refusal.reason, refusal.retry_after_ns
+        if outcome:
+            self._out.append(
+                Reject(self.step_number, event.request, event.graph, priority, outcome, now, 0.0, reason, retry_ns)
+            )
+            return
+        request = Request(event.request, graph, priority, now, objective, event.deadline_ns)
+        self.requests[request.id] = request
+        if event.deadline_ns:
+            request.timer = self._set_timer(event.deadline_ns, request.id)
+        try:
+            ready = arrive(request, event.counts, now)
+        except FanOutMismatch as error:
+            self._close(request, "failed", str(error))
+            return
+        self._continue(request, ready)
+
+    def _continue(self, request: Request, ready: list[Item]) -> None:
+        """Queue the items that have become ready, and answer if there is nothing left to do."""
+        if not request.nodes_left:
+            late = self.now_ns > request.objective_ns
+            self._close(request, "late" if late else "ok")
+            return
+        nodes = request.graph.nodes
+        planner = self.policy.planner
+        for item in ready:
+            queue = nodes[item.node].queue
+            queue.push(planner.order(request, item.node), item)
+            planner.note(item, self.now_ns)
+            self._touched.append(queue)
+
+    def _close(self, request: Request, outcome: str, reason: str = "") -> None:
+        request.outcome = outcome
+        del self.requests[request.id]
+        if request.timer:
+            del self.timers[request.timer]
+        if outcome != "ok" and outcome != "late":
+            for queue in list(request.waiting):
+                queue.forget(request)
+        index = request.graph.index
+        arrived, cost = request.arrived_ns, request.cost_usd
+        self._out.append(
+            Reply(self.step_number, request.id, index, request.priority, outcome, arrived, cost)
+            if outcome == "ok" or outcome == "late"
+            else Reject(self.step_number, request.id, index, request.priority, outcome, arrived, cost, reason)
+        )
+
+    def _request_cancelled(self, event: RequestCancelled) -> None:
+        request = self.requests.get(event.request)
+        if request is not None:
+            self._close(request, "cancelled", "the client gave up")
+
+    # -- batches ----------------------------------------------------------------------------------------------
+
+    def _dispatch(self, queues: list[Queue]) -> None:
+        """Start what can be started from these queues, the one with the first item first."""
+        if len(queues) == 1:
+            queue = queues[0]
+            while queue.size and self._start_batch(queue):
+                pass
+            return
+        candidates = dict.fromkeys(queues)
+        while candidates:
+            best: Queue | None = None
+            best_order = 0
+            for queue in list(candidates):
+                if not queue.size:
+                    del candidates[queue]
+                    continue
+                order = queue.head_order()
+                if best is None or order < best_order:
+                    best, best_order = queue, order
+            if best is not None and not self._start_batch(best):
+                del candidates[best]
+
+    def _start_batch(self, queue: Queue) -> bool:
+        """Start one batch from the queue if the policies find a configuration and a place; say whether it did."""
+        holders = self.holders[queue.stage.name]
+        if not holders:
+            return False
+        now = self.now_ns
+        choice = self.policy.planner.choose(queue, now)
+        if isinstance(choice, Hold):
+            if choice.until_ns <= now:
+                raise ValueError(f"the planner holds queue {queue.key!r} until the past ({choice.reason})")
+            if queue.held_until_ns != choice.until_ns:
+                queue.held_until_ns = choice.until_ns
+                self._set_timer(choice.until_ns, queue.key)
+            return False
+        for config in choice:
+            worker = self.policy.placer.choose(queue, config, holders, now)
+            if worker is not None:
+                break
+        else:
+            return False
+        queue.held_until_ns = 0
+        items = queue.pop(config.batch)
+        self._last_batch = ident = self._last_batch + 1
+        expected = self.policy.predictor.duration_ns(queue.stage, len(items), config, worker)
+        batch = Batch(ident, queue, worker, config, items, now, expected)
+        self.batches[ident] = worker.running[ident] = batch
+        worker.free_pct -= config.share_pct
+        latest = NEVER_NS
+        triples = []
+        for item in items:
+            request = item.request
+            triples.append((request.id, item.node, item.index))
+            if request.deadline_ns:
+                # The window ends with the last deadline: until then the batch is of use to someone.
+                latest = request.deadline_ns if latest == NEVER_NS else max(latest, request.deadline_ns)
+        if latest != NEVER_NS and any(not i.request.deadline_ns for i in items):
+            latest = NEVER_NS
+        self._out.append(
+            RunBatch(
+                self.step_number,
+                ident,
+                worker.id,
+                queue.stage.name,
+                tuple(triples),
+                config.cpus,
+                config.share_pct,
+                now,
+                latest,
+                expected,
+            )
+        )
+        return True
+
+    def _release(self, ident: int) -> Batch | None:
+        """Take a batch off its worker; None if it is not known any more."""
+        batch = self.batches.pop(ident, None)
+        if batch is None:
+            return None
+        worker = batch.worker
+        del worker.running[ident]
+        worker.free_pct += batch.config.share_pct
+        self._freed = True
+        return batch
+
+    def _batch_finished(self, event: BatchFinished) -> None:
+        batch = self._release(event.batch)
+        if batch is None:
+            return  # its worker was lost and the items have gone elsewhere
+        duration = event.end_ns - event.begin_ns
+        self.policy.predictor.observe(batch, duration)
+        items = batch.items
+        cost = duration * batch.config.share_pct * batch.worker.usd_per_share_ns / len(items)
+        counts = event.counts
+        at = 0
+        for item in items:
+            request = item.request
+            request.cost_usd += cost
+            first = at
+            if counts:
+                at += len(request.graph.nodes[item.node].counted)
+            if request.outcome:
+                continue
+            try:
+                ready = item_done(item, counts[first:at], self.now_ns)
+            except FanOutMismatch as error:
+                self._close(request, "failed", str(error))
+                continue
+            self._continue(request, ready)
+
+    def _batch_failed(self, event: BatchFailed) -> None:
+        batch = self._release(event.batch)
+        if batch is not None:
+            self._retry(batch, f"{event.reason}: {event.detail}" if event.detail else event.reason, event.reason)
+
+    def _retry(self, batch: Batch, why: str, reason: str) -> None:
+        """Give the items of a failed batch another chance, or fail their requests."""
+        queue = batch.queue
+        alone = len(batch.items) == 1
+        for item in batch.items:
+            request = item.request
+            if request.outcome:
+                continue
+            if reason == "too_late":
+                # The worker never began it; items whose own deadline has not come go back into the queue.
+                if request.deadline_ns and request.deadline_ns <= self.now_ns:
+                    self._close(request, "expired", "its deadline passed before it could start")
+                    continue
+            else:
+                item.attempts += 1
+                if (reason == "error" and alone) or item.attempts >= MAX_ATTEMPTS:
+                    self._close(request, "failed", why)
+                    continue
+            # One of several items may be the culprit of an error: run them alone, so that it fails by itself.
+            item.alone = item.alone or reason == "error"
+            queue.push(self.policy.planner.order(request, item.node), item)
+            self._touched.append(queue)
+
+    # -- workers ----------------------------------------------------------------------------------------------
+
+    def _worker_joined(self, event: WorkerJoined) -> None:
+        if event.worker in self.workers:
+            raise ValueError(f"worker {event.worker} joined twice")
+        worker = self.workers[event.worker] = Worker(event.worker, event.spec)
+        for stage in self.policy.scaler.residents(worker, list(self.stages.values())):
+            worker.loading[stage.name] = stage.weights_bytes
+            worker.resident_bytes += stage.weights_bytes
+            self._out.append(LoadModel(self.step_number, worker.id, stage.name))
+
+    def _model_loaded(self, event: ModelLoaded) -> None:
+        worker = self.workers.get(event.worker)
+        if worker is None or event.stage not in worker.loading:
+            return
+        worker.resident_bytes += event.nbytes - worker.loading.pop(event.stage)
+        worker.resident[event.stage] = event.nbytes
+        self.holders[event.stage][worker.id] = worker
+        self._freed = True
+
+    def _load_failed(self, event: LoadFailed) -> None:
+        worker = self.workers.get(event.worker)
+        if worker is not None and event.stage in worker.loading:
+            worker.resident_bytes -= worker.loading.pop(event.stage)
+
+    def _worker_lost(self, event: WorkerLost) -> None:
+        worker = self.workers.pop(event.worker, None)
+        if worker is None:
+            return
+        for stage in worker.resident:
+            del self.holders[stage][worker.id]
+        for ident in list(worker.running):
+            batch = self._release(ident)
+            if batch is not None:
+                self._retry(batch, f"worker {worker.spec.name} was lost: {event.detail}", "worker_lost")
+        worker.free_pct = FULL_SHARE
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def _set_timer(self, at_ns: int, purpose: int | str) -> int:
+        self._last_timer += 1
+        self.timers[self._last_timer] = purpose
+        self._out.append(SetTimer(self.step_number, self._last_timer, at_ns))
+        return self._last_timer
+
+    def _timer_fired(self, event: TimerFired) -> None:
+        purpose = self.timers.pop(event.timer, None)
+        if isinstance(purpose, str):
+            queue = self.queues[purpose]
+            queue.held_until_ns = 0
+            self._touched.append(queue)
+        elif purpose is not None:
+            request = self.requests[purpose]
+            request.timer = 0
+            self._close(request, "expired", "its deadline passed before it was done")
+
+    def _drain_started(self, event: DrainStarted) -> None:
+        self.draining = True

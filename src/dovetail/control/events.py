@@ -1,0 +1,126 @@
+"""What happens: everything the controller is ever told, in the past tense.
+
+Rules of this file: an event is data and carries its own time; the controller has no other clock. `cause` is the
+number of the step whose action led to the event, 0 if it came from outside. Field order is the log format:
+append, never reorder, and raise `log.VERSION` when a meaning changes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..state import WorkerSpec
+
+__all__ = [
+    "BatchFailed",
+    "BatchFinished",
+    "DrainStarted",
+    "Event",
+    "LoadFailed",
+    "ModelLoaded",
+    "RequestArrived",
+    "RequestCancelled",
+    "TimerFired",
+    "WorkerJoined",
+    "WorkerLost",
+]
+
+
+class _Event(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    at_ns: int
+    cause: int
+
+
+class RequestArrived(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A client asks for a workflow."""
+
+    request: int
+    graph: int
+    #: 1 is the highest; 0 takes the workflow's own class.
+    priority: int = 0
+    #: When it should be answered; 0 takes the workflow's objective.
+    objective_ns: int = 0
+    #: When an answer is of no use any more; 0 is never.
+    deadline_ns: int = 0
+    #: Counts of the inputs that are mapped over or tested, in the order of `Graph.counted_inputs`.
+    counts: tuple[int, ...] = ()
+
+
+class RequestCancelled(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """The client gave up."""
+
+    request: int
+
+
+class BatchFinished(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A worker has run a batch."""
+
+    batch: int
+    begin_ns: int
+    end_ns: int
+    #: For each item in turn, the counts of the node's counted outputs.
+    counts: tuple[int, ...] = ()
+
+
+class BatchFailed(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A worker could not run a batch. `reason` is one of: error, too_late, not_loaded, no_share, no_memory."""
+
+    batch: int
+    begin_ns: int
+    end_ns: int
+    reason: str
+    detail: str = ""
+
+
+class ModelLoaded(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A worker holds a stage's model."""
+
+    worker: int
+    stage: str
+    nbytes: int
+
+
+class LoadFailed(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A worker could not load a stage's model."""
+
+    worker: int
+    stage: str
+    detail: str
+
+
+class WorkerJoined(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A worker is ready for actions. A worker that comes back is a new worker with a new number."""
+
+    worker: int
+    spec: WorkerSpec
+
+
+class WorkerLost(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A worker is gone, with everything that ran on it."""
+
+    worker: int
+    detail: str
+
+
+class TimerFired(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A timer that the controller set has come due."""
+
+    timer: int
+
+
+class DrainStarted(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """Take nothing new; finish what was admitted."""
+
+
+Event = (
+    RequestArrived
+    | RequestCancelled
+    | BatchFinished
+    | BatchFailed
+    | ModelLoaded
+    | LoadFailed
+    | WorkerJoined
+    | WorkerLost
+    | TimerFired
+    | DrainStarted
+)

@@ -1,0 +1,92 @@
+"""Every invariant of the controller's state, checked after each step under test.
+
+Rules of this file: it reads and never repairs; a broken invariant raises AssertionError with what was found. The
+numbers are those of docs/invariants.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..plan import Hold
+from ..state import Queue
+from ..state.worker import FULL_SHARE
+from .controller import Controller
+
+__all__ = ["validate"]
+
+
+def validate(controller: Controller) -> None:
+    """Raise AssertionError if the controller's books do not balance."""
+    _requests(controller)
+    _batches(controller)
+    _workers(controller)
+    _work_conserving(controller)
+
+
+def _requests(c: Controller) -> None:
+    waiting: Counter[tuple[int, Queue]] = Counter()
+    seen: set[tuple[int, int, int]] = set()
+    for queue in c.queues.values():
+        items = queue.open_items()
+        assert queue.size == len(items), f"queue {queue.key} says {queue.size}, holds {len(items)} [1]"
+        for item in items:
+            assert item.request.id in c.requests, f"queue {queue.key} holds an item of an unknown request [1]"
+            waiting[item.request.id, queue] += 1
+            key = (item.request.id, item.node, item.index)
+            assert key not in seen, f"item {key} waits twice [1]"
+            seen.add(key)
+    for batch in c.batches.values():
+        for item in batch.items:
+            key = (item.request.id, item.node, item.index)
+            assert item.request.outcome or key not in seen, f"item {key} waits and runs, or runs twice [1]"
+            seen.add(key)
+    for request in c.requests.values():
+        assert not request.outcome, f"request {request.id} is closed ({request.outcome}) but still open [1]"
+        assert request.nodes_left > 0, f"request {request.id} is done but not answered [1]"
+        busy = any(key[0] == request.id for key in seen)
+        assert busy, f"request {request.id} is open but nothing of it waits or runs: it is lost [1]"
+        for queue, count in request.waiting.items():
+            assert waiting[request.id, queue] == count, f"request {request.id} counts {count} in {queue.key} [1]"
+        if request.timer:
+            assert c.timers.get(request.timer) == request.id, f"request {request.id} lost its timer [1]"
+
+
+def _batches(c: Controller) -> None:
+    for ident, batch in c.batches.items():
+        assert batch.items, f"batch {ident} is empty [2]"
+        assert len(batch.items) <= batch.config.batch, f"batch {ident} is larger than its configuration [2]"
+        assert batch.worker.running.get(ident) is batch, f"batch {ident} is not on its worker [2]"
+        assert batch.worker.id in c.workers, f"batch {ident} runs on a lost worker [2]"
+        assert batch.queue.stage.name in batch.worker.resident, f"batch {ident} runs without its model [3]"
+
+
+def _workers(c: Controller) -> None:
+    for worker in c.workers.values():
+        used = sum(b.config.share_pct for b in worker.running.values())
+        assert 0 <= worker.free_pct <= FULL_SHARE, f"worker {worker.id} has {worker.free_pct} % free [2]"
+        assert used + worker.free_pct == FULL_SHARE, (
+            f"worker {worker.id}: {used} % used, {worker.free_pct} % free [2]"
+        )
+        held = sum(worker.resident.values()) + sum(worker.loading.values())
+        assert held == worker.resident_bytes, f"worker {worker.id} counts {worker.resident_bytes}, holds {held} B [3]"
+        limit = worker.spec.memory_bytes
+        assert not limit or held <= limit, f"worker {worker.id} holds {held} B of {limit} B [3]"
+    for stage, holders in c.holders.items():
+        expected = {w.id for w in c.workers.values() if stage in w.resident}
+        assert set(holders) == expected, f"holders of {stage}: {set(holders)}, should be {expected} [3]"
+
+
+def _work_conserving(c: Controller) -> None:
+    """Idle device and runnable work means a launch, unless the policy declares the hold and its reason."""
+    for queue in c.queues.values():
+        if not queue.size:
+            continue
+        choice = c.policy.planner.choose(queue, c.now_ns)
+        if isinstance(choice, Hold):
+            assert choice.reason, f"queue {queue.key} is held without a reason [4]"
+            continue
+        holders = c.holders[queue.stage.name]
+        for config in choice:
+            place = c.policy.placer.choose(queue, config, holders, c.now_ns)
+            assert place is None, f"queue {queue.key} could run on worker {place and place.id} but waits [4]"

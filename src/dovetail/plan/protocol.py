@@ -1,0 +1,51 @@
+"""What the controller asks a planner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from ..state import CompiledGraph, Config, Item, Queue, Request
+from ..workflow.graph import Graph, Node
+
+__all__ = ["Hold", "Planner", "Refusal"]
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """Start nothing from this queue before `until_ns` unless it changes; the reason is declared and logged."""
+
+    until_ns: int
+    reason: str
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """A request that is better refused now, and when it could be tried again (0: never)."""
+
+    reason: str
+    retry_after_ns: int = 0
+
+
+class Planner(Protocol):
+    """Answers how."""
+
+    def queue_key(self, graph: Graph, node: Node) -> str:
+        """Nodes of one stage with the same key share a queue, and so batches."""
+        ...
+
+    def admit(self, graph: CompiledGraph, objective_ns: int, now_ns: int, open_requests: int) -> Refusal | None:
+        """None admits the request."""
+        ...
+
+    def order(self, request: Request, node: int) -> int:
+        """Smaller is served first; ties are first come, first served."""
+        ...
+
+    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+        """Configurations for the queue's next batch in order of preference. The first that can be placed runs."""
+        ...
+
+    def note(self, item: Item, now_ns: int) -> None:
+        """An item has joined its queue (arrival rates are learned here)."""
+        ...

@@ -1,0 +1,111 @@
+"""What the front needs from the live system behind it.
+
+Rules of this file
+- It holds data and protocols only: it imports neither the front nor the live system, so that each can be tested alone.
+- All calls come from the thread of the event loop. None blocks but `infer`, which is awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "ModelInfo", "TensorSpec"]
+
+#: The front lays a request out so that its first binary tensor is as aligned as the body is, up to this much.
+BODY_ALIGN_BYTES = 64
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """An input or output of a model as clients see it. There is no batch dimension: a request is one item."""
+
+    name: str
+    datatype: str  # as the protocol names it: FP32, UINT8, BYTES...
+    shape: tuple[int, ...]  # -1 is any length
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """What clients may know of a model."""
+
+    name: str
+    platform: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    ready: bool
+    config: dict[str, Any] = {}  # merged into the answer of `/config`
+
+
+class Body(Protocol):
+    """Memory that one request body is received into, straight from the socket."""
+
+    @property
+    def view(self) -> memoryview:
+        """Writable bytes, as many as were asked for, aligned to `BODY_ALIGN_BYTES`."""
+
+    def ref(self, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> object:
+        """Names a tensor that lies in this body: raw, little-endian, row-major. `dtype` is numpy's name: float32."""
+
+    def release(self) -> None:
+        """The front is done with it: the response is written, or the client is gone and `infer` has ended.
+
+        Called once. Work that outlives a cancelled `infer` keeps the memory by its own count.
+        """
+
+
+class Call(msgspec.Struct):
+    """One inference. Values of `inputs` by the declared input:
+
+    - fixed-size datatype: a reference made by `Body.ref` if it came in binary, a numpy array if it came as JSON;
+    - BYTES of the declared shape (1,): `bytes`;
+    - BYTES of any other shape: a flat `list[bytes]`.
+    """
+
+    model: str
+    inputs: dict[str, object]
+    request_id: str = ""
+    priority: int = 0  # 1 is highest, 0 the model's default
+    timeout_us: int = 0  # 0 is none
+    slo_ms: float = 0.0  # 0 is the model's own
+    tenant: str = ""
+
+
+class Answer(msgspec.Struct):
+    """How a call ended. Exactly one of six outcomes; `outputs` belongs to the first two.
+
+    Outputs may be numpy arrays and scalars, str, bytes, lists of these two, bool, int and float; anything else reaches
+    the client as JSON text.
+    """
+
+    outcome: str  # ok, late, shed, expired, failed, cancelled
+    outputs: dict[str, object] = {}
+    reason: str = ""
+    retry_after_ms: int = 0
+    parameters: dict[str, str | int | float | bool] = {}
+    release: Callable[[], None] | None = None  # called once the outputs are written and no longer read
+
+
+class Backend(Protocol):
+    """The live system."""
+
+    def body(self, nbytes: int) -> Body:
+        """Room for a request body. Raises `Overloaded` when there is none now."""
+
+    def models(self) -> Mapping[str, ModelInfo]:
+        """All models by name; cheap, it is asked for each request."""
+
+    def live(self) -> bool:
+        """Whether the process works at all."""
+
+    def ready(self) -> bool:
+        """Whether requests to every model can be served now."""
+
+    def statistics(self, model: str | None) -> list[dict[str, Any]]:
+        """Entries of Triton's `model_stats`, for one model or for all."""
+
+    async def infer(self, call: Call) -> Answer:
+        """Runs one call. A cancelled task means that nobody waits any more: the work may be dropped.
+
+        Raises `BadRequest` for content that only the system behind can judge, `Overloaded` when it has no room.
+        """

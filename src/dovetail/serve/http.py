@@ -1,0 +1,623 @@
+"""HTTP/1.1 on asyncio: framing, limits and the life of a connection. This file knows nothing of inference.
+
+Rules of this file
+- Where a message ends is decided here, once, and strictly. A head ends at its first CRLF CRLF, and llhttp has to agree
+  that exactly one head is in there. Its body has one Content-Length or the single coding "chunked", never both (RFC
+  9112, 6.3). Whatever is open to a second reading gets 400 and the connection is closed: that is how requests are
+  smuggled past a proxy.
+- Nothing grows without a bound: head, body, chunk lines, trailers, chunked bodies of all clients together, connections,
+  and the time a client may take for each step. What would be too large is refused before it is read.
+- A body of known length is received straight into the memory that the application gives, and only what came in the
+  same packet as the head is copied. An application that refuses the request does so before the body is read.
+- One request at a time per connection, so answers keep their order. What a client sends ahead waits in the head buffer,
+  and when that is full, in the socket.
+- The end of a client's stream means that the client is gone, as nginx takes it: its request is cancelled.
+- Memory lent for a body or a response is given back exactly once, and only when neither the handler nor the socket
+  reads it any more. For that the transport keeps no backlog: it is full as soon as the socket takes no more.
+- An answer to a client that may still be sending is followed by reading on for a moment, because closing a socket with
+  unread bytes resets it, and the client would never see the answer (RFC 9112, 9.6).
+
+    HEAD -> BODY | CHUNKS -> HANDLING -> SENDING -> HEAD ... -> CLOSING
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Coroutine
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Protocol, cast
+
+import httptools
+import msgspec
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "Application",
+    "Buffer",
+    "HttpError",
+    "HttpServer",
+    "Limits",
+    "Request",
+    "Response",
+    "serve",
+]
+
+JOIN_BYTES = 64 << 10  # smaller parts of a response are joined: one system call costs as much as copying this
+PIECE_BYTES = 256 << 10  # handed to the transport at once; CPython 3.11 copies what the socket does not take of it
+MAX_CHUNK_LINE_BYTES = 256  # a chunk's size and extensions, or one trailer
+MAX_CHUNKED_COST = 8  # bytes on the wire per byte of body beyond the head's limit; smaller chunks are an attack
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e]*)?")
+_ONCE = frozenset({"content-length", "transfer-encoding", "host"})
+_PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
+_LOG = logging.getLogger(__name__)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one client, and all of them together, may take. The times are nginx's defaults or below."""
+
+    max_head_bytes: int = 32 << 10
+    max_body_bytes: int = 64 << 20
+    max_chunked_bytes: int = 256 << 20  # of all connections: chunked bodies are gathered on the heap
+    max_connections: int = 1024
+    head_timeout_s: float = 10.0
+    body_timeout_s: float = 60.0
+    send_timeout_s: float = 60.0  # without the client taking a piece
+    idle_timeout_s: float = 75.0
+    linger_s: float = 2.0
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Buffer(Protocol):
+    """Memory for one request body."""
+
+    @property
+    def view(self) -> memoryview: ...
+    def release(self) -> None: ...
+
+
+class Request(msgspec.Struct):
+    """A request whose head is sound. Header names are lower case; `body` is None if it is empty or was refused."""
+
+    method: str
+    path: str
+    version: str
+    headers: dict[str, str]
+    keep_alive: bool
+    content_length: int | None  # None: chunked
+    body: Any = None  # what `Application.body` gave
+
+
+class Response(msgspec.Struct):
+    """An answer; its parts are bytes or memoryviews of bytes, read until `release` is called."""
+
+    status: int
+    parts: list[bytes | memoryview]
+    headers: tuple[tuple[str, str], ...] = ()
+    content_type: str = "application/json"
+    close: bool = False
+    release: Callable[[], None] | None = None
+
+
+class HttpError(Exception):
+    """A refusal with its status. `close`: the connection cannot or should not go on after it."""
+
+    def __init__(self, status: int, reason: str, *headers: tuple[str, str], close: bool = False) -> None:
+        super().__init__(reason)
+        self.status, self.headers, self.close = status, headers, close
+
+    def response(self) -> Response:
+        """The same as an answer: `{"error": reason}`."""
+        return Response(self.status, [msgspec.json.encode({"error": str(self)})], self.headers, close=self.close)
+
+
+class Application(Protocol):
+    """What is served. Both methods may refuse with `HttpError`."""
+
+    def body(self, request: Request, nbytes: int) -> Buffer | None:
+        """Memory of exactly `nbytes` for the body that follows; None: it is read and thrown away."""
+
+    def respond(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        """The answer, or a coroutine for it, which is cancelled when the client goes away."""
+
+
+class _Head:
+    """What llhttp saw in the bytes of one head."""
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.fields: list[tuple[bytes, bytes]] = []
+        self.begun = self.ended = self.surplus = 0
+
+    def on_message_begin(self) -> None:
+        self.begun += 1
+
+    def on_url(self, target: bytes) -> None:
+        self.target += target
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.ended += 1
+
+    def on_body(self, data: bytes) -> None:
+        self.surplus += len(data)
+
+
+def parse_head(data: bytes) -> Request:
+    """A request from the bytes of its head, CRLF CRLF included. Raises `HttpError` if it is not sound."""
+    line = data[: data.index(b"\r\n")]
+    method, _, version = line[:-9].partition(b" ")[0].decode("latin-1"), None, line[-9:]
+    if version not in (b" HTTP/1.1", b" HTTP/1.0"):
+        raise HttpError(505 if version[:6] == b" HTTP/" else 400, "the request line must end in HTTP/1.1 or HTTP/1.0")
+    head = _Head()
+    try:
+        httptools.HttpRequestParser(head).feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass  # an offer that a server may ignore (RFC 9110, 7.8); curl and Java's client make it
+    except httptools.HttpParserInvalidMethodError:
+        raise HttpError(405, "unknown method", ("Allow", "GET, HEAD, POST")) from None
+    except httptools.HttpParserError as error:
+        raise HttpError(400, f"the request head is malformed: {error}") from None
+    if (head.begun, head.ended, head.surplus) != (1, 1, 0):
+        raise HttpError(400, "the request head is malformed: it does not end where it should")
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in head.fields:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip(" \t")
+        if name in headers:
+            if name in _ONCE:
+                raise HttpError(400, f"several {name} headers")
+            value = f"{headers[name]}, {value}"
+        headers[name] = value
+    modern = version == b" HTTP/1.1"
+    if modern and "host" not in headers:
+        raise HttpError(400, "HTTP/1.1 needs a Host header")
+    options = {option.strip() for option in headers.get("connection", "").lower().split(",")}
+    keep_alive = "close" not in options and (modern or "keep-alive" in options)
+    target = head.target if head.target[:1] in (b"/", b"*") else httptools.parse_url(head.target).path or b"/"
+    path = target.partition(b"?")[0].decode("latin-1")
+    return Request(method, path, version[-3:].decode(), headers, keep_alive, _body_length(headers, modern))
+
+
+def _body_length(headers: dict[str, str], modern: bool) -> int | None:
+    length, coding = headers.get("content-length"), headers.get("transfer-encoding")
+    if coding is None:
+        if length is None:
+            return 0
+        if not (length.isascii() and length.isdigit() and len(length) < 20):
+            raise HttpError(400, "Content-Length must be a decimal number")
+        return int(length)
+    if length is not None or not modern:
+        raise HttpError(400, "Transfer-Encoding goes neither with Content-Length nor with HTTP/1.0")
+    if coding.lower() != "chunked":
+        raise HttpError(501, "the only supported transfer coding is chunked")
+    return None
+
+
+class _Chunks:
+    """Gathers a chunked body (RFC 9112, 7.1). Extensions and trailers are skipped."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.data = bytearray()
+        self.done = False
+        self._limits = limits
+        self._left = 0  # bytes still to come of the chunk
+        self._parse: Callable[[bytes], None] = self._on_size  # what the next line is
+        self._lines_bytes = 0
+
+    def feed(self, buffer: bytearray, start: int, end: int) -> int:
+        """Takes what it can of `buffer[start:end]` and says where the rest begins."""
+        while not self.done:
+            if self._left:
+                taken = min(self._left, end - start)
+                if not taken:
+                    return start
+                self.data += buffer[start : start + taken]
+                self._left -= taken
+                start += taken
+                continue
+            stop = buffer.find(b"\r\n", start, end)
+            if (stop if stop >= 0 else end) - start > MAX_CHUNK_LINE_BYTES:
+                raise HttpError(400, f"a line of the chunked body is longer than {MAX_CHUNK_LINE_BYTES} bytes")
+            if stop < 0:
+                return start
+            self._lines_bytes += stop + 2 - start
+            if self._lines_bytes > self._limits.max_head_bytes + MAX_CHUNKED_COST * len(self.data):
+                raise HttpError(400, "the chunked body is all chunk heads and trailers")
+            self._parse(bytes(buffer[start:stop]))
+            start = stop + 2
+        return start
+
+    def _on_size(self, line: bytes) -> None:
+        match = _CHUNK_SIZE.fullmatch(line)
+        if match is None:
+            raise HttpError(400, "bad chunk size")
+        self._left = int(match[1], 16)
+        if len(self.data) + self._left > self._limits.max_body_bytes:
+            raise HttpError(413, f"the body is larger than {self._limits.max_body_bytes} bytes")
+        self._parse = self._on_chunk_end if self._left else self._on_trailer
+
+    def _on_chunk_end(self, line: bytes) -> None:
+        if line:
+            raise HttpError(400, "a chunk is longer than its size")
+        self._parse = self._on_size
+
+    def _on_trailer(self, line: bytes) -> None:
+        self.done = not line
+
+
+class _Phase(enum.Enum):
+    HEAD = enum.auto()
+    BODY = enum.auto()
+    CHUNKS = enum.auto()
+    HANDLING = enum.auto()
+    SENDING = enum.auto()
+    CLOSING = enum.auto()
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One client. `_advance` moves it on; it is called last by whatever asyncio reports."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.deadline = math.inf  # of the event loop's clock
+        self.task: asyncio.Task[Response] | None = None
+        self._server = server
+        self._phase = _Phase.HEAD
+        self._buffer = bytearray(server.limits.max_head_bytes)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0  # what is unread in the buffer
+        self._received = 0  # bytes of the body
+        self._request: Request | None = None
+        self._refusal: HttpError | None = None  # sent once the body has been read past
+        self._chunks: _Chunks | None = None
+        self._response: Response | None = None
+        self._queue: deque[bytes | memoryview] = deque()
+        self._keep_alive = self._lingers = self._stalled = self._deaf = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)
+        self._wait(_Phase.HEAD, self._server.limits.idle_timeout_s)
+        if not self._server.admit(self):
+            self._refuse(HttpError(503, "too many connections", ("Retry-After", "1")))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.forget(self)
+        self._wait(_Phase.CLOSING)
+        if self.task is None:
+            self._finish()
+        else:
+            self.task.cancel()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._phase is _Phase.BODY and self._request and self._request.body is not None:
+            return cast(memoryview, self._request.body.view)[self._received :]
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._phase is _Phase.BODY and self._request and self._request.body is not None:
+            self._received += nbytes
+        else:
+            self._end += nbytes
+        self._advance()
+
+    def pause_writing(self) -> None:
+        self._stalled = True
+
+    def resume_writing(self) -> None:
+        self._stalled = False
+        self._pump()
+        self._advance()
+
+    def expire(self) -> None:
+        """The client took too long for what it is doing."""
+        if self._phase in (_Phase.BODY, _Phase.CHUNKS) or (self._phase is _Phase.HEAD and self._end):
+            self._refuse(HttpError(408, "the request did not arrive in time"))
+            self._advance()
+        else:
+            self._transport.abort()
+
+    def close_if_idle(self) -> None:
+        if self._phase is _Phase.HEAD and not self._end:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+        if self.task is not None:
+            self.task.cancel()
+
+    def _wait(self, phase: _Phase, timeout_s: float = math.inf) -> None:
+        self._phase = phase
+        self.deadline = self._server.loop.time() + timeout_s
+
+    def _advance(self) -> None:
+        """Goes on as far as the bytes in the buffer allow, then makes room in it or stops listening."""
+        takers = {_Phase.HEAD: self._take_head, _Phase.BODY: self._take_body, _Phase.CHUNKS: self._take_chunks}
+        try:
+            while (take := takers.get(self._phase)) is not None and take():
+                pass
+        except HttpError as error:
+            self._refuse(error)
+        if self._start == self._end or self._phase is _Phase.CLOSING:
+            self._start = self._end = 0
+        elif self._end == len(self._buffer):
+            self._end -= self._start
+            self._buffer[: self._end] = self._buffer[self._start :]
+            self._start = 0
+        if (self._end == len(self._buffer)) is not self._deaf:
+            self._deaf = not self._deaf
+            (self._transport.pause_reading if self._deaf else self._transport.resume_reading)()
+
+    def _take_head(self) -> bool:
+        limits = self._server.limits
+        while self._buffer.startswith(b"\r\n", self._start, self._end):  # RFC 9112, 2.2
+            self._start += 2
+        if self._start == self._end:
+            return False
+        if not self._buffer[self._start : self._start + 1].isalpha() and self._buffer[self._start] != 13:
+            raise HttpError(400, "this is not HTTP")
+        stop = self._buffer.find(b"\r\n\r\n", self._start, self._end) + 4
+        if stop < 4:
+            if self._end - self._start == len(self._buffer):
+                raise HttpError(431, f"the request head is larger than {limits.max_head_bytes} bytes")
+            self.deadline = min(self.deadline, self._server.loop.time() + limits.head_timeout_s)
+            return False
+        data = bytes(self._view[self._start : stop])
+        self._start = stop
+        self._open(parse_head(data), limits)
+        return True
+
+    def _open(self, request: Request, limits: Limits) -> None:
+        """Prepares for the body of a request whose head is sound."""
+        self._request = request
+        length = request.content_length
+        expects = request.headers.get("expect", "").lower() if request.version == "1.1" else ""
+        if expects not in ("", "100-continue"):
+            raise HttpError(417, "the only supported expectation is 100-continue")
+        if length == 0:
+            self._handle()
+            return
+        if length is None:
+            self._chunks = _Chunks(limits)
+        elif length > limits.max_body_bytes:
+            raise HttpError(413, f"the body of {length} bytes is larger than {limits.max_body_bytes} bytes")
+        else:
+            self._received = 0
+            self._find_room(request, length)
+            if self._refusal is not None and expects:
+                raise self._refusal  # the client waits to hear whether it should send the body at all
+        self._wait(_Phase.CHUNKS if length is None else _Phase.BODY, limits.body_timeout_s)
+        if expects and self._start == self._end:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _find_room(self, request: Request, nbytes: int) -> None:
+        try:
+            request.body = self._server.application.body(request, nbytes)
+        except Exception as error:
+            self._refusal = _as_http_error(error)
+
+    def _take_body(self) -> bool:
+        assert self._request is not None and self._request.content_length is not None
+        taken = min(self._end - self._start, self._request.content_length - self._received)
+        if self._request.body is not None:
+            view = self._request.body.view
+            view[self._received : self._received + taken] = self._view[self._start : self._start + taken]
+        self._start += taken
+        self._received += taken
+        if self._received < self._request.content_length:
+            return False
+        self._handle()
+        return True
+
+    def _take_chunks(self) -> bool:
+        assert self._request is not None and self._chunks is not None
+        before = len(self._chunks.data)
+        self._start = self._chunks.feed(self._buffer, self._start, self._end)
+        nbytes = len(self._chunks.data)
+        self._server.chunked_bytes += nbytes - before
+        if self._server.chunked_bytes > self._server.limits.max_chunked_bytes:
+            raise HttpError(503, "too many chunked bodies at once; send a Content-Length", ("Retry-After", "1"))
+        if not self._chunks.done:
+            return False
+        if nbytes:
+            self._find_room(self._request, nbytes)
+            if self._request.body is not None:
+                self._request.body.view[:] = self._chunks.data
+        self._drop_chunks()
+        self._handle()
+        return True
+
+    def _handle(self) -> None:
+        assert self._request is not None
+        self._wait(_Phase.HANDLING)
+        try:
+            if self._refusal is not None:
+                raise self._refusal
+            answer = self._server.application.respond(self._request)
+        except Exception as error:
+            self._send(_as_http_error(error).response())
+            return
+        if isinstance(answer, Response):
+            self._send(answer)
+        else:
+            self.task = self._server.loop.create_task(answer)
+            self.task.add_done_callback(self._handled)
+
+    def _handled(self, task: asyncio.Task[Response]) -> None:
+        self.task = None
+        if task.cancelled():
+            response = HttpError(499, "the request was cancelled", close=True).response()
+        elif (error := task.exception()) is not None:
+            response = _as_http_error(error).response()
+        else:
+            response = task.result()
+        if self._phase is _Phase.CLOSING:  # nobody to tell
+            self._response = response
+            self._finish()
+        else:
+            self._send(response)
+            self._advance()
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answers a request that was not read to its end."""
+        error.close = self._lingers = True
+        self._send(error.response())
+
+    def _send(self, response: Response) -> None:
+        request = self._request
+        self._response = response
+        self._keep_alive = bool(request and request.keep_alive and not response.close and not self._server.draining)
+        lines = [
+            f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, '')}",
+            f"Date: {self._server.date}",
+            f"Content-Type: {response.content_type}",
+            f"Content-Length: {sum(map(len, response.parts))}",
+            *(f"{name}: {value}" for name, value in response.headers),
+        ]
+        if not self._keep_alive or (request and request.version == "1.0"):
+            lines.append(f"Connection: {'keep-alive' if self._keep_alive else 'close'}")
+        parts = [] if request and request.method == "HEAD" else response.parts
+        joined = [("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")]
+        for index, part in enumerate(parts):
+            if len(part) > JOIN_BYTES:
+                self._queue.extend([b"".join(joined), *parts[index:]])
+                break
+            joined.append(bytes(part))
+        else:
+            self._queue.append(b"".join(joined))
+        self._wait(_Phase.SENDING, self._server.limits.send_timeout_s)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Hands the response to the transport for as long as the socket takes it all."""
+        if self._phase is not _Phase.SENDING:
+            return  # the client read our 100 Continue late, or is gone
+        while self._queue and not self._stalled:
+            piece = self._queue.popleft()
+            if len(piece) > PIECE_BYTES:
+                view = memoryview(piece)
+                self._queue.appendleft(view[PIECE_BYTES:])
+                piece = view[:PIECE_BYTES]
+            self._transport.write(piece)
+        if self._stalled:
+            self._wait(_Phase.SENDING, self._server.limits.send_timeout_s)
+            return
+        self._finish()
+        if self._keep_alive:
+            self._wait(_Phase.HEAD, self._server.limits.idle_timeout_s)
+        elif self._lingers:
+            self._wait(_Phase.CLOSING, self._server.limits.linger_s)
+            self._transport.write_eof()
+        else:
+            self._wait(_Phase.CLOSING, self._server.limits.linger_s)
+            self._transport.close()
+
+    def _finish(self) -> None:
+        """Gives back everything that the request held."""
+        request, response = self._request, self._response
+        self._request = self._response = self._refusal = None
+        self._queue.clear()
+        self._drop_chunks()
+        if response is not None and response.release is not None:
+            response.release()
+        if request is not None and request.body is not None:
+            request.body.release()
+
+    def _drop_chunks(self) -> None:
+        if self._chunks is not None:
+            self._server.chunked_bytes -= len(self._chunks.data)
+            self._chunks = None
+
+
+def _as_http_error(error: BaseException) -> HttpError:
+    if isinstance(error, HttpError):
+        return error
+    _LOG.error("a request failed unexpectedly", exc_info=error)
+    return HttpError(500, "internal error; the server's log has the cause")
+
+
+class HttpServer:
+    """A listening socket and its connections."""
+
+    def __init__(self, application: Application, limits: Limits) -> None:
+        self.application = application
+        self.limits = limits
+        self.loop = asyncio.get_running_loop()
+        self.draining = False
+        self.chunked_bytes = 0
+        self.port = 0
+        self._connections: set[_Connection] = set()
+        self._empty = asyncio.Event()
+        self._listener: asyncio.Server | None = None
+        times = (limits.head_timeout_s, limits.body_timeout_s, limits.send_timeout_s, limits.idle_timeout_s)
+        self._sweep_s = min(1.0, limits.linger_s, *times) / 2  # how late a timeout may be noticed
+        self._sweep()
+
+    async def listen(self, host: str, port: int) -> None:
+        """Starts to accept; port 0 takes a free one."""
+        self._listener = await self.loop.create_server(lambda: _Connection(self), host, port, backlog=512)
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def drain(self, grace_s: float = 30.0) -> None:
+        """Accepts no more, lets requests that have begun finish within `grace_s`, then closes."""
+        self._stop_listening()
+        for connection in list(self._connections):
+            connection.close_if_idle()
+        if self._connections:
+            self._empty.clear()
+            try:
+                await asyncio.wait_for(self._empty.wait(), grace_s)
+            except TimeoutError:
+                _LOG.warning("%d connections did not finish within %.0f s", len(self._connections), grace_s)
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes everything at once; requests being handled are cancelled."""
+        self._stop_listening()
+        self._timer.cancel()
+        tasks = [connection.task for connection in self._connections if connection.task is not None]
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._connections:
+            self._empty.clear()
+            await self._empty.wait()
+
+    def admit(self, connection: _Connection) -> bool:
+        """Counts a new connection; False if it is one too many."""
+        self._connections.add(connection)
+        return len(self._connections) <= self.limits.max_connections
+
+    def forget(self, connection: _Connection) -> None:
+        """The connection is closed."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def _stop_listening(self) -> None:
+        self.draining = True
+        if self._listener is not None:
+            self._listener.close()
+
+    def _sweep(self) -> None:
+        """One timer for all connections: a timer for each step of each request would cost more than the step."""
+        now = self.loop.time()
+        self.date = formatdate(usegmt=True)
+        for connection in [each for each in self._connections if each.deadline <= now]:
+            connection.expire()
+        self._timer = self.loop.call_later(self._sweep_s, self._sweep)
+
+
+async def serve(application: Application, host: str, port: int, limits: Limits = DEFAULT_LIMITS) -> HttpServer:
+    """Serves `application` until the server is drained or closed."""
+    server = HttpServer(application, limits)
+    await server.listen(host, port)
+    return server

@@ -1,0 +1,232 @@
+"""Tensors of the Open Inference Protocol v2, as JSON and in Triton's binary extension, to and from values.
+
+Rules of this file
+- Nothing is allocated for a tensor before its declared shape fits the model and its data fits the shape.
+- A fixed-size tensor that arrived in binary is never copied: it becomes a reference into the request body.
+- What is wrong with a tensor raises `BadRequest` and says what was expected and what came.
+
+Sources: kserve/open-inference-protocol, specification/protocol/inference_rest.md; Triton's extension_binary_data.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadRequest
+from ..workflow.tensor import NUMPY_OF, OIP_OF
+from .backend import Body, TensorSpec
+
+__all__ = ["MAX_RANK", "InputTensor", "OutputTensor", "Parameters", "decode", "decode_raw", "encode"]
+
+MAX_RANK = 16  # twice what any model of ours or of the public zoos has
+MAX_DIM = 2**31 - 1  # a longer axis cannot be sent anyway, and products of 16 of them stay cheap
+
+Parameters = dict[str, bool | int | float | str]
+_Dim = Annotated[int, msgspec.Meta(ge=0, le=MAX_DIM)]
+
+
+class InputTensor(msgspec.Struct):
+    """One entry of `inputs` in a request; `data` stays undecoded until shape and datatype are known to fit."""
+
+    name: str
+    datatype: str
+    shape: Annotated[list[_Dim], msgspec.Meta(max_length=MAX_RANK)]
+    parameters: Parameters = {}
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class OutputTensor(msgspec.Struct, omit_defaults=True):
+    """One entry of `outputs` in a response."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: Parameters = {}
+    data: list[Any] | None = None
+
+
+def decode(spec: TensorSpec, tensor: InputTensor, body: Body, offset: int) -> tuple[object, int]:
+    """The value of one input, and how many bytes of `body` from `offset` on it took (none if it came as JSON)."""
+    where = f"input {spec.name!r}"
+    if tensor.datatype != spec.datatype:
+        raise BadRequest(f"{where} has datatype {spec.datatype}, got {tensor.datatype}")
+    shape = tuple(tensor.shape)
+    if len(shape) != len(spec.shape) or any(
+        want not in (-1, got) for want, got in zip(spec.shape, shape, strict=True)
+    ):
+        raise BadRequest(
+            f"{where} has shape {list(spec.shape)} (-1 is any length), got {list(shape)}; "
+            "a request carries one item and has no batch dimension"
+        )
+    if "binary_data_size" not in tensor.parameters:
+        return _value(spec, _from_json(where, spec.datatype, shape, bytes(tensor.data))), 0
+    if bytes(tensor.data):
+        raise BadRequest(f"{where} has both data and binary_data_size; give one of them")
+    nbytes = tensor.parameters["binary_data_size"]
+    if type(nbytes) is not int or not 0 <= nbytes <= len(body.view) - offset:
+        raise BadRequest(
+            f"{where}: binary_data_size {nbytes!r} does not fit the {len(body.view) - offset} bytes left"
+        )
+    return _from_binary(spec, shape, body, offset, nbytes), nbytes
+
+
+def decode_raw(spec: TensorSpec, body: Body) -> object:
+    """The value of the only input when the body is nothing but its bytes, so that its shape has to be deduced."""
+    nbytes = len(body.view)
+    if spec.datatype == "BYTES":
+        if spec.shape != (1,):
+            raise BadRequest(f"input {spec.name!r} is BYTES {list(spec.shape)}; raw requests need BYTES [1]")
+        return bytes(body.view)  # the element itself, without a length before it, as Triton takes it
+    if spec.shape.count(-1) > 1:
+        raise BadRequest(f"input {spec.name!r} has shape {list(spec.shape)}; raw requests need at most one -1")
+    fixed = math.prod(dim for dim in spec.shape if dim != -1) * NUMPY_OF[spec.datatype].itemsize
+    shape = tuple(nbytes // max(fixed, 1) if dim == -1 else dim for dim in spec.shape)
+    return _from_binary(spec, shape, body, 0, nbytes)
+
+
+def encode(name: str, value: object, binary: bool) -> tuple[OutputTensor, bytes | memoryview | None]:
+    """An output as clients read it, and its raw bytes if `binary`. Arrays are not copied unless they are strided."""
+    datatype, shape, content = _describe(name, value)
+    tensor = OutputTensor(name, datatype, list(shape))
+    if isinstance(content, list):
+        if binary:
+            raw = b"".join([part for text in content for part in (struct.pack("<I", len(text)), text)])
+            tensor.parameters = {"binary_data_size": len(raw)}
+            return tensor, raw
+        try:
+            tensor.data = [text.decode() for text in content]
+        except UnicodeDecodeError:
+            raise BadRequest(
+                f"output {name!r} is not UTF-8 text, so JSON cannot hold it; ask for binary_data"
+            ) from None
+        return tensor, None
+    if binary:
+        flat = np.ascontiguousarray(content, content.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+        tensor.parameters = {"binary_data_size": flat.nbytes}
+        return tensor, flat.data
+    if datatype == "FP16":
+        raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
+    tensor.data = content.reshape(-1).tolist()  # JSON has no NaN and no infinity: they become null
+    return tensor, None
+
+
+def _from_binary(spec: TensorSpec, shape: tuple[int, ...], body: Body, offset: int, nbytes: int) -> object:
+    where = f"input {spec.name!r}"
+    count = math.prod(shape)
+    if spec.datatype == "BYTES":
+        return _value(spec, _split(where, body.view[offset : offset + nbytes], count))
+    dtype = NUMPY_OF[spec.datatype]
+    if nbytes != count * dtype.itemsize:
+        raise BadRequest(
+            f"{where}: {spec.datatype} {list(shape)} takes {count * dtype.itemsize} bytes, got {nbytes} bytes"
+        )
+    if spec.datatype == "BOOL" and nbytes and np.frombuffer(body.view, np.uint8, nbytes, offset).max() > 1:
+        raise BadRequest(f"{where}: a BOOL is one byte, 0 or 1; got another value")
+    return body.ref(offset, nbytes, dtype.name, shape)
+
+
+def _split(where: str, data: memoryview, count: int) -> list[bytes]:
+    """Elements of a BYTES tensor: each a length (u32) and as many bytes."""
+    if count * 4 > len(data):
+        raise BadRequest(f"{where}: {count} BYTES elements take at least {count * 4} bytes, got {len(data)} bytes")
+    elements = []
+    at = 0
+    for index in range(count):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
+        if at + 4 > len(data) or end > len(data):
+            raise BadRequest(
+                f"{where}: element {index} of {count} reaches beyond the {len(data)} bytes of the tensor"
+            )
+        elements.append(bytes(data[at + 4 : end]))
+        at = end
+    if at != len(data):
+        raise BadRequest(f"{where}: {len(data) - at} bytes are left over after its {count} elements")
+    return elements
+
+
+_NESTING = re.compile(rb"[\s\[]*")
+
+
+def _from_json(where: str, datatype: str, shape: tuple[int, ...], text: bytes) -> npt.NDArray[Any] | list[bytes]:
+    """Data of a JSON tensor, flat or nested as its shape is."""
+    if not text:
+        raise BadRequest(f"{where} has no data: neither data nor the parameter binary_data_size")
+    if datatype == "FP16":
+        raise BadRequest(f"{where} is FP16, which has no JSON form; send it in binary")
+    depth = _NESTING.match(text)[0].count(b"[")  # type: ignore[index]  # the pattern matches anything
+    if depth not in (1, len(shape)):
+        raise BadRequest(f"{where}: data must be a flat list or nested like its shape {list(shape)}")
+    count = math.prod(shape)
+    if datatype != "BYTES" and count and text.count(b",") + 1 != count:  # lists that are not empty: one comma less
+        raise BadRequest(f"{where}: shape {list(shape)} has {count} elements, data has {text.count(b',') + 1}")
+    try:
+        data = _json_decoder(datatype, depth).decode(text)
+        array = np.array(data, object if datatype == "BYTES" else NUMPY_OF[datatype])
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"{where}: data is not UTF-8 text: {error.reason}") from None
+    except (ValueError, OverflowError) as error:  # msgspec's errors are ValueErrors
+        raise BadRequest(f"{where}: data does not fit {datatype} {list(shape)}: {error}") from None
+    if array.shape != shape and (depth > 1 or array.size != count):
+        raise BadRequest(f"{where}: shape {list(shape)} has {count} elements, data has shape {list(array.shape)}")
+    return [item.encode() for item in array.flat] if datatype == "BYTES" else array.reshape(shape)
+
+
+@cache
+def _json_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
+    """Lists of lists of elements of one datatype, checked against its range while they are read."""
+    element: Any
+    if datatype == "BYTES":
+        element = str
+    elif datatype == "BOOL":
+        element = bool
+    elif datatype.startswith("FP"):
+        largest = float(np.finfo(NUMPY_OF[datatype]).max)
+        element = Annotated[float, msgspec.Meta(ge=-largest, le=largest)]
+    elif datatype == "UINT64":
+        element = Annotated[int, msgspec.Meta(ge=0)]  # msgspec's bounds end at 2**63; numpy checks the rest
+    else:
+        bounds = np.iinfo(NUMPY_OF[datatype])
+        element = Annotated[int, msgspec.Meta(ge=int(bounds.min), le=int(bounds.max))]
+    for _ in range(depth):
+        element = list[element]
+    return msgspec.json.Decoder(element)
+
+
+def _value(spec: TensorSpec, content: npt.NDArray[Any] | list[bytes]) -> object:
+    return content[0] if spec.datatype == "BYTES" and spec.shape == (1,) else content
+
+
+def _describe(name: str, value: object) -> tuple[str, tuple[int, ...], npt.NDArray[Any] | list[bytes]]:
+    """Datatype, shape, and either a numeric array or the elements of a BYTES tensor."""
+    if isinstance(value, np.generic | bool | float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
+        value = np.array([value])
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "OSU":
+            return "BYTES", value.shape, [_text(item) for item in value.reshape(-1).tolist()]
+        if value.dtype.name not in OIP_OF:
+            raise TypeError(f"output {name!r} is an array of {value.dtype}, which the protocol cannot carry")
+        return OIP_OF[value.dtype.name], value.shape, value
+    if isinstance(value, list | tuple) and all(isinstance(item, str | bytes) for item in value):
+        return "BYTES", (len(value),), [_text(item) for item in value]
+    return "BYTES", (1,), [_text(value)]
+
+
+def _text(value: object) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value, enc_hook=_plain)
+
+
+def _plain(value: object) -> object:
+    """Numpy values inside a JSON text."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")

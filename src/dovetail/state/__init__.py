@@ -1,0 +1,25 @@
+"""The state of the system as the policies see it: requests, the work waiting in queues, and the workers.
+
+The Controller owns these objects and is the only one to change them; the five answers (plan, place, scale, device,
+predict) read them. They are plain slotted classes rather than frozen records because they are touched for every
+event of every request.
+"""
+
+from .graph import CompiledGraph, CompiledNode, compile_graphs
+from .queue import Item, Queue
+from .request import OUTCOMES, Request
+from .worker import Batch, Config, Worker, WorkerSpec
+
+__all__ = [
+    "OUTCOMES",
+    "Batch",
+    "CompiledGraph",
+    "CompiledNode",
+    "Config",
+    "Item",
+    "Queue",
+    "Request",
+    "Worker",
+    "WorkerSpec",
+    "compile_graphs",
+]

@@ -1,0 +1,96 @@
+"""Work that waits: one queue per stage (or finer, if the planner says so)."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from ..workflow.graph import StageSpec
+
+if TYPE_CHECKING:
+    from .request import Request
+
+__all__ = ["Item", "Queue"]
+
+
+class Item:
+    """One element of one node of one request: the unit that is batched."""
+
+    __slots__ = ("alone", "attempts", "index", "node", "queued_ns", "request")
+
+    def __init__(self, request: Request, node: int, index: int, queued_ns: int) -> None:
+        self.request = request
+        self.node = node
+        self.index = index
+        self.queued_ns = queued_ns
+        #: Batches it was part of that failed.
+        self.attempts = 0
+        #: Must not share a batch, because a batch with it raised.
+        self.alone = False
+
+
+class Queue:
+    """Items in the planner's order. Items of closed requests stay inside until they come up, but do not count."""
+
+    __slots__ = ("_heap", "_sequence", "held_until_ns", "key", "size", "stage")
+
+    def __init__(self, key: str, stage: StageSpec) -> None:
+        self.key = key
+        self.stage = stage
+        #: Items of open requests.
+        self.size = 0
+        #: A declared hold: nothing starts before this time unless the queue changes. 0 is none.
+        self.held_until_ns = 0
+        self._heap: list[tuple[int, int, Item]] = []
+        self._sequence = 0
+
+    def push(self, order: int, item: Item) -> None:
+        """Add an item; smaller `order` comes first, then first come."""
+        self._sequence += 1
+        heappush(self._heap, (order, self._sequence, item))
+        self.size += 1
+        waiting = item.request.waiting
+        waiting[self] = waiting.get(self, 0) + 1
+
+    def head(self) -> Item | None:
+        """The first item of an open request."""
+        heap = self._heap
+        while heap:
+            item = heap[0][2]
+            if not item.request.outcome:
+                return item
+            heappop(heap)
+        return None
+
+    def head_order(self) -> int:
+        """Order of the head; only meaningful while `size` is above nought."""
+        self.head()
+        return self._heap[0][0]
+
+    def pop(self, count: int) -> list[Item]:
+        """Take the first `count` items of open requests; fewer if there are fewer, or one must run alone."""
+        heap = self._heap
+        taken: list[Item] = []
+        while heap and len(taken) < count:
+            item = heap[0][2]
+            request = item.request
+            if request.outcome:
+                heappop(heap)
+                continue
+            if item.alone:
+                if taken:
+                    break
+                count = 1
+            heappop(heap)
+            request.waiting[self] -= 1
+            taken.append(item)
+        self.size -= len(taken)
+        return taken
+
+    def forget(self, request: Request) -> None:
+        """A request was closed: what it has waiting here does not count any more."""
+        self.size -= request.waiting.pop(self, 0)
+
+    def open_items(self) -> list[Item]:
+        """Items of open requests in no particular order, for validation and look-ahead."""
+        return [entry[2] for entry in self._heap if not entry[2].request.outcome]

@@ -1,0 +1,78 @@
+"""Workers and what runs on them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .queue import Item, Queue
+
+__all__ = ["FULL_SHARE", "Batch", "Config", "Worker", "WorkerSpec"]
+
+#: Shares are whole per cents of a device.
+FULL_SHARE = 100
+
+
+class Config(msgspec.Struct, frozen=True, gc=False):
+    """How a stage is run: largest batch, processor cores, and share of the device in per cent."""
+
+    batch: int
+    cpus: int
+    share_pct: int
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """A worker as it introduces itself when it joins."""
+
+    name: str
+    #: What kind of device it is; profiles are kept by kind: "cpu", "host", "v100"...
+    kind: str
+    #: Kinds of stages it can run: "onnx", "python", "model".
+    runs: tuple[str, ...]
+    cores: int = 1
+    memory_bytes: int = 0
+    #: Price of the whole device.
+    usd_per_hour: float = 0.0
+    #: What holds a share of this device: "none", "cooperative", "mps", "mig", "simulated".
+    enforcement: str = "none"
+
+
+class Worker:
+    """A worker that is here: its free share, what it runs and which models it holds."""
+
+    __slots__ = ("free_pct", "id", "loading", "resident", "resident_bytes", "running", "spec", "usd_per_share_ns")
+
+    def __init__(self, ident: int, spec: WorkerSpec) -> None:
+        self.id = ident
+        self.spec = spec
+        self.free_pct = FULL_SHARE
+        self.running: dict[int, Batch] = {}
+        #: Stages whose model is loaded, with bytes.
+        self.resident: dict[str, int] = {}
+        self.loading: dict[str, int] = {}
+        #: Bytes of models that are resident or being loaded.
+        self.resident_bytes = 0
+        self.usd_per_share_ns = spec.usd_per_hour / 3600e9 / FULL_SHARE
+
+
+class Batch:
+    """Items that run together."""
+
+    __slots__ = ("config", "expected_ns", "id", "items", "queue", "sent_ns", "worker")
+
+    def __init__(
+        self,
+        ident: int,
+        queue: Queue,
+        worker: Worker,
+        config: Config,
+        items: list[Item],
+        sent_ns: int,
+        expected_ns: int,
+    ) -> None:
+        self.id = ident
+        self.queue = queue
+        self.worker = worker
+        self.config = config
+        self.items = items
+        self.sent_ns = sent_ns
+        self.expected_ns = expected_ns

@@ -1,0 +1,70 @@
+"""Which implementation answers which question: the only file that knows them all.
+
+To add a policy: write it behind the protocols of `plan`, `place`, `scale` and `predict`, and enter it in `POLICIES`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from .baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
+from .control import Controller, Policy
+from .errors import DeclarationError
+from .predict import ProfiledPredictor
+from .profile.table import Entry, ProfileTable
+from .workflow.graph import Graph
+
+__all__ = ["POLICIES", "PolicySpec", "make_controller", "make_policy"]
+
+
+class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A policy by name, as scenario files, logs and the command line say it."""
+
+    name: str = "first-come"
+    #: Share of the device that each batch of a model gets.
+    share_pct: int = 100
+    #: Stage -> largest batch, where it should be other than the largest declared.
+    batch: dict[str, int] = {}
+    #: Requests that may be open before new ones are shed.
+    max_open: int = 10_000
+
+
+def _first_come(spec: PolicySpec, table: ProfileTable, cores: int, *, by_class: bool = False) -> Policy:
+    return Policy(
+        planner=FirstComePlanner(
+            cores=cores, share_pct=spec.share_pct, batch=spec.batch, max_open=spec.max_open, by_class=by_class
+        ),
+        placer=FirstFitPlacer(),
+        scaler=LoadEverything(),
+        predictor=ProfiledPredictor(table),
+    )
+
+
+def _by_class(spec: PolicySpec, table: ProfileTable, cores: int) -> Policy:
+    return _first_come(spec, table, cores, by_class=True)
+
+
+#: Name -> (how it is made, what it does).
+POLICIES: dict[str, tuple[Callable[[PolicySpec, ProfileTable, int], Policy], str]] = {
+    "first-come": (_first_come, "first come first served, fixed configuration, classes not looked at"),
+    "by-class": (_by_class, "a higher class goes first; first come first served inside a class"),
+}
+
+
+def make_policy(spec: PolicySpec, table: ProfileTable, cores: int) -> Policy:
+    """The policy of that name; `cores` is the number of processor cores of a device."""
+    try:
+        make, _ = POLICIES[spec.name]
+    except KeyError:
+        near = difflib.get_close_matches(spec.name, POLICIES, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise DeclarationError(f"there is no policy {spec.name!r}; {hint}there are: {', '.join(POLICIES)}") from None
+    return make(spec, table, cores)
+
+
+def make_controller(graphs: Sequence[Graph], spec: PolicySpec, entries: Sequence[Entry], cores: int) -> Controller:
+    """A controller from plain data: a scenario, a log's header or the server's settings."""
+    return Controller(graphs, make_policy(spec, ProfileTable(entries), cores))

@@ -1,0 +1,82 @@
+"""An application: the workflows that are served together, and how a `module:attribute` target is found."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from ..errors import DeclarationError, DovetailError
+from .graph import Graph, StageSpec
+from .stage import Stage
+from .trace import Workflow
+
+__all__ = ["App", "load_target"]
+
+
+class App:
+    """Workflows that share devices: ``app = App(ocr, moderate)``."""
+
+    def __init__(self, *workflows: Workflow, name: str = "app") -> None:
+        self.name = name
+        self.workflows: dict[str, Workflow] = {}
+        self.stages: dict[str, Stage] = {}
+        if not workflows:
+            raise DeclarationError("an App needs at least one workflow: App(my_workflow)")
+        for w in workflows:
+            if not isinstance(w, Workflow):
+                raise DeclarationError(f"App(...) takes workflows, not {w!r}; decorate the function with @workflow")
+            if w.name in self.workflows:
+                raise DeclarationError(f"two workflows are named {w.name!r}; give one another name with name=...")
+            self.workflows[w.name] = w
+            for stage in w.stages.values():
+                if self.stages.setdefault(stage.name, stage) is not stage:
+                    raise DeclarationError(
+                        f"two stages are named {stage.name!r} in this app; give one another name with name=..., or "
+                        f"use the same stage object in both workflows"
+                    )
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The workflows as plain data."""
+        return tuple(w.graph for w in self.workflows.values())
+
+    @property
+    def specs(self) -> tuple[StageSpec, ...]:
+        """All stages as plain data."""
+        return tuple(s.spec for s in self.stages.values())
+
+
+def load_target(target: str) -> App:
+    """The App (or lone workflow, as an App) that ``module:attribute`` names. The working directory is searched."""
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise DeclarationError(f"target {target!r} must be module:attribute, for example examples.quickstart:app")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = module_name.removesuffix(".py").replace("/", ".")
+        raise DeclarationError(f"target {target!r} names a file; write it as a module: {dotted}:{attribute}")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise DeclarationError(
+                f"there is no module {error.name!r} (target {target!r}); run from the directory that holds it, or "
+                f"install it"
+            ) from None
+        raise
+    except DovetailError as error:
+        raise type(error)(*(f"in {module_name}: {error}", *error.args[1:])) from error
+    try:
+        found = getattr(module, attribute)
+    except AttributeError:
+        names = sorted(n for n, v in vars(module).items() if isinstance(v, App | Workflow))
+        hint = f"it has: {', '.join(names)}" if names else "it has no App and no workflow"
+        raise DeclarationError(f"module {module_name!r} has no {attribute!r}; {hint}") from None
+    if isinstance(found, Workflow):
+        return App(found, name=found.name)
+    if not isinstance(found, App):
+        raise DeclarationError(f"{target!r} is {type(found).__name__}, not an App or a workflow")
+    return found

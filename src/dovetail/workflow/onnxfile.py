@@ -1,0 +1,136 @@
+"""Just enough of the ONNX file format to know a model's inputs and outputs when it is declared.
+
+An ONNX file is one protobuf message. Only the names and types of the graph's inputs and outputs are read;
+weights are skipped, so declaring a large model is cheap and needs neither onnx nor onnxruntime. Field numbers
+are those of onnx.proto3: ModelProto.graph 7; GraphProto.initializer 5, .input 11, .output 12;
+ValueInfoProto.name 1, .type 2; TypeProto.tensor_type 1; Tensor.elem_type 1, .shape 2; TensorProto.name 8.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ..errors import ModelError
+from .tensor import TensorSpec
+
+__all__ = ["OnnxFile", "read_onnx"]
+
+# TensorProto.DataType numbers -> Open Inference Protocol names.
+_DATATYPES = {
+    1: "FP32", 2: "UINT8", 3: "INT8", 4: "UINT16", 5: "INT16", 6: "INT32", 7: "INT64", 8: "BYTES",
+    9: "BOOL", 10: "FP16", 11: "FP64", 12: "UINT32", 13: "UINT64",
+}  # fmt: skip
+
+
+class OnnxFile(msgspec.Struct, frozen=True):
+    """What a declaration needs of a model file. Shapes still have their first (batch) dimension."""
+
+    sha256: str
+    nbytes: int
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+
+
+class _NotProtobuf(ValueError):
+    """The bytes do not read as protobuf."""
+
+
+def _varint(data: mmap.mmap | bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise _NotProtobuf
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _fields(data: mmap.mmap | bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (field number, start, end) of each length-delimited field, or (number, value, -1) of a varint."""
+    at = start
+    while at < end:
+        key, at = _varint(data, at)
+        number, wire = key >> 3, key & 7
+        if number == 0:
+            raise _NotProtobuf
+        if wire == 0:
+            value, at = _varint(data, at)
+            yield number, value, -1
+        elif wire == 2:
+            size, at = _varint(data, at)
+            if at + size > end:
+                raise _NotProtobuf
+            yield number, at, at + size
+            at += size
+        elif wire in (1, 5):
+            at += 8 if wire == 1 else 4
+        else:
+            raise _NotProtobuf
+    if at != end:
+        raise _NotProtobuf
+
+
+def _value_info(data: mmap.mmap | bytes, start: int, end: int) -> tuple[str, TensorSpec]:
+    name, datatype, shape = "", "FP32", []
+    for number, a, b in _fields(data, start, end):
+        if number == 1 and b >= 0:
+            name = bytes(data[a:b]).decode()
+        elif number == 2:
+            for kind, c, d in _fields(data, a, b):
+                if kind != 1:  # sequences and maps have no tensor type
+                    continue
+                for part, e, f in _fields(data, c, d):
+                    if part == 1:
+                        datatype = _DATATYPES.get(e, "FP32")
+                    elif part == 2:
+                        shape = [_dim(data, g, h) for n, g, h in _fields(data, e, f) if n == 1]
+    return name, TensorSpec(datatype, tuple(shape))
+
+
+def _dim(data: mmap.mmap | bytes, start: int, end: int) -> int:
+    for number, value, last in _fields(data, start, end):
+        if number == 1 and last == -1 and value > 0:
+            return value
+    return -1
+
+
+def read_onnx(path: Path, stage: str) -> OnnxFile:
+    """Inputs, outputs, size and content hash of the model at `path`, or a ModelError that names `stage`."""
+    if not path.is_file():
+        raise ModelError(f"stage {stage!r}: model file {path} does not exist; check the path in onnx(...)")
+    nbytes = path.stat().st_size
+    inputs: dict[str, TensorSpec] = {}
+    outputs: dict[str, TensorSpec] = {}
+    weights: set[str] = set()
+    graph_seen = False
+    if nbytes:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            digest = hashlib.sha256(data).hexdigest()
+            try:
+                for number, a, b in _fields(data, 0, nbytes):
+                    if number != 7 or b < 0:
+                        continue
+                    graph_seen = True
+                    for part, c, d in _fields(data, a, b):
+                        if part == 5 and d >= 0:
+                            weights.update(bytes(data[e:f]).decode() for n, e, f in _fields(data, c, d) if n == 8)
+                        elif part in (11, 12):
+                            name, spec = _value_info(data, c, d)
+                            (inputs if part == 11 else outputs)[name] = spec
+            except (_NotProtobuf, UnicodeDecodeError):
+                graph_seen = False
+    if not graph_seen or not outputs:
+        raise ModelError(
+            f"stage {stage!r}: {path} is not an ONNX model; export the model to ONNX, or wrap other formats in "
+            f"an ordinary @stage"
+        )
+    inputs = {name: spec for name, spec in inputs.items() if name not in weights}
+    return OnnxFile(digest, nbytes, inputs, outputs)

@@ -1,0 +1,178 @@
+"""How a stage is really run: columns of arguments in, one value per item out.
+
+This is the only file that calls onnxruntime. Workers, the profiler and `Workflow.local` all come through here, so
+what is profiled is what is served. onnxruntime is imported when the first model is loaded, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import DeclarationError, DovetailError, ModelError
+from .graph import StageSpec
+from .stage import Stage
+
+__all__ = ["OnnxRunner", "PythonRunner", "Runner", "StageFailed", "make_runner"]
+
+#: Columns: one list per argument, all of the batch's length.
+Columns = Sequence[Sequence[Any]]
+
+
+class StageFailed(DovetailError):
+    """A stage raised, or gave back something else than one value per item."""
+
+
+class Runner(Protocol):
+    """One stage, loaded and ready."""
+
+    def run(self, columns: Columns) -> list[Any]:
+        """One value per item, in order."""
+        ...
+
+
+class PythonRunner:
+    """An ordinary function."""
+
+    def __init__(self, stage: Stage) -> None:
+        if stage.function is None:
+            raise DeclarationError(f"stage {stage.name!r} has no Python function to run")
+        self._spec = stage.spec
+        self._function = stage.function
+
+    def run(self, columns: Columns) -> list[Any]:
+        """Call the function on the whole batch and check that it kept the contract."""
+        size = len(columns[0])
+        name = self._spec.name
+        try:
+            values = self._function(*(list(c) for c in columns))
+        except Exception as error:
+            raise StageFailed(f"stage {name!r} raised {type(error).__name__}: {error}") from error
+        if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+            raise StageFailed(
+                f"stage {name!r} returned {type(values).__name__}; a stage returns a list with one value per item"
+            )
+        if len(values) != size:
+            raise StageFailed(
+                f"stage {name!r} was given {size} item(s) and returned a list of {len(values)}; a stage takes lists "
+                f"and returns a list of the same length"
+            )
+        items = list(values)
+        width = len(self._spec.outputs)
+        if width:
+            for value in items:
+                if not isinstance(value, tuple | list) or len(value) != width:
+                    raise StageFailed(
+                        f"stage {name!r} declares {width} outputs {self._spec.outputs}, so each item of its list "
+                        f"must be a tuple of {width} values"
+                    )
+        return items
+
+
+class OnnxRunner:
+    """An ONNX Runtime session with a fixed number of threads."""
+
+    def __init__(self, spec: StageSpec, threads: int = 1) -> None:
+        import onnxruntime as ort
+
+        self._spec = spec
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        # Spinning threads would take the cores that other stages share.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self._session = ort.InferenceSession(spec.path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise ModelError(f"stage {spec.name!r}: onnxruntime cannot load {spec.path}: {error}") from error
+        self._inputs = [i.name for i in self._session.get_inputs()]
+        self._dtypes = [_NUMPY_OF_ORT.get(i.type) for i in self._session.get_inputs()]
+        self._ranks = [len(i.shape) for i in self._session.get_inputs()]
+
+    def run(self, columns: Columns) -> list[Any]:
+        """Stack the items on the first axis, run, and cut the outputs apart again."""
+        size = len(columns[0])
+        arrays = [[self._item(value, position) for value in column] for position, column in enumerate(columns)]
+        if self._spec.pad is not None:
+            return self._run_stacked([_padded(column, self._spec.pad) for column in arrays], size)
+        shapes = [tuple(column[i].shape for column in arrays) for i in range(size)]
+        if all(s == shapes[0] for s in shapes):
+            return self._run_stacked(arrays, size)
+        results: list[Any] = [None] * size
+        for shape in dict.fromkeys(shapes):
+            members = [i for i in range(size) if shapes[i] == shape]
+            part = self._run_stacked([[column[i] for i in members] for column in arrays], len(members))
+            for i, value in zip(members, part, strict=True):
+                results[i] = value
+        return results
+
+    def _item(self, value: Any, position: int) -> np.ndarray[Any, Any]:
+        array = np.asarray(value, dtype=self._dtypes[position])
+        if array.ndim != self._ranks[position] - 1:
+            raise StageFailed(
+                f"stage {self._spec.name!r}: input {self._inputs[position]!r} takes items of "
+                f"{self._ranks[position] - 1} dimension(s) (without the batch axis) but got shape {array.shape}"
+            )
+        return array
+
+    def _run_stacked(self, arrays: list[list[np.ndarray[Any, Any]]], size: int) -> list[Any]:
+        # A lone item is only given a new axis: no copy of what may lie in shared memory.
+        feeds = {
+            name: column[0][None] if size == 1 else np.stack(column)
+            for name, column in zip(self._inputs, arrays, strict=True)
+        }
+        try:
+            outputs = self._session.run(None, feeds)
+        except Exception as error:
+            raise StageFailed(f"stage {self._spec.name!r}: onnxruntime failed: {error}") from error
+        for output in outputs:
+            if not hasattr(output, "shape") or output.ndim == 0 or output.shape[0] != size:
+                shape = getattr(output, "shape", "no shape")
+                raise StageFailed(
+                    f"stage {self._spec.name!r}: {size} item(s) went in but an output has shape {shape}; the model's "
+                    f"first axis must be the batch"
+                )
+        if len(outputs) == 1:
+            return list(outputs[0])
+        return [tuple(output[i] for output in outputs) for i in range(size)]
+
+
+_NUMPY_OF_ORT = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(int16)": np.int16,
+    "tensor(int8)": np.int8,
+    "tensor(uint64)": np.uint64,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+}
+
+
+def _padded(column: list[np.ndarray[Any, Any]], fill: float) -> list[np.ndarray[Any, Any]]:
+    shapes = {a.shape for a in column}
+    if len(shapes) == 1:
+        return column
+    if len({len(s) for s in shapes}) > 1:
+        raise StageFailed(f"items of {sorted(shapes)} have different ranks and cannot be padded into one batch")
+    largest = tuple(max(dims) for dims in zip(*shapes, strict=True))
+    padded = []
+    for array in column:
+        whole = np.full(largest, fill, dtype=array.dtype)
+        whole[tuple(slice(0, n) for n in array.shape)] = array
+        padded.append(whole)
+    return padded
+
+
+def make_runner(stage: Stage, threads: int = 1) -> Runner:
+    """The runner for a declared stage."""
+    if stage.spec.kind == "python":
+        return PythonRunner(stage)
+    return OnnxRunner(stage.spec, threads)

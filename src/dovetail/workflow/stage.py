@@ -1,0 +1,185 @@
+"""Stages: batched functions, from ordinary Python or from an ONNX file.
+
+A stage takes lists and gives a list of the same length: one element per item of the batch. Inside a workflow it
+is called on one item (`read(page)`) or mapped over a list (`read.map(lines)`); batches form across requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from ..errors import DeclarationError
+from .graph import StageSpec
+from .onnxfile import OnnxFile, read_onnx
+
+if TYPE_CHECKING:
+    from .trace import Guarded, Handle
+
+__all__ = ["Stage", "onnx", "stage"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+MAX_BATCH = 1024
+
+
+class Stage:
+    """A declared stage. Call it, `.map` it or guard it with `.when` inside a workflow."""
+
+    def __init__(
+        self,
+        spec: StageSpec,
+        *,
+        function: Callable[..., Any] | None = None,
+        file: OnnxFile | None = None,
+        arity: tuple[int, int | None] = (1, None),
+    ) -> None:
+        self.spec = spec
+        self.function = function
+        self.file = file
+        #: Fewest and most arguments; None is no limit.
+        self.arity = arity
+
+    @property
+    def name(self) -> str:
+        """The stage's name, unique in an application."""
+        return self.spec.name
+
+    def __call__(self, *args: Any) -> Handle:
+        from .trace import call
+
+        return call(self, args)
+
+    def map(self, *lists: Any) -> Handle:
+        """Run once per element of the lists, which have equal lengths; elements batch across requests."""
+        from .trace import call
+
+        return call(self, lists, mapped=True)
+
+    def when(self, condition: Any, otherwise: Any = None) -> Guarded:
+        """Run only if `condition` is true, else take the value of `otherwise`: ``big.when(unsure, small)(x)``."""
+        from .trace import Guarded
+
+        return Guarded(self, condition, otherwise)
+
+    def __repr__(self) -> str:
+        return f"<stage {self.name} ({self.spec.kind}, batch {'/'.join(map(str, self.spec.batch))})>"
+
+
+def check_batch(name: str, batch: Sequence[int] | int) -> tuple[int, ...]:
+    """The batch sizes as a rising tuple, or a refusal."""
+    sizes = (batch,) if isinstance(batch, int) else tuple(batch)
+    if not sizes or any(not isinstance(b, int) or isinstance(b, bool) or b < 1 or b > MAX_BATCH for b in sizes):
+        raise DeclarationError(
+            f"stage {name!r}: batch={batch!r} must be whole numbers from 1 to {MAX_BATCH}, such as (1, 4, 8)"
+        )
+    return tuple(sorted(set(sizes)))
+
+
+def check_name(name: str) -> str:
+    """The name, if it can appear in an address and a file."""
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(f"name {name!r} must be letters, digits, '_', '-' or '.', beginning with a letter")
+    return name
+
+
+@overload
+def stage(function: Callable[..., Any]) -> Stage: ...
+
+
+@overload
+def stage(
+    *, batch: Sequence[int] | int = ..., outputs: Sequence[str] = ..., name: str | None = ...
+) -> Callable[[Callable[..., Any]], Stage]: ...
+
+
+def stage(
+    function: Callable[..., Any] | None = None,
+    *,
+    batch: Sequence[int] | int = (1, 2, 4, 8),
+    outputs: Sequence[str] = (),
+    name: str | None = None,
+) -> Stage | Callable[[Callable[..., Any]], Stage]:
+    """Make a stage of a function that takes lists and returns a list of the same length."""
+
+    def declare(function: Callable[..., Any]) -> Stage:
+        own = check_name(name or function.__name__)
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise DeclarationError(
+                f"stage {own!r}: must be a plain function that returns a list, not async or a generator"
+            )
+        try:
+            source = inspect.getsource(function)
+        except (OSError, TypeError):
+            source = repr(function.__code__.co_code)
+        spec = StageSpec(
+            name=own,
+            kind="python",
+            batch=check_batch(own, batch),
+            outputs=tuple(outputs),
+            model=hashlib.sha256(source.encode()).hexdigest(),
+        )
+        return Stage(spec, function=function, arity=_arity(own, function))
+
+    return declare if function is None else declare(function)
+
+
+def _arity(name: str, function: Callable[..., Any]) -> tuple[int, int | None]:
+    least = 0
+    most: int | None = 0
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            most = None
+        elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            least += p.default is p.empty
+            most = None if most is None else most + 1
+        elif p.kind is p.KEYWORD_ONLY and p.default is p.empty:
+            raise DeclarationError(f"stage {name!r}: argument {p.name!r} must be positional; stages are called so")
+    if most == 0:
+        raise DeclarationError(f"stage {name!r}: takes no argument; a stage takes at least one list")
+    return max(1, least), most
+
+
+def onnx(
+    path: str | Path,
+    *,
+    batch: Sequence[int] | int = (1, 2, 4, 8),
+    name: str | None = None,
+    pad: float | None = None,
+    like: str = "",
+) -> Stage:
+    """Make a stage of an ONNX model. Items are stacked on the model's first axis.
+
+    `pad` fills items of unequal shape up to the largest of the batch; without it they run in sub-batches of
+    equal shape. `like` names a catalogue model whose curve stands in on simulated and emulated GPUs.
+    """
+    file_path = Path(path)
+    own = check_name(name or file_path.stem)
+    sizes = check_batch(own, batch)
+    file = read_onnx(file_path, own)
+    fixed = [n for n, spec in file.inputs.items() if spec.shape and spec.shape[0] not in (-1, 1)]
+    if fixed:
+        raise DeclarationError(
+            f"stage {own!r}: input {fixed[0]!r} of {file_path.name} has a first axis fixed at "
+            f"{file.inputs[fixed[0]].shape[0]}; export it with a variable batch axis"
+        )
+    if max(sizes) > 1 and any(spec.shape and spec.shape[0] == 1 for spec in file.inputs.values()):
+        raise DeclarationError(
+            f"stage {own!r}: {file_path.name} has a batch axis fixed at 1, but batch={sizes} asks for more; "
+            f"write batch=1, or export it with a variable batch axis"
+        )
+    spec = StageSpec(
+        name=own,
+        kind="onnx",
+        batch=sizes,
+        outputs=tuple(file.outputs) if len(file.outputs) > 1 else (),
+        model=file.sha256,
+        path=str(file_path.resolve()),
+        pad=pad,
+        weights_bytes=file.nbytes,
+        like=like,
+    )
+    return Stage(spec, file=file, arity=(len(file.inputs), len(file.inputs)))
