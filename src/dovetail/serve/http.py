@@ -1,21 +1,21 @@
 """HTTP/1.1 on asyncio: framing, limits and the life of a connection. This file knows nothing of inference.
 
 Rules of this file
-- Where a message ends is decided here, once, and strictly. A head ends at its first CRLF CRLF, and llhttp has to agree
-  that exactly one head is in there. Its body has one Content-Length or the single coding "chunked", never both (RFC
-  9112, 6.3). Whatever is open to a second reading gets 400 and the connection is closed: that is how requests are
-  smuggled past a proxy.
-- Nothing grows without a bound: head, body, chunk lines, trailers, chunked bodies of all clients together, connections,
-  and the time a client may take for each step. What would be too large is refused before it is read.
-- A body of known length is received straight into the memory that the application gives, and only what came in the
-  same packet as the head is copied. An application that refuses the request does so before the body is read.
-- One request at a time per connection, so answers keep their order. What a client sends ahead waits in the head buffer,
-  and when that is full, in the socket.
+- Where a message ends is decided here, once, and strictly. A head ends at its first CRLF CRLF, and llhttp has to
+  agree that just one head is in there. Its body has one Content-Length or the single coding "chunked", never both
+  (RFC 9112, 6.3). Whatever is open to a second reading gets 400 and the connection is closed: that is how requests
+  are smuggled past a proxy.
+- Nothing grows without a bound: head, body, chunk lines, trailers, chunked bodies of all clients together, number of
+  connections, and the time a client may take for each step. What would be too large is refused before it is read.
+- A body of known length is received straight into the memory that the application gives; only what came in the same
+  packet as the head is copied. An application that refuses a request does so before its body is read.
+- One request at a time per connection, so answers keep their order. What a client sends ahead waits in the head
+  buffer, and when that is full, in the socket.
 - The end of a client's stream means that the client is gone, as nginx takes it: its request is cancelled.
 - Memory lent for a body or a response is given back exactly once, and only when neither the handler nor the socket
-  reads it any more. For that the transport keeps no backlog: it is full as soon as the socket takes no more.
-- An answer to a client that may still be sending is followed by reading on for a moment, because closing a socket with
-  unread bytes resets it, and the client would never see the answer (RFC 9112, 9.6).
+  reads it any more. For that the transport keeps no backlog: it counts as full as soon as the socket takes no more.
+- After an answer to a client that may still be sending we read on for a moment: closing a socket with unread bytes
+  resets it, and the client might never see the answer (RFC 9112, 9.6).
 
     HEAD -> BODY | CHUNKS -> HANDLING -> SENDING -> HEAD ... -> CLOSING
 """
@@ -23,6 +23,7 @@ Rules of this file
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
 import math
@@ -31,6 +32,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 import httptools
@@ -51,7 +53,7 @@ __all__ = [
 JOIN_BYTES = 64 << 10  # smaller parts of a response are joined: one system call costs as much as copying this
 PIECE_BYTES = 256 << 10  # handed to the transport at once; CPython 3.11 copies what the socket does not take of it
 MAX_CHUNK_LINE_BYTES = 256  # a chunk's size and extensions, or one trailer
-MAX_CHUNKED_COST = 8  # bytes on the wire per byte of body beyond the head's limit; smaller chunks are an attack
+MAX_TURNED_AWAY = 128  # connections beyond the limit that are told so; the next ones are just closed
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e]*)?")
 _ONCE = frozenset({"content-length", "transfer-encoding", "host"})
 _PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
@@ -128,63 +130,61 @@ class Application(Protocol):
         """The answer, or a coroutine for it, which is cancelled when the client goes away."""
 
 
-class _Head:
-    """What llhttp saw in the bytes of one head."""
-
-    def __init__(self) -> None:
-        self.target = b""
-        self.fields: list[tuple[bytes, bytes]] = []
-        self.begun = self.ended = self.surplus = 0
-
-    def on_message_begin(self) -> None:
-        self.begun += 1
-
-    def on_url(self, target: bytes) -> None:
-        self.target += target
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        self.ended += 1
-
-    def on_body(self, data: bytes) -> None:
-        self.surplus += len(data)
-
-
 def parse_head(data: bytes) -> Request:
     """A request from the bytes of its head, CRLF CRLF included. Raises `HttpError` if it is not sound."""
-    line = data[: data.index(b"\r\n")]
-    method, _, version = line[:-9].partition(b" ")[0].decode("latin-1"), None, line[-9:]
-    if version not in (b" HTTP/1.1", b" HTTP/1.0"):
-        raise HttpError(505 if version[:6] == b" HTTP/" else 400, "the request line must end in HTTP/1.1 or HTTP/1.0")
-    head = _Head()
+    words = data[: data.index(b"\r\n")].split(b" ")
+    if len(words) != 3 or not words[2].startswith(b"HTTP/"):
+        raise HttpError(400, "a request line is a method, a target and HTTP/1.1 with single spaces between them")
+    method, target, version = words
+    if version not in (b"HTTP/1.1", b"HTTP/1.0"):
+        raise HttpError(505, "the supported versions are HTTP/1.1 and HTTP/1.0")
+    fields: list[tuple[bytes, bytes]] = []
+    marks: list[object] = []
+    report = SimpleNamespace(
+        on_message_begin=lambda: marks.append("begin"),
+        on_header=lambda name, value: fields.append((name, value)),
+        on_headers_complete=lambda: marks.append("end"),
+        on_body=marks.append,
+    )
     try:
-        httptools.HttpRequestParser(head).feed_data(data)
+        httptools.HttpRequestParser(report).feed_data(data)
     except httptools.HttpParserUpgrade:
         pass  # an offer that a server may ignore (RFC 9110, 7.8); curl and Java's client make it
     except httptools.HttpParserInvalidMethodError:
         raise HttpError(405, "unknown method", ("Allow", "GET, HEAD, POST")) from None
     except httptools.HttpParserError as error:
         raise HttpError(400, f"the request head is malformed: {error}") from None
-    if (head.begun, head.ended, head.surplus) != (1, 1, 0):
+    if marks != ["begin", "end"]:
         raise HttpError(400, "the request head is malformed: it does not end where it should")
     headers: dict[str, str] = {}
-    for raw_name, raw_value in head.fields:
+    for raw_name, raw_value in fields:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip(" \t")
         if name in headers:
             if name in _ONCE:
                 raise HttpError(400, f"several {name} headers")
             value = f"{headers[name]}, {value}"
         headers[name] = value
-    modern = version == b" HTTP/1.1"
+    modern = version == b"HTTP/1.1"
     if modern and "host" not in headers:
         raise HttpError(400, "HTTP/1.1 needs a Host header")
     options = {option.strip() for option in headers.get("connection", "").lower().split(",")}
-    keep_alive = "close" not in options and (modern or "keep-alive" in options)
-    target = head.target if head.target[:1] in (b"/", b"*") else httptools.parse_url(head.target).path or b"/"
-    path = target.partition(b"?")[0].decode("latin-1")
-    return Request(method, path, version[-3:].decode(), headers, keep_alive, _body_length(headers, modern))
+    return Request(
+        method=method.decode(),
+        path=_path(target),
+        version=version[5:].decode(),
+        headers=headers,
+        keep_alive="close" not in options and (modern or "keep-alive" in options),
+        content_length=_body_length(headers, modern),
+    )
+
+
+def _path(target: bytes) -> str:
+    if target[:1] != b"/":  # a whole URL, as proxies get it, is to be understood too (RFC 9112, 3.2.2)
+        try:
+            target = httptools.parse_url(target).path or b"/"
+        except httptools.HttpParserError:
+            raise HttpError(400, "the request target is neither a path nor a URL") from None
+    return target.partition(b"?")[0].decode("latin-1")
 
 
 def _body_length(headers: dict[str, str], modern: bool) -> int | None:
@@ -203,55 +203,52 @@ def _body_length(headers: dict[str, str], modern: bool) -> int | None:
 
 
 class _Chunks:
-    """Gathers a chunked body (RFC 9112, 7.1). Extensions and trailers are skipped."""
+    """Gathers a chunked body (RFC 9112, 7.1): size, data and an empty line, over and over, then trailers."""
 
     def __init__(self, limits: Limits) -> None:
         self.data = bytearray()
         self.done = False
         self._limits = limits
         self._left = 0  # bytes still to come of the chunk
-        self._parse: Callable[[bytes], None] = self._on_size  # what the next line is
-        self._lines_bytes = 0
+        self._next = "size"  # what the next line is
+        self._trailer_bytes = 0
 
     def feed(self, buffer: bytearray, start: int, end: int) -> int:
         """Takes what it can of `buffer[start:end]` and says where the rest begins."""
         while not self.done:
-            if self._left:
-                taken = min(self._left, end - start)
-                if not taken:
-                    return start
+            if taken := min(self._left, end - start):
                 self.data += buffer[start : start + taken]
                 self._left -= taken
                 start += taken
-                continue
+            if self._left:
+                break
             stop = buffer.find(b"\r\n", start, end)
             if (stop if stop >= 0 else end) - start > MAX_CHUNK_LINE_BYTES:
                 raise HttpError(400, f"a line of the chunked body is longer than {MAX_CHUNK_LINE_BYTES} bytes")
             if stop < 0:
-                return start
-            self._lines_bytes += stop + 2 - start
-            if self._lines_bytes > self._limits.max_head_bytes + MAX_CHUNKED_COST * len(self.data):
-                raise HttpError(400, "the chunked body is all chunk heads and trailers")
-            self._parse(bytes(buffer[start:stop]))
+                break
+            self._take_line(bytes(buffer[start:stop]))
             start = stop + 2
         return start
 
-    def _on_size(self, line: bytes) -> None:
-        match = _CHUNK_SIZE.fullmatch(line)
-        if match is None:
-            raise HttpError(400, "bad chunk size")
-        self._left = int(match[1], 16)
-        if len(self.data) + self._left > self._limits.max_body_bytes:
-            raise HttpError(413, f"the body is larger than {self._limits.max_body_bytes} bytes")
-        self._parse = self._on_chunk_end if self._left else self._on_trailer
-
-    def _on_chunk_end(self, line: bytes) -> None:
-        if line:
-            raise HttpError(400, "a chunk is longer than its size")
-        self._parse = self._on_size
-
-    def _on_trailer(self, line: bytes) -> None:
-        self.done = not line
+    def _take_line(self, line: bytes) -> None:
+        if self._next == "size":
+            match = _CHUNK_SIZE.fullmatch(line)
+            if match is None:
+                raise HttpError(400, "bad chunk size")
+            self._left = int(match[1], 16)
+            if len(self.data) + self._left > self._limits.max_body_bytes:
+                raise HttpError(413, f"the body is larger than {self._limits.max_body_bytes} bytes")
+            self._next = "end of chunk" if self._left else "trailer"
+        elif self._next == "end of chunk":
+            if line:
+                raise HttpError(400, "a chunk is longer than its size")
+            self._next = "size"
+        else:
+            self._trailer_bytes += len(line)
+            if self._trailer_bytes > self._limits.max_head_bytes:
+                raise HttpError(431, f"the trailers are larger than {self._limits.max_head_bytes} bytes")
+            self.done = not line
 
 
 class _Phase(enum.Enum):
@@ -286,7 +283,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=0)
         self._wait(_Phase.HEAD, self._server.limits.idle_timeout_s)
-        if not self._server.admit(self):
+        too_many = self._server.admit(self) - self._server.limits.max_connections
+        if too_many > MAX_TURNED_AWAY:
+            self._transport.abort()
+        elif too_many > 0:
             self._refuse(HttpError(503, "too many connections", ("Retry-After", "1")))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -340,9 +340,12 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _advance(self) -> None:
         """Goes on as far as the bytes in the buffer allow, then makes room in it or stops listening."""
-        takers = {_Phase.HEAD: self._take_head, _Phase.BODY: self._take_body, _Phase.CHUNKS: self._take_chunks}
         try:
-            while (take := takers.get(self._phase)) is not None and take():
+            while (
+                (self._phase is _Phase.HEAD and self._take_head())
+                or (self._phase is _Phase.BODY and self._take_body())
+                or (self._phase is _Phase.CHUNKS and self._take_chunks())
+            ):
                 pass
         except HttpError as error:
             self._refuse(error)
@@ -360,13 +363,15 @@ class _Connection(asyncio.BufferedProtocol):
         limits = self._server.limits
         while self._buffer.startswith(b"\r\n", self._start, self._end):  # RFC 9112, 2.2
             self._start += 2
-        if self._start == self._end:
+        unread = self._end - self._start
+        if not unread:
             return False
-        if not self._buffer[self._start : self._start + 1].isalpha() and self._buffer[self._start] != 13:
+        first = self._buffer[self._start]
+        if not (chr(first).isalpha() or (first == 13 and unread == 1)):
             raise HttpError(400, "this is not HTTP")
         stop = self._buffer.find(b"\r\n\r\n", self._start, self._end) + 4
         if stop < 4:
-            if self._end - self._start == len(self._buffer):
+            if unread == len(self._buffer):
                 raise HttpError(431, f"the request head is larger than {limits.max_head_bytes} bytes")
             self.deadline = min(self.deadline, self._server.loop.time() + limits.head_timeout_s)
             return False
@@ -511,14 +516,15 @@ class _Connection(asyncio.BufferedProtocol):
             self._wait(_Phase.SENDING, self._server.limits.send_timeout_s)
             return
         self._finish()
-        if self._keep_alive:
+        if self._keep_alive and not self._server.draining:
             self._wait(_Phase.HEAD, self._server.limits.idle_timeout_s)
-        elif self._lingers:
-            self._wait(_Phase.CLOSING, self._server.limits.linger_s)
-            self._transport.write_eof()
-        else:
-            self._wait(_Phase.CLOSING, self._server.limits.linger_s)
+            return
+        self._wait(_Phase.CLOSING, self._server.limits.linger_s)
+        if not self._lingers:
             self._transport.close()
+            return
+        with contextlib.suppress(OSError):  # the client may be gone already
+            self._transport.write_eof()
 
     def _finish(self) -> None:
         """Gives back everything that the request held."""
@@ -591,10 +597,10 @@ class HttpServer:
             self._empty.clear()
             await self._empty.wait()
 
-    def admit(self, connection: _Connection) -> bool:
-        """Counts a new connection; False if it is one too many."""
+    def admit(self, connection: _Connection) -> int:
+        """Counts the connections, with this one."""
         self._connections.add(connection)
-        return len(self._connections) <= self.limits.max_connections
+        return len(self._connections)
 
     def forget(self, connection: _Connection) -> None:
         """The connection is closed."""

@@ -1,0 +1,79 @@
+"""Which workers a ``--device`` text asks for: this machine's cores, or emulated devices of the catalogue."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from ..errors import DeclarationError
+from ..profile import catalogue
+from ..profile.table import Entry
+from ..state import WorkerSpec
+from ..workflow.graph import StageSpec
+
+__all__ = ["USD_PER_CORE_HOUR", "parse_device"]
+
+#: Price of a processor core, so that cost is never nought. What ESG is remembered to use: unverified.
+USD_PER_CORE_HOUR = 0.034
+
+_EMULATED = re.compile(r"emulated:([a-z0-9_-]+?)(?:x([1-9][0-9]{0,2}))?")
+
+
+def parse_device(
+    text: str, stages: Sequence[StageSpec], hosts: int = 1
+) -> tuple[tuple[WorkerSpec, ...], tuple[Entry, ...], int]:
+    """Workers, their profile entries (emulated devices only) and the cores of a device.
+
+    ``cpu`` is all cores of this machine, ``cpu:1`` one of them; ``emulated:v100x4`` four emulated V100s.
+    """
+    machine = len(os.sched_getaffinity(0))
+    host_workers = tuple(
+        WorkerSpec(f"host-{i}", "host", ("python",), 1, 0, USD_PER_CORE_HOUR, "none")
+        for i in range(hosts if any(s.on_host for s in stages) else 0)
+    )
+    if text == "cpu" or text.startswith("cpu:"):
+        count = text.partition(":")[2] or str(machine)
+        if not count.isdigit() or not 1 <= int(count) <= machine:
+            raise DeclarationError(f"device {text!r}: this machine has {machine} core(s); write cpu or cpu:1 to cpu:{machine}")
+        cores = int(count)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        device = WorkerSpec("cpu-0", "cpu", ("onnx",), cores, memory, USD_PER_CORE_HOUR * cores, "cooperative")
+        return (device, *host_workers), (), cores
+    match = _EMULATED.fullmatch(text)
+    if match is None:
+        raise DeclarationError(f"device {text!r} is not known; write cpu, cpu:N, or emulated:KIND such as emulated:v100x4")
+    kind, copies = match.group(1), int(match.group(2) or 1)
+    card = catalogue.device(kind)
+    devices = tuple(
+        WorkerSpec(
+            f"{kind}-{i}", kind, ("onnx", "model"), 1, card.memory_bytes, card.usd_per_hour, "emulated"
+        )
+        for i in range(copies)
+    )
+    return (*devices, *host_workers), _entries(kind, stages), 1
+
+
+def _entries(kind: str, stages: Sequence[StageSpec]) -> tuple[Entry, ...]:
+    entries = []
+    for stage in stages:
+        if stage.on_host:
+            continue
+        name = stage.like or (stage.model if stage.kind == "model" else "")
+        if not name:
+            raise DeclarationError(
+                f"stage {stage.name!r} has no curve for an emulated {kind}: say which model of the catalogue it is like, "
+                f"for example onnx(..., like='mobilenet_v2') (dovetail catalogue lists them), or serve it with --device cpu"
+            )
+        model = catalogue.model(name)
+        entries.append(
+            Entry(
+                stage.name,
+                kind,
+                curve=model.curve(kind),
+                load_ns=model.load_ns(kind),
+                memory_bytes=model.weights_bytes,
+                source=f"catalogue model {name}",
+            )
+        )
+    return tuple(entries)

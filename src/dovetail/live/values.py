@@ -1,0 +1,112 @@
+"""Where the values of open requests lie, and when their memory is given back.
+
+The controller knows items by number; this file knows which block of which arena holds each. A request's blocks are
+freed when it has been answered, the answer is written, and no batch that reads them is still running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..state import Request
+from ..workflow.graph import Node, Source
+from .arena import Arena
+from .codec import Ref, decode
+from .wire import Argument
+
+__all__ = ["LiveRequest"]
+
+
+class LiveRequest:
+    """The data side of one request."""
+
+    __slots__ = ("_closed", "_free", "_on_free", "_users", "inputs", "note", "state", "values")
+
+    def __init__(
+        self, note: str, inputs: list[Ref], free: Callable[[Ref], None], on_free: Callable[[], None]
+    ) -> None:
+        #: The client's own id.
+        self.note = note
+        self.inputs = inputs
+        #: (node, index) -> the item's value.
+        self.values: dict[tuple[int, int], Ref] = {}
+        #: The controller's view, read for sizes and conditions.
+        self.state: Request | None = None
+        self._free = free
+        self._on_free = on_free
+        #: Running batches and unwritten answers that read its blocks.
+        self._users = 0
+        self._closed = False
+
+    def hold(self) -> None:
+        """Somebody reads its blocks."""
+        self._users += 1
+
+    def drop(self) -> None:
+        """That reader is done."""
+        self._users -= 1
+        if self._closed and not self._users:
+            self._free_all()
+
+    def close(self) -> None:
+        """The request has ended; free as soon as nobody reads."""
+        self._closed = True
+        if not self._users:
+            self._free_all()
+
+    def keep(self, key: tuple[int, int], ref: Ref) -> None:
+        """A result has come; if the request has ended meanwhile, nobody will read it."""
+        self.values[key] = ref
+
+    def _free_all(self) -> None:
+        for ref in self.values.values():
+            self._free(ref)
+        self.values.clear()
+        self._on_free()
+
+    # -- how arguments and results are made of values -----------------------------------------------------------
+
+    def argument(self, node: Node, source: Source, index: int) -> Argument:
+        """The argument of item `index` of `node` that comes from `source`."""
+        if source.each:
+            return Argument((self.values[source.node, index],), source.output)
+        refs, output, gather = self._locate(source)
+        if not node.mapped:
+            return Argument(refs, output, gather=gather)
+        if gather:
+            return Argument((refs[index],), output)
+        return Argument(refs, output, element=index)
+
+    def _locate(self, source: Source) -> tuple[tuple[Ref, ...], int, bool]:
+        """Blocks of a source, which output of them, and whether they are the elements of a list."""
+        assert self.state is not None
+        if source.node < 0:
+            return (self.inputs[-1 - source.node],), source.output, False
+        node = self.state.graph.nodes[source.node].node
+        if node.mapped:
+            size = self.state.sizes[source.node]
+            return tuple(self.values[source.node, i] for i in range(size)), source.output, True
+        ref = self.values.get((source.node, 0))
+        if ref is not None:
+            return (ref,), source.output, False
+        # The node was skipped by its condition: its value is that of `otherwise`.
+        if node.otherwise is None:
+            return (), source.output, False
+        refs, output, gather = self._locate(node.otherwise)
+        return refs, output if source.output < 0 else source.output, gather
+
+    def results(self, arenas: Mapping[int, Arena]) -> dict[str, Any]:
+        """The workflow's outputs by name, as views of the arenas."""
+        assert self.state is not None
+        graph = self.state.graph.graph
+        named: dict[str, Any] = {}
+        for port, source in zip(graph.outputs, graph.results, strict=True):
+            refs, output, gather = self._locate(source)
+            values = [_picked(decode(ref, arenas), output) for ref in refs]
+            named[port.name] = values if gather else values[0] if values else None
+        return named
+
+
+def _picked(value: Any, output: int) -> Any:
+    return value if output < 0 else value[output]

@@ -1,0 +1,159 @@
+"""The live system as the HTTP front's backend: bodies in the front's arena, calls as requests of the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import BadRequest, Overloaded
+from ..live.arena import Arena, ArenaFull
+from ..live.codec import Ref
+from ..live.system import LiveSystem
+from ..units import MS, US
+from ..workflow.graph import Graph
+from ..workflow.local import count_of
+from .backend import Answer, Call, ModelInfo, TensorSpec
+
+__all__ = ["LiveBackend"]
+
+
+class _Body:
+    """A block of the front's arena, freed when both the HTTP front and the request are done with it."""
+
+    def __init__(self, arena: Arena, nbytes: int) -> None:
+        self._arena = arena
+        self._offset = arena.alloc(nbytes)
+        self.view = arena.view(self._offset, nbytes)
+        self._users = 1
+
+    def ref(self, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> _BodyRef:
+        return _BodyRef(Ref(self._arena.ident, self._offset + offset, nbytes, dtype, shape), self)
+
+    def hold(self) -> None:
+        self._users += 1
+
+    def release(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self.view.release()
+            self._arena.free(self._offset)
+
+
+class _BodyRef:
+    """A tensor that lies in a body."""
+
+    __slots__ = ("body", "ref")
+
+    def __init__(self, ref: Ref, body: _Body) -> None:
+        self.ref = ref
+        self.body = body
+
+
+class LiveBackend:
+    """Answers the HTTP front from a live system."""
+
+    def __init__(self, system: LiveSystem, *, label: str = "") -> None:
+        self._system = system
+        self._graphs = {g.name: g for g in system.settings.graphs}
+        #: Set on emulated devices: goes into every answer.
+        self._label = label
+        self._infos = {name: self._info(graph, ready=True) for name, graph in self._graphs.items()}
+        self._unready = {name: self._info(graph, ready=False) for name, graph in self._graphs.items()}
+
+    def _info(self, graph: Graph, *, ready: bool) -> ModelInfo:
+        parameters = {
+            "slo_ms": {"string_value": f"{graph.slo_ns / MS:g}"},
+            "priority": {"string_value": str(graph.priority)},
+        }
+        if self._label:
+            parameters["device"] = {"string_value": self._label}
+        return ModelInfo(
+            name=graph.name,
+            platform="dovetail_workflow",
+            inputs=tuple(TensorSpec(p.name, p.datatype, p.shape or (1,)) for p in graph.inputs),
+            outputs=tuple(TensorSpec(p.name, p.datatype, p.shape or (1,)) for p in graph.outputs),
+            ready=ready,
+            config={"parameters": parameters},
+        )
+
+    def body(self, nbytes: int) -> _Body:
+        """Room for a request body in shared memory."""
+        try:
+            return _Body(self._system.front, nbytes)
+        except ArenaFull as error:
+            raise Overloaded(f"no memory for a body of {nbytes} bytes now: {error}", retry_after_ms=1000) from error
+
+    def models(self) -> Mapping[str, ModelInfo]:
+        """All workflows."""
+        return self._infos if self._system.ready() else self._unready
+
+    def live(self) -> bool:
+        """The event loop answers, so the process lives."""
+        return True
+
+    def ready(self) -> bool:
+        """Whether every stage is loaded somewhere, and the server is not draining."""
+        return self._system.ready() and not self._system.controller.draining
+
+    def statistics(self, model: str | None) -> list[dict[str, Any]]:
+        """Entries of Triton's `model_stats`."""
+        names = list(self._graphs) if model is None else [model]
+        return [self._system.statistics.model_stats(name) for name in names]
+
+    async def infer(self, call: Call) -> Answer:
+        """Put the call to the controller and wait for its end; cancelling the task cancels the request."""
+        graph = self._graphs[call.model]
+        inputs: list[Any] = []
+        bodies: list[_Body] = []
+        for port in graph.inputs:
+            value = call.inputs[port.name]
+            if isinstance(value, _BodyRef):
+                bodies.append(value.body)
+                value = value.ref
+            inputs.append(value)
+        if not 0 <= call.priority <= 10:
+            raise BadRequest(f"priority {call.priority} must be from 1 (highest) to 10, or 0 for the default")
+        counts = tuple(_count(inputs[i]) for i in graph.counted_inputs())
+        for body in bodies:
+            body.hold()
+
+        def freed() -> None:
+            for body in bodies:
+                body.release()
+
+        try:
+            ident, future = self._system.submit(
+                call.model,
+                inputs,
+                priority=call.priority,
+                objective_ns=round(call.slo_ms * MS),
+                timeout_ns=call.timeout_us * US,
+                note=call.request_id,
+                counts=counts,
+                on_free=freed,
+            )
+        except BaseException:
+            freed()
+            raise
+        try:
+            result = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._system.cancel(ident)
+            future.add_done_callback(lambda f: f.cancelled() or f.result().release())
+            raise
+        parameters: dict[str, str | int | float | bool] = {"dovetail_request": ident}
+        if self._label:
+            parameters["dovetail_device"] = self._label
+        return Answer(
+            outcome=result.outcome,
+            outputs=result.outputs,
+            reason=result.reason,
+            retry_after_ms=-(-result.retry_after_ns // MS),
+            parameters=parameters,
+            release=result.release,
+        )
+
+
+def _count(value: Any) -> int:
+    return value.shape[0] if isinstance(value, Ref) and value.shape else count_of(value)

@@ -1,0 +1,365 @@
+"""The routes of the Open Inference Protocol v2 with four of Triton's extensions, for a `Backend`.
+
+Rules of this file
+- Everything that a client can get wrong is found before the backend is asked, and answered with `{"error": ...}` that
+  says what was expected.
+- Names that Triton reserves keep their meaning (`priority`, `timeout`); ours are `slo_ms` and `tenant`. These two may
+  come as headers as well, and then the header wins: a gateway that sets it has the last word.
+- The status tells a client what to do: 400 to 415 change the request, 429 and 503 come back after `Retry-After`,
+  504 it is too late, 500 tell us.
+
+Sources: kserve/open-inference-protocol, inference_rest.md; Triton's docs/protocol/extension_*.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Coroutine
+from typing import Annotated, Any, NoReturn
+from urllib.parse import unquote
+
+import msgspec
+
+from .. import __version__
+from ..errors import BadRequest, Overloaded
+from .backend import BODY_ALIGN_BYTES, Answer, Backend, Call, ModelInfo, TensorSpec
+from .http import DEFAULT_LIMITS, HttpError, HttpServer, Limits, Request, Response, serve
+from .tensors import InputTensor, OutputTensor, Parameters, decode, decode_raw, encode
+
+__all__ = ["EXTENSIONS", "Limits", "OpenInference", "start"]
+
+EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "schedule_policy"]
+MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
+MAX_TENSORS = 64  # inputs, or requested outputs, of one request
+MAX_NAME_CHARS = 256  # request ids and tenants: they go into logs and labels
+MAX_JSON_BYTES = 8 << 20  # decoding holds up every other client, about 10 ms per MiB; larger tensors go in binary
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+_BINARY = "application/octet-stream"
+_REFUSALS = {"shed": 429, "expired": 504, "failed": 500, "cancelled": 499}
+_UNSUPPORTED = {"classification", "shared_memory_region", "sequence_id"}  # silence would give wrong results
+
+
+class _Wanted(msgspec.Struct):
+    """One entry of `outputs` in a request."""
+
+    name: str
+    parameters: Parameters = {}
+
+
+class _InferRequest(msgspec.Struct):
+    inputs: Annotated[list[InputTensor], msgspec.Meta(max_length=MAX_TENSORS)]
+    id: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)] = ""
+    parameters: Parameters = {}
+    outputs: Annotated[list[_Wanted], msgspec.Meta(max_length=MAX_TENSORS)] = []
+
+
+class _InferResponse(msgspec.Struct, omit_defaults=True):
+    model_name: str
+    model_version: str
+    outputs: list[OutputTensor]
+    parameters: Parameters
+    id: str = ""
+
+
+_decode_request = msgspec.json.Decoder(_InferRequest).decode
+
+
+class _Upload:
+    """The body of an inference request, placed so that models can read its first binary tensor aligned."""
+
+    def __init__(self, backend: Backend, info: ModelInfo, nbytes: int, json_bytes: int) -> None:
+        self.info = info
+        self.json_bytes = json_bytes
+        self._pad = -json_bytes % BODY_ALIGN_BYTES if json_bytes < nbytes else 0
+        self._body = backend.body(nbytes + self._pad)
+        self.view = self._body.view[self._pad : self._pad + nbytes]
+        self.release = self._body.release
+
+    def ref(self, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> object:
+        return self._body.ref(self._pad + offset, nbytes, dtype, shape)
+
+
+class OpenInference:
+    """The application that `http` serves."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def body(self, request: Request, nbytes: int) -> _Upload | None:
+        """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
+        info, action = self._route(request)
+        if info is None or action != "infer":
+            return None
+        coding = request.headers.get("content-encoding", "identity").lower()
+        if coding != "identity":
+            raise HttpError(
+                415, f"Content-Encoding {coding!r} is not supported; send tensors uncompressed, in binary"
+            )
+        given = request.headers.get(_HEADER_LENGTH.lower(), str(nbytes))
+        json_bytes = int(given) if given.isascii() and given.isdigit() and len(given) < 20 else nbytes + 1
+        if json_bytes > nbytes:
+            raise HttpError(
+                400, f"{_HEADER_LENGTH} must be a number within the body of {nbytes} bytes, got {given!r}"
+            )
+        if json_bytes > MAX_JSON_BYTES:
+            raise HttpError(413, f"{json_bytes} bytes of JSON are more than {MAX_JSON_BYTES}; send tensors in binary")
+        try:
+            return _Upload(self._backend, info, nbytes, json_bytes)
+        except Exception as error:
+            _refuse(error)
+
+    def respond(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        """Answers at once what needs no inference."""
+        info, action = self._route(request)
+        backend = self._backend
+        if action == "infer":
+            return self._infer(request)
+        if action == "live" or (action == "ready" and info is None):
+            well = backend.live() if action == "live" else backend.ready()
+            return _json({action: well}, 200 if well else 503)
+        if action == "stats":
+            return _json({"model_stats": backend.statistics(info.name if info else None)})
+        if info is None:
+            return _json({"name": "dovetail", "version": __version__, "extensions": EXTENSIONS})
+        if action == "ready":
+            return _json({"name": info.name, "ready": info.ready}, 200 if info.ready else 503)
+        return _json(_config(info) if action == "config" else _metadata(info))
+
+    def _route(self, request: Request) -> tuple[ModelInfo | None, str]:
+        """The model that a path names, if any, and what is wanted of it."""
+        info: ModelInfo | None = None
+        match request.path.removesuffix("/").split("/")[1:]:
+            case ["v2"]:
+                action = "metadata"
+            case ["v2", "health", ("live" | "ready") as action]:
+                pass
+            case ["v2", "models", "stats"]:
+                action = "stats"
+            case ["v2", "models", name, *rest]:
+                info = self._model(name)
+                if rest[:1] == ["versions"]:
+                    if rest[1:2] != [MODEL_VERSION]:
+                        raise HttpError(404, f"model {info.name!r} has only version {MODEL_VERSION}, not {rest[1:2]}")
+                    rest = rest[2:]
+                action = "/".join(rest) or "metadata"
+                if action not in ("metadata", "ready", "config", "stats", "infer"):
+                    raise HttpError(404, f"no such path: {request.path}")
+            case _:
+                raise HttpError(404, f"no such path: {request.path}")
+        allowed = ("POST",) if action == "infer" else ("GET", "HEAD")
+        if request.method not in allowed:
+            raise HttpError(405, f"{request.method} is not allowed on {request.path}", ("Allow", ", ".join(allowed)))
+        return info, action
+
+    def _model(self, quoted: str) -> ModelInfo:
+        models = self._backend.models()
+        name = unquote(quoted)
+        if name not in models:
+            raise HttpError(404, f"unknown model {name!r}; known models: {', '.join(sorted(models)) or 'none'}")
+        return models[name]
+
+    def _infer(self, request: Request) -> Coroutine[Any, Any, Response]:
+        """Reads a request; the coroutine runs it."""
+        upload: _Upload | None = request.body
+        if upload is None:
+            raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
+        info = upload.info
+        try:
+            if upload.json_bytes == 0:
+                header = _InferRequest([], parameters={"binary_data_output": True})
+                inputs: dict[str, object] = {_only(info).name: decode_raw(_only(info), upload)}
+            else:
+                header = _parse(upload.view[: upload.json_bytes])
+                inputs = _inputs(info, header, upload)
+            wanted = _wanted(info, header)
+            call = _call(info, header, inputs, request.headers)
+        except BadRequest as error:
+            _refuse(error)
+        return self._run(call, wanted, bool(header.parameters.get("binary_data_output", False)))
+
+    async def _run(self, call: Call, wanted: dict[str, bool], binary: bool) -> Response:
+        try:
+            answer = await self._backend.infer(call)
+        except Exception as error:
+            _refuse(error)
+        try:
+            return _success(call, wanted, binary, answer) if answer.outcome in ("ok", "late") else _failure(answer)
+        except Exception as error:
+            if answer.release is not None:
+                answer.release()
+            _refuse(error)
+
+
+def _refuse(error: Exception) -> NoReturn:
+    """Raises what a client is told of an error; what it should not know is left as it is."""
+    if isinstance(error, BadRequest):
+        raise HttpError(400, str(error)) from None
+    if isinstance(error, Overloaded):
+        raise HttpError(503, str(error), *_come_back(error.retry_after_ms)) from None
+    raise error
+
+
+def _come_back(after_ms: int) -> tuple[tuple[str, str], ...]:
+    """Whole seconds, which is all that `Retry-After` can say, and the exact time beside it."""
+    return ("Retry-After", str(max(1, math.ceil(after_ms / 1000)))), ("retry-after-ms", str(after_ms))
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(status, [msgspec.json.encode(content)])
+
+
+def _metadata(info: ModelInfo) -> dict[str, object]:
+    return {
+        "name": info.name,
+        "versions": [MODEL_VERSION],
+        "platform": info.platform,
+        "inputs": info.inputs,
+        "outputs": info.outputs,
+    }
+
+
+def _config(info: ModelInfo) -> dict[str, object]:
+    """As Triton prints a model configuration; batching is ours and clients see none of it."""
+
+    def tensors(specs: tuple[TensorSpec, ...]) -> list[dict[str, object]]:
+        kinds = {"BYTES": "STRING"}
+        return [
+            {"name": spec.name, "data_type": f"TYPE_{kinds.get(spec.datatype, spec.datatype)}", "dims": spec.shape}
+            for spec in specs
+        ]
+
+    return {
+        "name": info.name,
+        "platform": info.platform,
+        "backend": "dovetail",
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": 0,
+        "input": tensors(info.inputs),
+        "output": tensors(info.outputs),
+        **info.config,
+    }
+
+
+def _parse(text: memoryview) -> _InferRequest:
+    try:
+        header = _decode_request(text)
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the JSON is not UTF-8: {error.reason}") from None
+    except RecursionError:
+        raise BadRequest("the JSON is nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"this is not an inference request: {error}") from None
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"{error}, in {len(text)} bytes of JSON") from None
+    given = [header.parameters, *(each.parameters for each in header.inputs)]
+    given += [each.parameters for each in header.outputs]
+    for parameters in given:
+        for name in _UNSUPPORTED & parameters.keys():
+            raise BadRequest(f"the parameter {name} is not supported")
+    return header
+
+
+def _only(info: ModelInfo) -> TensorSpec:
+    if len(info.inputs) != 1:
+        raise BadRequest(f"a request without JSON needs a model with one input; {info.name!r} has {len(info.inputs)}")
+    return info.inputs[0]
+
+
+def _inputs(info: ModelInfo, header: _InferRequest, upload: _Upload) -> dict[str, object]:
+    """The values of all inputs, each exactly once; binary ones lie behind the JSON in the order they are listed."""
+    specs = {spec.name: spec for spec in info.inputs}
+    values: dict[str, object] = {}
+    at = upload.json_bytes
+    for tensor in header.inputs:
+        if tensor.name not in specs:
+            raise BadRequest(f"unknown input {tensor.name!r}; {info.name!r} takes {_names(info.inputs)}")
+        if tensor.name in values:
+            raise BadRequest(f"input {tensor.name!r} is given twice")
+        values[tensor.name], nbytes = decode(specs[tensor.name], tensor, upload, at)
+        at += nbytes
+    missing = [name for name in specs if name not in values]
+    if missing:
+        raise BadRequest(f"missing input {', '.join(map(repr, missing))}; {info.name!r} takes {_names(info.inputs)}")
+    if at != len(upload.view):
+        raise BadRequest(f"{len(upload.view) - at} bytes are left over after the last binary tensor")
+    return values
+
+
+def _wanted(info: ModelInfo, header: _InferRequest) -> dict[str, bool]:
+    """The requested outputs and whether each goes out in binary; empty if all are wanted."""
+    datatypes = {spec.name: spec.datatype for spec in info.outputs}
+    everything = _flag(header.parameters, "binary_data_output", False)
+    wanted: dict[str, bool] = {}
+    for output in header.outputs:
+        if output.name not in datatypes:
+            raise BadRequest(f"unknown output {output.name!r}; {info.name!r} gives {_names(info.outputs)}")
+        if output.name in wanted:
+            raise BadRequest(f"output {output.name!r} is requested twice")
+        wanted[output.name] = _flag(output.parameters, "binary_data", everything)
+    for name, in_binary in (wanted or dict.fromkeys(datatypes, everything)).items():
+        if datatypes[name] == "FP16" and not in_binary:  # said now rather than after the work is done
+            raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
+    return wanted
+
+
+def _names(specs: tuple[TensorSpec, ...]) -> str:
+    return ", ".join(repr(spec.name) for spec in specs)
+
+
+def _flag(parameters: Parameters, name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise BadRequest(f"the parameter {name} must be true or false, got {value!r}")
+    return value
+
+
+def _call(info: ModelInfo, header: _InferRequest, inputs: dict[str, object], headers: dict[str, str]) -> Call:
+    numbers: dict[str, int] = {}
+    for name in ("priority", "timeout"):
+        value = header.parameters.get(name, 0)
+        if type(value) is not int or not 0 <= value < 2**63:
+            raise BadRequest(f"the parameter {name} must be an integer from 0 on, got {value!r}")
+        numbers[name] = value
+    slo = headers.get("x-dovetail-slo-ms", header.parameters.get("slo_ms", 0.0))
+    try:
+        slo_ms = math.nan if isinstance(slo, bool) else float(slo)
+    except ValueError:
+        slo_ms = math.nan
+    if not 0 <= slo_ms < math.inf:
+        raise BadRequest(f"slo_ms must be a number of milliseconds, got {slo!r}")
+    tenant = headers.get("x-dovetail-tenant", header.parameters.get("tenant", ""))
+    if not isinstance(tenant, str) or len(tenant) > MAX_NAME_CHARS:
+        raise BadRequest(f"tenant must be a text of at most {MAX_NAME_CHARS} characters")
+    return Call(info.name, inputs, header.id, numbers["priority"], numbers["timeout"], slo_ms, tenant)
+
+
+def _success(call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) -> Response:
+    wanted = wanted or dict.fromkeys(answer.outputs, binary)
+    missing = [name for name in wanted if name not in answer.outputs]
+    if missing:
+        raise HttpError(500, f"{call.model!r} gave no output {', '.join(map(repr, missing))}")
+    outputs = [encode(name, answer.outputs[name], in_binary) for name, in_binary in wanted.items()]
+    parameters = {**answer.parameters, "dovetail_outcome": answer.outcome}
+    tensors = [tensor for tensor, _ in outputs]
+    head = msgspec.json.encode(_InferResponse(call.model, MODEL_VERSION, tensors, parameters, call.request_id))
+    blobs = [raw for _, raw in outputs if raw is not None]
+    if not blobs:
+        return Response(200, [head], release=answer.release)
+    return Response(200, [head, *blobs], ((_HEADER_LENGTH, str(len(head))),), _BINARY, release=answer.release)
+
+
+def _failure(answer: Answer) -> Response:
+    status = _REFUSALS[answer.outcome]
+    headers = _come_back(answer.retry_after_ms) if answer.outcome == "shed" else ()
+    reason = answer.reason or f"the request was {answer.outcome}"
+    error = HttpError(status, reason, *headers, close=answer.outcome == "cancelled")
+    response = error.response()
+    response.release = answer.release
+    return response
+
+
+async def start(
+    backend: Backend, host: str = "127.0.0.1", port: int = 0, limits: Limits = DEFAULT_LIMITS
+) -> HttpServer:
+    """Serves `backend`; port 0 takes a free one. There is neither encryption nor a password: keep it on loopback."""
+    return await serve(OpenInference(backend), host, port, limits)
