@@ -1,8 +1,8 @@
 """Read a page that may lie on its side: `dovetail serve examples.document:app`.
 
-page ─ shrink ─ page_way ─ straighten ─ detect ─ cut ─┬ line_way ┬ turn ─ read ─ spell ─┬ join ─ text, boxes
-                                                        └ …one for each line of the page ┘
-Lines of different pages share batches, and the page is sent to a stage once, not once per line.
+page ─ shrink ─ page_way ─ straighten ─ detect ─ cut ─┬─ line_way ─ turn ─ read ─ spell ─┬─ join ─ text, boxes
+                                                      └──────── one per line … ──────────┘
+Lines of different pages share batches. Each stage is sent only what it needs: the page itself goes to two of them.
 """
 
 import numpy as np

@@ -143,6 +143,18 @@ def test_a_page_is_read_whichever_way_it_lies(turned_deg):
 
 
 @pytest.mark.cpu
+def test_the_quickstart_says_which_way_up_and_fits_on_a_screen():
+    from examples import quickstart
+
+    labels = {0: "upright", 90: "turned left", 180: "upside down", 270: "turned right"}
+    for turned_deg, label in labels.items():
+        answer = quickstart.which_way_up.local(image=pages.page(2, turned_deg=turned_deg).pixels)
+        assert answer["label"] == label
+        assert answer["odds"].sum() == pytest.approx(1, abs=1e-3)
+    assert len(Path(quickstart.__file__).read_text().splitlines()) <= 40
+
+
+@pytest.mark.cpu
 def test_an_empty_page_has_no_text():
     from examples.document import document
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
 from tests.serve.support import Server, Wire
 
 
@@ -40,5 +39,4 @@ def make_server() -> Iterator[Callable[..., Server]]:
     yield make
     for server in servers:
         server.stop()
-        assert not server.backend.bodies
-        assert not server.backend.answers
+        assert (server.backend.bodies, server.backend.answers, server.http.chunked_bytes) == ([], 0, 0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +21,14 @@ from dovetail.serve.http import HttpServer
 from dovetail.serve.oip import Limits, start
 
 HOST = "127.0.0.1"
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Waits for something that the server is about to do."""
+    give_up = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < give_up, "it never came"
+        time.sleep(0.001)
 
 
 def spec(name: str, datatype: str, *shape: int) -> TensorSpec:
@@ -108,7 +118,7 @@ class MemoryBackend:
                 "last_inference": 0,
                 "inference_count": count,
                 "execution_count": count,
-                "inference_stats": {kind: zero for kind in (*kinds, "cache_miss")},
+                "inference_stats": dict.fromkeys((*kinds, "cache_miss"), zero),
                 "batch_stats": [],
             }
 
@@ -189,8 +199,9 @@ class Server:
         return Wire(self.port)
 
     def everything_returned(self) -> bool:
-        """Whether no memory is lent any more. Asked in the loop, after what it has to do already."""
-        return bool(self.call(lambda: not self.backend.bodies and not self.backend.answers))
+        """Whether no memory is lent or counted any more. Asked in the loop, after what it has to do already."""
+        lent = self.call(lambda: (len(self.backend.bodies), self.backend.answers, self.http.chunked_bytes))
+        return bool(lent == (0, 0, 0))
 
     def stop(self) -> None:
         self.run(self.http.close())
@@ -220,7 +231,7 @@ class Wire:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection((HOST, port), timeout=20)
-        self._file = self.socket.makefile("rb")
+        self._file = io.BufferedReader(socket.SocketIO(self.socket, "r"))
 
     def __enter__(self) -> Wire:
         return self
@@ -255,7 +266,7 @@ class Wire:
     def ended(self) -> bool:
         """Whether the server closes the connection without sending more; waits for it."""
         try:
-            return self._file.read(1) == b""
+            return self._file.peek(1) == b""
         except ConnectionResetError:
             return True
 

@@ -7,10 +7,10 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from tests.serve.support import Server, Wire, infer, infer_body, request, until
 
 from dovetail.serve.http import MAX_TURNED_AWAY
 from dovetail.serve.oip import Limits
-from tests.serve.support import Server, Wire, infer, infer_body, request
 
 pytestmark = pytest.mark.cpu
 Make = Callable[..., Server]
@@ -133,19 +133,14 @@ def test_too_large_is_refused_before_it_is_read(make_server: Make) -> None:
 
 def test_chunked_bodies_are_bounded_together(make_server: Make) -> None:
     server = make_server(Limits(max_chunked_bytes=100_000))
-    start = request("POST", "/v2/models/copy/infer", Transfer_Encoding="chunked")
-    with server.wire() as first, server.wire() as second:
-        first.send(start + b"ffff\r\n" + b"x" * 60_000)
-        second.send(start + b"ffff\r\n" + b"x" * 60_000)
-        refused = 0
-        for wire in (first, second):  # whoever crosses the line
-            wire.socket.settimeout(1)
-            try:
-                refused += wire.reply().status == 503
-            except TimeoutError:
-                wire.socket.settimeout(20)
-        assert refused == 1
-    assert server.everything_returned()
+    start = request("POST", "/v2/models/copy/infer", Transfer_Encoding="chunked") + b"ffff\r\n" + b"x" * 60_000
+    with server.wire() as first:
+        first.send(start)
+        until(lambda: server.http.chunked_bytes == 60_000)
+        with server.wire() as second:
+            assert second.send(start).reply().status == 503
+        until(lambda: server.http.chunked_bytes == 60_000)
+    until(lambda: server.http.chunked_bytes == 0)
 
 
 def test_header_limits(make_server: Make) -> None:
@@ -208,16 +203,10 @@ def test_a_client_that_does_not_read_is_dropped(make_server: Make) -> None:
     server = make_server(Limits(send_timeout_s=0.1))
     with server.wire() as wire:
         wire.send(infer("copy", bytes(30_000_000), Inference_Header_Content_Length="0"))
-        while not server.backend.calls:
-            pass
-        wire.socket.settimeout(20)
-        received = 0
-        while not server.everything_returned():  # the server gives up and takes its memory back
-            pass
+        until(lambda: server.backend.calls)
+        until(server.everything_returned)  # the server gives up and takes its memory back
         with pytest.raises((ConnectionResetError, AssertionError)):
-            while True:
-                received += len(wire.reply().body)
-        assert received == 0
+            wire.reply()  # is cut short
 
 
 def test_a_slow_reader_gets_everything(make_server: Make) -> None:
@@ -248,10 +237,12 @@ def test_too_many_connections(make_server: Make) -> None:
         assert crowd[-1].ended()
         for wire in crowd:
             wire.close()
-    while True:  # the places are free again as soon as the server has seen the ends
+
+    def a_place_is_free() -> bool:
         with server.wire() as wire:
-            if wire.send(LIVE).reply().status == 200:
-                break
+            return wire.send(LIVE).reply().status == 200
+
+    until(a_place_is_free)
 
 
 @pytest.mark.parametrize("abruptly", [True, False])
@@ -263,18 +254,15 @@ def test_a_client_that_leaves_cancels_its_request(make_server: Make, abruptly: b
         wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     wire.close()
     assert server.backend.cancelled.wait(20)
-    while not server.everything_returned():
-        pass
+    until(server.everything_returned)
 
 
 def test_a_client_that_leaves_amid_its_body(make_server: Make) -> None:
     server = make_server()
     wire = server.wire().send(infer("copy", bytes(200_000))[:100_000])
-    while server.everything_returned():
-        pass
+    until(lambda: not server.everything_returned())
     wire.close()
-    while not server.everything_returned():
-        pass
+    until(server.everything_returned)
     assert not server.backend.calls
 
 
@@ -285,8 +273,7 @@ def test_drain_lets_requests_finish(make_server: Make) -> None:
         begun.send(infer("late")[:-5])
         busy.send(infer("wait") + LIVE)
         assert server.backend.entered.wait(20)
-        while not server.backend.bodies or len(server.call(lambda: list(server.backend.bodies))) < 2:
-            pass
+        until(lambda: len(server.backend.bodies) == 2)
         drained = server.submit(server.http.drain())
         assert idle.ended()
         with pytest.raises(ConnectionRefusedError):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.serve.support import HOST, MODELS, Server
 
 with warnings.catch_warnings():
@@ -131,7 +130,9 @@ def test_request_fields_reach_the_backend(client: triton.InferenceServerClient, 
     call = server.backend.calls[-1]
     assert (call.request_id, call.priority, call.timeout_us) == ("request-7", 1, 250_000)
     assert (call.slo_ms, call.tenant) == (80.0, "blue")
-    client.infer("add_one", [tensor("x", "FP32", x)], headers={"x-dovetail-slo-ms": "12.5", "x-dovetail-tenant": "red"})
+    client.infer(
+        "add_one", [tensor("x", "FP32", x)], headers={"x-dovetail-slo-ms": "12.5", "x-dovetail-tenant": "red"}
+    )
     call = server.backend.calls[-1]
     assert (call.slo_ms, call.tenant, call.request_id, call.priority) == (12.5, "red", "", 0)
 

@@ -13,6 +13,7 @@ The walk through a graph (fan-out, joins, conditions) is `walk.py`, the invarian
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
 
 import msgspec
 
@@ -111,7 +112,7 @@ class Controller:
             self._dispatch([q for q in self.queues.values() if q.size])
         elif self._touched:
             touched, self._touched = self._touched, []
-            self._dispatch(touched)
+            self._dispatch([q for q in dict.fromkeys(touched) if q.size])
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             out.append(Drained(self.step_number))
@@ -189,33 +190,31 @@ class Controller:
     # -- batches ----------------------------------------------------------------------------------------------
 
     def _dispatch(self, queues: list[Queue]) -> None:
-        """Start what can be started from these queues, the one with the first item first."""
+        """Start what can be started from these queues, which all have work; the one with the first item first."""
         if len(queues) == 1:
             queue = queues[0]
-            while queue.size and self._start_batch(queue):
+            while self._start_batch(queue) and queue.size:
                 pass
             return
-        candidates = dict.fromkeys(queues)
+        # The position keeps ties in the order of the queues.
+        candidates = [(queue.head_order(), position, queue) for position, queue in enumerate(queues)]
+        heapify(candidates)
         while candidates:
-            best: Queue | None = None
-            best_order = 0
-            for queue in list(candidates):
-                if not queue.size:
-                    del candidates[queue]
-                    continue
-                order = queue.head_order()
-                if best is None or order < best_order:
-                    best, best_order = queue, order
-            if best is not None and not self._start_batch(best):
-                del candidates[best]
+            _, position, queue = candidates[0]
+            if self._start_batch(queue) and queue.size:
+                heapreplace(candidates, (queue.head_order(), position, queue))
+            else:
+                heappop(candidates)
 
     def _start_batch(self, queue: Queue) -> bool:
         """Start one batch from the queue if the policies find a configuration and a place; say whether it did."""
-        holders = self.holders[queue.stage.name]
+        stage = queue.stage
+        holders = self.holders[stage.name]
         if not holders:
             return False
         now = self.now_ns
-        choice = self.policy.planner.choose(queue, now)
+        policy = self.policy
+        choice = policy.planner.choose(queue, now)
         if isinstance(choice, Hold):
             if choice.until_ns <= now:
                 raise ValueError(f"the planner holds queue {queue.key!r} until the past ({choice.reason})")
@@ -224,7 +223,7 @@ class Controller:
                 self._set_timer(choice.until_ns, queue.key)
             return False
         for config in choice:
-            worker = self.policy.placer.choose(queue, config, holders, now)
+            worker = policy.placer.choose(queue, config, holders, now)
             if worker is not None:
                 break
         else:
@@ -232,29 +231,29 @@ class Controller:
         queue.held_until_ns = 0
         items = queue.pop(config.batch)
         self._last_batch = ident = self._last_batch + 1
-        expected = self.policy.predictor.duration_ns(queue.stage, len(items), config, worker)
+        expected = policy.predictor.duration_ns(stage, len(items), config, worker)
         batch = Batch(ident, queue, worker, config, items, now, expected)
         self.batches[ident] = worker.running[ident] = batch
-        worker.free_pct -= config.share_pct
-        latest = NEVER_NS
+        share = config.share_pct
+        worker.free_pct -= share
+        # The window ends with the last deadline: until then the batch is of use to someone.
+        latest = 0
         triples = []
         for item in items:
             request = item.request
             triples.append((request.id, item.node, item.index))
-            if request.deadline_ns:
-                # The window ends with the last deadline: until then the batch is of use to someone.
-                latest = request.deadline_ns if latest == NEVER_NS else max(latest, request.deadline_ns)
-        if latest != NEVER_NS and any(not i.request.deadline_ns for i in items):
-            latest = NEVER_NS
+            deadline = request.deadline_ns or NEVER_NS
+            if deadline > latest:
+                latest = deadline
         self._out.append(
             RunBatch(
                 self.step_number,
                 ident,
                 worker.id,
-                queue.stage.name,
+                stage.name,
                 tuple(triples),
                 config.cpus,
-                config.share_pct,
+                share,
                 now,
                 latest,
                 expected,

@@ -70,28 +70,26 @@ class FirstComeArbiter:
 
     def step(self, event: ArbiterEvent) -> list[StartKernel]:
         """Take one event and say which kernels may start."""
-        if isinstance(event, KernelReady):
+        waiting, started = self._waiting, self._started
+        if type(event) is KernelReady:
             if not 0 < event.share_pct <= FULL_SHARE:
                 raise ValueError(
                     f"kernel {event.kernel} of task {event.task} asks for {event.share_pct} % of a device"
                 )
-            self._waiting.append(event)
-        elif isinstance(event, KernelFinished):
-            self.free_pct += self._started.pop((event.task, event.kernel))
+            waiting.append(event)
+        elif type(event) is KernelFinished:
+            self.free_pct += started.pop((event.task, event.kernel))
         else:
-            self._waiting = deque(k for k in self._waiting if k.task != event.task)
-            for key in [k for k in self._started if k[0] == event.task]:
-                self.free_pct += self._started.pop(key)
-        return self._start()
-
-    def _start(self) -> list[StartKernel]:
-        started = []
-        while self._waiting and self._waiting[0].share_pct <= self.free_pct:
-            kernel = self._waiting.popleft()
-            self._started[kernel.task, kernel.kernel] = kernel.share_pct
+            waiting = self._waiting = deque(k for k in waiting if k.task != event.task)
+            for key in [k for k in started if k[0] == event.task]:
+                self.free_pct += started.pop(key)
+        starts = []
+        while waiting and waiting[0].share_pct <= self.free_pct:
+            kernel = waiting.popleft()
+            started[kernel.task, kernel.kernel] = kernel.share_pct
             self.free_pct -= kernel.share_pct
-            started.append(StartKernel(kernel.task, kernel.kernel))
-        return started
+            starts.append(StartKernel(kernel.task, kernel.kernel))
+        return starts
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant is broken."""

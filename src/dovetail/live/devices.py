@@ -12,10 +12,7 @@ from ..profile.table import Entry
 from ..state import WorkerSpec
 from ..workflow.graph import StageSpec
 
-__all__ = ["USD_PER_CORE_HOUR", "parse_device"]
-
-#: Price of a processor core, so that cost is never nought. What ESG is remembered to use: unverified.
-USD_PER_CORE_HOUR = 0.034
+__all__ = ["parse_device"]
 
 _EMULATED = re.compile(r"emulated:([a-z0-9_-]+?)(?:x([1-9][0-9]{0,2}))?")
 
@@ -28,27 +25,31 @@ def parse_device(
     ``cpu`` is all cores of this machine, ``cpu:1`` one of them; ``emulated:v100x4`` four emulated V100s.
     """
     machine = len(os.sched_getaffinity(0))
+    # A core has a price, so that cost is never nought; the catalogue says where the figure is from.
+    usd_per_core_hour = catalogue.unit_prices().usd_per_vcpu_hour
     host_workers = tuple(
-        WorkerSpec(f"host-{i}", "host", ("python",), 1, 0, USD_PER_CORE_HOUR, "none")
+        WorkerSpec(f"host-{i}", "host", ("python",), 1, 0, usd_per_core_hour, "none")
         for i in range(hosts if any(s.on_host for s in stages) else 0)
     )
     if text == "cpu" or text.startswith("cpu:"):
         count = text.partition(":")[2] or str(machine)
         if not count.isdigit() or not 1 <= int(count) <= machine:
-            raise DeclarationError(f"device {text!r}: this machine has {machine} core(s); write cpu or cpu:1 to cpu:{machine}")
+            raise DeclarationError(
+                f"device {text!r}: this machine has {machine} core(s); write cpu or cpu:1 to cpu:{machine}"
+            )
         cores = int(count)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-        device = WorkerSpec("cpu-0", "cpu", ("onnx",), cores, memory, USD_PER_CORE_HOUR * cores, "cooperative")
+        device = WorkerSpec("cpu-0", "cpu", ("onnx",), cores, memory, usd_per_core_hour * cores, "cooperative")
         return (device, *host_workers), (), cores
     match = _EMULATED.fullmatch(text)
     if match is None:
-        raise DeclarationError(f"device {text!r} is not known; write cpu, cpu:N, or emulated:KIND such as emulated:v100x4")
+        raise DeclarationError(
+            f"device {text!r} is not known; write cpu, cpu:N, or emulated:KIND such as emulated:v100x4"
+        )
     kind, copies = match.group(1), int(match.group(2) or 1)
     card = catalogue.device(kind)
     devices = tuple(
-        WorkerSpec(
-            f"{kind}-{i}", kind, ("onnx", "model"), 1, card.memory_bytes, card.usd_per_hour, "emulated"
-        )
+        WorkerSpec(f"{kind}-{i}", kind, ("onnx", "model"), 1, card.memory_bytes, card.usd_per_hour, "emulated")
         for i in range(copies)
     )
     return (*devices, *host_workers), _entries(kind, stages), 1

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..control import BatchFailed, BatchFinished, LoadModel, ModelLoaded, RunBatch
+from ..control import BatchFailed, BatchFinished, Event, LoadModel, ModelLoaded, RunBatch
 from ..device import FirstComeArbiter, KernelFinished, KernelReady, StartKernel
 from ..errors import DovetailError
 from ..profile.table import ProfileTable
@@ -244,7 +243,6 @@ class EmulatedExecutor:
         self._specs = {s.name: s for s in hello.stages}
         self._held: dict[str, Any] = {}
         self._runs: dict[int, Run] = {}
-        self._events: deque[Any] = deque()
         self._device = SimDevice(
             hello.worker,
             hello.spec,
@@ -286,7 +284,7 @@ class EmulatedExecutor:
         """The simulated device asked for this time."""
         self._report(self._device.wake(payload, now_ns))
 
-    def _report(self, events: list[Any]) -> None:
+    def _report(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, ModelLoaded):
                 self._answer(Loaded(event.stage, event.nbytes, event.cause))
@@ -322,4 +320,3 @@ class EmulatedExecutor:
 
     def close(self) -> None:
         """Nothing to wait for."""
-

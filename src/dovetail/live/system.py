@@ -480,4 +480,3 @@ def _once(call: Callable[[], None]) -> Callable[[], None]:
             call()
 
     return release
-

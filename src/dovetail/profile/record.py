@@ -10,7 +10,7 @@ and compared when the profiler has new ones at hand; nobody else has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -55,9 +55,11 @@ class Key(msgspec.Struct, frozen=True):
         if (self.cpu, self.cores) != (now.cpu, now.cores):
             found.append(f"machine {machine_text(self.cpu, self.cores)} → {machine_text(now.cpu, now.cores)}")
         before, after = dict(self.libraries), dict(now.libraries)
-        for name in sorted(before.keys() | after.keys()):
-            if before.get(name) != after.get(name):
-                found.append(f"{name} {before.get(name, 'none')} → {after.get(name, 'none')}")
+        found += [
+            f"{name} {before.get(name, 'none')} → {after.get(name, 'none')}"
+            for name in sorted(before.keys() | after.keys())
+            if before.get(name) != after.get(name)
+        ]
         return tuple(found)
 
 
@@ -139,25 +141,18 @@ def judge(spec: StageSpec, identity: Identity, records: Sequence[Record]) -> tup
         return Status(spec.name, now.kind, MISSING), None
     record = min(records, key=lambda r: len(r.key.changes_to(now)))
     reasons = record.key.changes_to(now)
-    if not reasons:
-        lost = set(wanted_points(spec, identity)) - {(p.batch, p.cpus) for p in record.points}
-        reasons = (f"{_gaps(spec, lost)} not measured",) if lost else ()
-    elif gone := sorted(set(spec.batch) - {p.batch for p in record.points}):
-        reasons = (*reasons, f"{_gaps(spec, {(b, 1) for b in gone}, cores=False)} not measured")
-    state = STALE if reasons else FRESH
-    return Status(spec.name, now.kind, state, reasons, record.measured_at), record
+    # Under another key the cores may differ, so only whole batch sizes can be missing.
+    counts = {p.cpus for p in record.points} if reasons else {cpus for _, cpus in wanted_points(spec, identity)}
+    reasons += _gaps(spec.batch, sorted(counts), record)
+    return Status(spec.name, now.kind, STALE if reasons else FRESH, reasons, record.measured_at), record
 
 
-def _gaps(spec: StageSpec, lost: Iterable[tuple[int, int]], cores: bool = True) -> str:
-    """Missing points in words: a batch size once if it is missing altogether, else with its cores."""
-    by_batch: dict[int, list[int]] = {}
-    for batch, cpus in sorted(lost):
-        by_batch.setdefault(batch, []).append(cpus)
-    most = max(len(c) for c in by_batch.values())
-    named = [
-        f"batch {batch}"
-        if not cores or spec.on_host or len(counts) == most
-        else f"batch {batch} on {'/'.join(map(str, counts))} core(s)"
-        for batch, counts in by_batch.items()
-    ]
-    return ", ".join(named)
+def _gaps(batches: Sequence[int], counts: Sequence[int], record: Record) -> tuple[str, ...]:
+    """Which of the points are not there, in a few words: a batch size once if it is missing altogether."""
+    have = {(p.batch, p.cpus) for p in record.points}
+    named = []
+    for batch in batches:
+        lost = [cpus for cpus in counts if (batch, cpus) not in have]
+        if lost:
+            named.append(f"batch {batch}" + (f" on {'/'.join(map(str, lost))} core(s)" if lost != counts else ""))
+    return (f"not measured: {', '.join(named)}",) if named else ()

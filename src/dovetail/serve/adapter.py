@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import BadRequest, Overloaded
 from ..live.arena import Arena, ArenaFull
 from ..live.codec import Ref
-from ..live.system import LiveSystem
+from ..live.system import LiveSystem, Result
 from ..units import MS, US
 from ..workflow.graph import Graph
 from ..workflow.local import count_of
@@ -140,7 +140,7 @@ class LiveBackend:
             result = await asyncio.shield(future)
         except asyncio.CancelledError:
             self._system.cancel(ident)
-            future.add_done_callback(lambda f: f.cancelled() or f.result().release())
+            future.add_done_callback(_release)
             raise
         parameters: dict[str, str | int | float | bool] = {"dovetail_request": ident}
         if self._label:
@@ -153,6 +153,11 @@ class LiveBackend:
             parameters=parameters,
             release=result.release,
         )
+
+
+def _release(future: asyncio.Future[Result]) -> None:
+    if not future.cancelled():
+        future.result().release()
 
 
 def _count(value: Any) -> int:

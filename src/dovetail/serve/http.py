@@ -424,10 +424,12 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _take_chunks(self) -> bool:
         assert self._request is not None and self._chunks is not None
-        before = len(self._chunks.data)
-        self._start = self._chunks.feed(self._buffer, self._start, self._end)
+        nbytes = -len(self._chunks.data)
+        try:
+            self._start = self._chunks.feed(self._buffer, self._start, self._end)
+        finally:
+            self._server.chunked_bytes += nbytes + len(self._chunks.data)
         nbytes = len(self._chunks.data)
-        self._server.chunked_bytes += nbytes - before
         if self._server.chunked_bytes > self._server.limits.max_chunked_bytes:
             raise HttpError(503, "too many chunked bodies at once; send a Content-Length", ("Retry-After", "1"))
         if not self._chunks.done:
@@ -505,14 +507,14 @@ class _Connection(asyncio.BufferedProtocol):
         """Hands the response to the transport for as long as the socket takes it all."""
         if self._phase is not _Phase.SENDING:
             return  # the client read our 100 Continue late, or is gone
-        while self._queue and not self._stalled:
+        while self._queue and not self._stalled and not self._transport.is_closing():
             piece = self._queue.popleft()
             if len(piece) > PIECE_BYTES:
                 view = memoryview(piece)
                 self._queue.appendleft(view[PIECE_BYTES:])
                 piece = view[:PIECE_BYTES]
             self._transport.write(piece)
-        if self._stalled:
+        if self._stalled or self._transport.is_closing():
             self._wait(_Phase.SENDING, self._server.limits.send_timeout_s)
             return
         self._finish()

@@ -161,11 +161,15 @@ def _from_json(where: str, datatype: str, shape: tuple[int, ...], text: bytes) -
         raise BadRequest(f"{where} has no data: neither data nor the parameter binary_data_size")
     if datatype == "FP16":
         raise BadRequest(f"{where} is FP16, which has no JSON form; send it in binary")
+    count = math.prod(shape)
+    if not count:
+        if text.strip(b"[] ,\t\r\n"):
+            raise BadRequest(f"{where}: shape {list(shape)} has 0 elements, data has some")
+        return [] if datatype == "BYTES" else np.empty(shape, NUMPY_OF[datatype])
     depth = _NESTING.match(text)[0].count(b"[")  # type: ignore[index]  # the pattern matches anything
     if depth not in (1, len(shape)):
         raise BadRequest(f"{where}: data must be a flat list or nested like its shape {list(shape)}")
-    count = math.prod(shape)
-    if datatype != "BYTES" and count and text.count(b",") + 1 != count:  # lists that are not empty: one comma less
+    if datatype != "BYTES" and text.count(b",") + 1 != count:  # of lists in lists, too, if none is empty
         raise BadRequest(f"{where}: shape {list(shape)} has {count} elements, data has {text.count(b',') + 1}")
     try:
         data = _json_decoder(datatype, depth).decode(text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ..control import (
@@ -23,7 +23,7 @@ from ..control import (
     ModelLoaded,
     RunBatch,
 )
-from ..device import Arbiter, FirstComeArbiter, KernelFinished, KernelReady
+from ..device import Arbiter, FirstComeArbiter, KernelFinished, KernelReady, StartKernel
 from ..profile.table import ProfileTable
 from ..state import WorkerSpec
 from ..units import MS
@@ -41,8 +41,8 @@ Schedule = Callable[[int, "SimDevice", object], None]
 class Branching(Protocol):
     """Says how many elements a simulated result has, and whether a simulated condition holds."""
 
-    def counts(self, request: int, node: int) -> tuple[int, ...]:
-        """The counts of the node's counted outputs for one item."""
+    def counts(self, items: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
+        """For each item (request, node, index) in turn, the counts of the node's counted outputs."""
         ...
 
 
@@ -63,6 +63,10 @@ class SimDevice:
     ) -> None:
         self.ident = ident
         self.spec = spec
+        #: It was lost: nobody hears of it any more.
+        self.gone = False
+        #: Time that it was at work, weighed by share: 100 ns at 50 % are 5,000.
+        self.busy_pct_ns = 0
         self._stages = stages
         self._table = table
         self._schedule = schedule
@@ -70,19 +74,23 @@ class SimDevice:
         self._branching = branching
         self._arbiter: Arbiter = arbiter or FirstComeArbiter()
         self._loaded: dict[str, int] = {}
-        #: Batches that were taken and not yet answered, with the time they began (-1: not yet).
-        self._open: dict[int, list[RunBatch | int]] = {}
+        #: Stage -> sigma of the logarithm of its run times.
+        self._sigmas: dict[str, float] = {}
+        #: Batches that the arbiter has not let through yet.
+        self._waiting: dict[int, _Run] = {}
 
     def take(self, action: Action, now_ns: int) -> list[Event]:
         """Carry out an action; what can be answered at once is returned."""
         if type(action) is RunBatch:
             if action.stage not in self._loaded:
                 return [BatchFailed(now_ns, action.cause, action.batch, now_ns, now_ns, "not_loaded", action.stage)]
-            self._open[action.batch] = [action, -1]
+            branching = self._branching
+            # Asked now, while the requests are surely open; by the end of the batch some may have been closed.
+            run = _Run(action, () if branching is None else branching.counts(action.items))
             if action.earliest_ns > now_ns:
-                self._schedule(action.earliest_ns, self, action)
+                self._schedule(action.earliest_ns, self, run)
                 return []
-            return self._ready(action, now_ns)
+            return self._ready(run, now_ns)
         if isinstance(action, LoadModel):
             entry = self._table.entry(action.stage, self.spec.kind)
             load_ns = 0 if action.stage in self._loaded or entry is None else entry.load_ns
@@ -93,59 +101,64 @@ class SimDevice:
 
     def wake(self, payload: object, now_ns: int) -> list[Event]:
         """A time that this device asked for has come."""
-        if type(payload) is int:
-            return self._finish(payload, now_ns)
-        if type(payload) is RunBatch:
-            return self._ready(payload, now_ns)
+        if type(payload) is _Run:
+            return self._ready(payload, now_ns) if payload.begin_ns < 0 else self._finish(payload, now_ns)
         assert isinstance(payload, LoadModel)
         nbytes = self._stages[payload.stage].weights_bytes
         self._loaded[payload.stage] = nbytes
         return [ModelLoaded(now_ns, payload.cause, self.ident, payload.stage, nbytes)]
 
-    def _ready(self, action: RunBatch, now_ns: int) -> list[Event]:
+    def _ready(self, run: _Run, now_ns: int) -> list[Event]:
+        action = run.action
+        self._waiting[action.batch] = run
         started = self._arbiter.step(KernelReady(now_ns, action.batch, 0, action.share_pct))
         return self._begin(started, now_ns) if started else []
 
-    def _begin(self, started: list[object] | list, now_ns: int) -> list[Event]:  # type: ignore[type-arg]
+    def _begin(self, started: list[StartKernel], now_ns: int) -> list[Event]:
         """Start the batches that the arbiter lets through; those whose window has closed are refused."""
         events: list[Event] = []
-        queue = list(started)
-        while queue:
-            ident = queue.pop(0).task
-            entry = self._open[ident]
-            action = entry[0]
-            assert isinstance(action, RunBatch)
+        for kernel in started:
+            run = self._waiting.pop(kernel.task)
+            action = run.action
             if now_ns > action.latest_ns:
-                del self._open[ident]
-                events.append(BatchFailed(now_ns, action.cause, ident, now_ns, now_ns, "too_late"))
-                queue.extend(self._arbiter.step(KernelFinished(now_ns, ident, 0)))
+                events.append(BatchFailed(now_ns, action.cause, action.batch, now_ns, now_ns, "too_late"))
+                started.extend(self._arbiter.step(KernelFinished(now_ns, kernel.task, 0)))
                 continue
-            entry[1] = now_ns
-            self._schedule(now_ns + self.run_time_ns(action), self, ident)
+            run.begin_ns = now_ns
+            self._schedule(now_ns + self.run_time_ns(action), self, run)
         return events
 
     def run_time_ns(self, action: RunBatch) -> int:
         """How long the batch takes: the profile's time, scattered log-normally by the profile's spread."""
-        items = len(action.items)
-        kind = self.spec.kind
-        mean = self._table.latency_ns(action.stage, kind, items, action.cpus, action.share_pct)
+        stage = action.stage
+        mean = self._table.latency_ns(stage, self.spec.kind, len(action.items), action.cpus, action.share_pct)
         if mean is None:
-            return UNPROFILED_NS * items
+            return UNPROFILED_NS * len(action.items)
         if self._rng is not None:
-            spread = self._table.entries[action.stage, kind].spread
-            if spread > 0.0:
-                sigma = math.sqrt(math.log1p(spread * spread))
+            sigma = self._sigmas.get(stage)
+            if sigma is None:
+                spread = self._table.entries[stage, self.spec.kind].spread
+                sigma = self._sigmas[stage] = math.sqrt(math.log1p(spread * spread))
+            if sigma:
                 mean = round(mean * math.exp(self._rng.gauss(-sigma * sigma / 2, sigma)))
         return mean if mean > 1 else 1
 
-    def _finish(self, ident: int, now_ns: int) -> list[Event]:
-        action, begin = self._open.pop(ident)
-        assert isinstance(action, RunBatch) and isinstance(begin, int)
-        counts: tuple[int, ...] = ()
-        if self._branching is not None:
-            counts = tuple(
-                count for request, node, _ in action.items for count in self._branching.counts(request, node)
-            )
-        finished: list[Event] = [BatchFinished(now_ns, action.cause, ident, begin, now_ns, counts)]
-        started = self._arbiter.step(KernelFinished(now_ns, ident, 0))
+    def _finish(self, run: _Run, now_ns: int) -> list[Event]:
+        action, begin_ns = run.action, run.begin_ns
+        self.busy_pct_ns += (now_ns - begin_ns) * action.share_pct
+        batch = action.batch
+        finished: list[Event] = [BatchFinished(now_ns, action.cause, batch, begin_ns, now_ns, run.counts)]
+        started = self._arbiter.step(KernelFinished(now_ns, batch, 0))
         return finished + self._begin(started, now_ns) if started else finished
+
+
+class _Run:
+    """A batch that was taken and is not answered yet."""
+
+    __slots__ = ("action", "begin_ns", "counts")
+
+    def __init__(self, action: RunBatch, counts: tuple[int, ...]) -> None:
+        self.action = action
+        #: -1 until it begins.
+        self.begin_ns = -1
+        self.counts = counts

@@ -18,6 +18,7 @@ from ..control import (
     SetTimer,
     TimerFired,
     WorkerJoined,
+    WorkerLost,
 )
 from ..control.actions import EvictModel, LoadModel, Reject, Reply
 from ..control.ledger import Ledger
@@ -52,6 +53,7 @@ class Simulation:
         self._observers = list(observers)
         self._heap: list[tuple[int, int, int, SimDevice | None, object]] = []
         self._sequence = 0
+        self._begun = False
         self._devices: dict[int, SimDevice] = {}
 
     def schedule(self, at_ns: int, device: SimDevice, payload: object) -> None:
@@ -69,13 +71,9 @@ class Simulation:
         self._devices[device.ident] = device
         self.post(WorkerJoined(at_ns, 0, device.ident, device.spec))
 
-    def remove(self, ident: int) -> None:
-        """The device is gone: what it was asked to do will never be answered."""
-        device = self._devices.pop(ident)
-        self._heap = [entry for entry in self._heap if entry[3] is not device]
-        from heapq import heapify
-
-        heapify(self._heap)
+    def lose(self, ident: int, at_ns: int, detail: str = "it was switched off") -> None:
+        """Let a device vanish at a time: what it was asked to do will never be answered."""
+        self.post(WorkerLost(at_ns, 0, ident, detail))
 
     def run(self, until_ns: int | None = None) -> None:
         """Go on until nothing happens any more, or until a time."""
@@ -83,26 +81,27 @@ class Simulation:
         step = self.controller.step
         perform = self._perform
         observers = self._observers
-        self._next_arrival()
-        while self._heap:
-            heap = self._heap
+        if not self._begun:
+            self._begun = True
+            self._next_arrival()
+        while heap:
             if until_ns is not None and heap[0][0] > until_ns:
                 break
             at_ns, order, _, device, payload = heappop(heap)
             self.now_ns = at_ns
-            if device is None:
+            if device is not None:
+                if device.gone:
+                    continue
+                events = device.wake(payload, at_ns)
+            else:
                 if order == _ARRIVAL:
                     self._next_arrival()
-                actions = step(payload)  # type: ignore[arg-type]
+                elif type(payload) is WorkerLost:
+                    self._devices.pop(payload.worker).gone = True
+                events = [payload]  # type: ignore[list-item]
+            for event in events:
                 self.steps += 1
-                for observe in observers:
-                    observe(payload, actions)  # type: ignore[arg-type]
-                if actions:
-                    perform(actions)
-                continue
-            for event in device.wake(payload, at_ns):
                 actions = step(event)
-                self.steps += 1
                 for observe in observers:
                     observe(event, actions)
                 if actions:
@@ -116,17 +115,17 @@ class Simulation:
             heappush(self._heap, (arrival.at_ns, _ARRIVAL, self._sequence, None, arrival))
 
     def _perform(self, actions: list[Action]) -> None:
+        now_ns = self.now_ns
         for action in actions:
             kind = type(action)
             if kind is RunBatch or kind is LoadModel or kind is EvictModel:
                 device = self._devices.get(action.worker)  # type: ignore[union-attr]
-                if device is None:
-                    continue
-                for event in device.take(action, self.now_ns):
-                    self.post(event)
+                if device is not None:
+                    for event in device.take(action, now_ns):
+                        self.post(event)
             elif kind is Reply or kind is Reject:
-                self.ledger.add(action, self.now_ns)  # type: ignore[arg-type]
+                self.ledger.add(action, now_ns)  # type: ignore[arg-type]
             elif kind is SetTimer:
                 self._sequence += 1
                 timer = TimerFired(action.at_ns, action.cause, action.timer)  # type: ignore[union-attr]
-                heappush(self._heap, (action.at_ns, _TIMER, self._sequence, None, timer))  # type: ignore[union-attr]
+                heappush(self._heap, (timer.at_ns, _TIMER, self._sequence, None, timer))

@@ -1,0 +1,41 @@
+# What people and CI run. Needs Python >= 3.11 and make; everything else goes into .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup demo test test-pure check bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Dovetail needs Python 3.11 or newer; set PYTHON=python3.12, say"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . --group dev
+	@touch $(STAMP)
+
+demo: setup
+	$(BIN)/dovetail demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+# Only what needs no process, socket or model: a few seconds.
+test-pure: setup
+	$(BIN)/python -m pytest -m "not cpu"
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: setup
+	$(BIN)/python bench/simulator.py
+	$(BIN)/python bench/live.py
+	$(BIN)/python bench/ipc.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out

@@ -1,0 +1,181 @@
+"""`dovetail profile app:wf`: measure each stage on this machine, or say which profiles still hold.
+
+Exit code 0: every stage has a profile. 1: some could not be measured, or (with --status) some are stale or missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..profile.machine import Identity, this_machine
+from ..profile.measure import FULL, QUICK
+from ..profile.profiler import Outcome, Request, Watch, profile
+from ..profile.record import FRESH, Measured, Status
+from ..profile.store import DEFAULT_STORE, ProfileStore
+from ..units import MS, SECOND, format_ns
+from ..workflow import App, load_target
+
+#: Longest description of items in a table's title.
+ITEMS_CHARS = 60
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options of this verb."""
+    parser.add_argument("target", metavar="MODULE:NAME", help="application or workflow, as examples.quickstart:app")
+    parser.add_argument("--store", type=Path, default=Path(DEFAULT_STORE), metavar="PATH", help="profile store")
+    parser.add_argument("--status", action="store_true", help="measure nothing; say which profiles hold")
+    parser.add_argument("--stage", action="append", default=[], metavar="NAME", help="only this stage; repeatable")
+    parser.add_argument("--batch", type=_sizes, default=(), metavar="N,N", help="only these batch sizes")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: 5 %% instead of 2 %%, 0.2 s a point")
+    parser.add_argument("--again", action="store_true", help="measure also what the store already has")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure or report; the exit code."""
+    app = load_target(args.target)
+    store = ProfileStore(args.store)
+    identity = this_machine()
+    if args.status:
+        return _report_status(store.status(app.specs, identity), identity, args)
+    return _measure(app, store, identity, args)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be whole numbers, as 1,4,8")
+    return sizes
+
+
+def _measure(app: App, store: ProfileStore, identity: Identity, args: argparse.Namespace) -> int:
+    rule = QUICK if args.quick else FULL
+    request = Request(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
+    out = Console(highlight=False)
+    outcomes: list[Outcome] = []
+    if not args.json:
+        out.print(f"{identity.machine}; {_libraries(identity)}\n", soft_wrap=True)
+    try:
+        with _progress() as watch:
+            for outcome in profile(app, store, identity, request, watch=watch):
+                outcomes.append(outcome)
+                if outcome.record is not None and not args.json:
+                    out.print(_table(outcome))
+    except KeyboardInterrupt:
+        print(f"interrupted; what was measured is in {store.path}, the same command goes on", file=sys.stderr)
+        return 130
+    for outcome in outcomes:
+        if outcome.trouble:
+            print(
+                f"dovetail profile: stage {outcome.spec.name!r} was not measured: {outcome.trouble}", file=sys.stderr
+            )
+    if args.json:
+        _print_json({"store": str(store.path), "identity": identity, "stages": [_plain(o) for o in outcomes]})
+    else:
+        measured = sum(o.measured for o in outcomes)
+        held = sum(len(o.record.points) for o in outcomes if o.record is not None) - measured
+        out.print(f"{measured} points measured, {held} already there; in {store.path}", soft_wrap=True)
+    return 1 if any(o.trouble for o in outcomes) else 0
+
+
+@contextmanager
+def _progress() -> Iterator[Watch]:
+    """A bar per stage on stderr. It is drawn between runs only: a thread that draws would be measured, too."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
+    ) as bar:
+        tasks: dict[str, Any] = {}
+
+        def watch(stage: str, done: float) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=1.0)
+            bar.update(tasks[stage], completed=done, visible=done < 1.0)
+            bar.refresh()
+
+        yield watch
+
+
+def _table(outcome: Outcome) -> Table:
+    """Batch × cores of one stage: time, spread, rate, gain; the best rate is starred."""
+    record = outcome.record
+    assert record is not None
+    items = record.items if len(record.items) <= ITEMS_CHARS else record.items[: ITEMS_CHARS - 1] + "…"
+    load = f", loads in {format_ns(record.load_ns)}" if record.load_ns else ""
+    title = f"[bold]{record.key.stage}[/] on {record.key.kind}{load}, fed with {escape(items)}"
+    table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False)
+    for head in ("cores", "batch", "ms/batch", "±", "items/s", "gain", ""):
+        table.add_column(head, justify="left" if not head else "right")
+    best = max(record.points, key=_items_per_s)
+    cpus = 0
+    for p in record.points:
+        if p.cpus != cpus:
+            first = p  # points come by cores, then by batch
+            if cpus:
+                table.add_section()
+            cpus = p.cpus
+        table.add_row(
+            str(p.cpus),
+            str(p.batch),
+            f"{p.mean_ns / MS:.3g}",
+            f"{100 * p.spread:.0f} %",
+            f"{_items_per_s(p):.4g}",
+            f"{_items_per_s(p) / _items_per_s(first):.2f}x",
+            ("*" if p is best else "") + (" quick" if p.quick else ""),
+        )
+    return table
+
+
+def _items_per_s(point: Measured) -> float:
+    return point.batch * SECOND / point.mean_ns
+
+
+def _report_status(found: list[Status], identity: Identity, args: argparse.Namespace) -> int:
+    if args.json:
+        _print_json({"store": str(args.store), "identity": identity, "stages": found})
+    else:
+        out = Console(highlight=False)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for head in ("stage", "on", "profile", "measured", "why"):
+            table.add_column(head, overflow="fold")
+        for s in found:
+            table.add_row(s.stage, s.kind, s.state, s.measured_at or "-", "; ".join(s.reasons))
+        out.print(table)
+    holds = all(s.state == FRESH for s in found)
+    if not holds:
+        print(f"run: dovetail profile {args.target}", file=sys.stderr)
+    return 0 if holds else 1
+
+
+def _libraries(identity: Identity) -> str:
+    return ", ".join(f"{name} {version}" for name, version in identity.libraries.items())
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    record = outcome.record
+    return {
+        "stage": outcome.spec.name,
+        "measured": outcome.measured,
+        "trouble": outcome.trouble,
+        **({} if record is None else msgspec.to_builtins(record)),
+    }
+
+
+def _print_json(value: object) -> None:
+    print(msgspec.json.format(msgspec.json.encode(value).decode()))

@@ -1,0 +1,217 @@
+"""Profiles in an SQLite file beside the application.
+
+    profile   one row per key: stage, kind of device, model content, pad, processor, cores, libraries (JSON);
+              and what it was fed, its load time, its memory and when it was measured
+    point     one row per measured (batch, cores) of a profile
+
+Rows of other keys stay, so that a store can travel between machines and versions. Each call opens the file and
+closes it again: nothing is held between calls, so processes and threads may share a store. Reading makes no file;
+a file that is read-only, as inside an image, can be read.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import ProfileError
+from ..workflow.graph import StageSpec
+from .machine import Identity
+from .record import FRESH, STALE, Key, Measured, Record, Status, judge
+from .table import Entry
+
+__all__ = ["DEFAULT_STORE", "ProfileStore"]
+
+DEFAULT_STORE = "profiles.sqlite"
+#: PRAGMA application_id of our files, "DVTL" in ASCII, and PRAGMA user_version of the tables below.
+APPLICATION_ID, SCHEMA = 0x4456544C, 1
+#: How long to wait for another process that is writing.
+LOCK_TIMEOUT_S = 10.0
+
+_TABLES = """
+CREATE TABLE profile (
+    id INTEGER PRIMARY KEY,
+    stage TEXT NOT NULL, kind TEXT NOT NULL, model TEXT NOT NULL, pad TEXT NOT NULL,
+    cpu TEXT NOT NULL, cores INTEGER NOT NULL, libraries TEXT NOT NULL,
+    items TEXT NOT NULL, load_ns INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, measured_at TEXT NOT NULL,
+    UNIQUE (stage, kind, model, pad, cpu, cores, libraries)
+);
+CREATE TABLE point (
+    profile INTEGER NOT NULL REFERENCES profile (id) ON DELETE CASCADE,
+    batch INTEGER NOT NULL, cpus INTEGER NOT NULL,
+    mean_ns INTEGER NOT NULL, p50_ns INTEGER NOT NULL, p95_ns INTEGER NOT NULL,
+    spread REAL NOT NULL, error REAL NOT NULL, runs INTEGER NOT NULL, quick INTEGER NOT NULL,
+    PRIMARY KEY (profile, batch, cpus)
+) WITHOUT ROWID;
+"""
+_KEY_COLUMNS = ", ".join(Key.__struct_fields__)
+_KEY_MATCH = " AND ".join(f"{name} = ?" for name in Key.__struct_fields__)
+_POINT_COLUMNS = ", ".join(Measured.__struct_fields__)
+
+
+class ProfileStore:
+    """The profiles in one file."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def create(self) -> None:
+        """Make the file if there is none, and find out now rather than after measuring if it cannot be written."""
+        with self._writing():
+            pass
+
+    def put(
+        self, key: Key, points: Sequence[Measured], load_ns: int, *, memory_bytes: int = 0, items: str = ""
+    ) -> None:
+        """Keep points under `key` beside those already there; points that were fed other items go."""
+        with self._writing() as db:
+            row = db.execute(f"SELECT id, items FROM profile WHERE {_KEY_MATCH}", _key_row(key)).fetchone()
+            if row is not None and row[1] != items:
+                db.execute("DELETE FROM point WHERE profile = ?", (row[0],))
+            db.execute(
+                f"INSERT INTO profile ({_KEY_COLUMNS}, items, load_ns, memory_bytes, measured_at) "
+                f"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%SZ', 'now')) "
+                f"ON CONFLICT ({_KEY_COLUMNS}) DO UPDATE SET items = excluded.items, load_ns = excluded.load_ns, "
+                f"memory_bytes = excluded.memory_bytes, measured_at = excluded.measured_at",
+                (*_key_row(key), items, load_ns, memory_bytes),
+            )
+            (ident,) = db.execute(f"SELECT id FROM profile WHERE {_KEY_MATCH}", _key_row(key)).fetchone()
+            db.executemany(
+                f"INSERT OR REPLACE INTO point (profile, {_POINT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(ident, *msgspec.structs.astuple(p)) for p in points],
+            )
+
+    def get(self, key: Key) -> Record | None:
+        """What is kept under exactly this key."""
+        return next(iter(self._records(_KEY_MATCH, _key_row(key))), None)
+
+    def status(self, specs: Sequence[StageSpec], identity: Identity) -> list[Status]:
+        """For each stage that can be measured: fresh, stale with the reasons, or missing."""
+        return [status for status, _ in self._judged(specs, identity)]
+
+    def entries(self, specs: Sequence[StageSpec], identity: Identity, *, allow_stale: bool = False) -> list[Entry]:
+        """Rows for the scheduler; stale ones only on request. `status` says which were left out, and why."""
+        states = (FRESH, STALE) if allow_stale else (FRESH,)
+        return [r.entry() for status, r in self._judged(specs, identity) if r is not None and status.state in states]
+
+    def _judged(self, specs: Sequence[StageSpec], identity: Identity) -> Iterator[tuple[Status, Record | None]]:
+        for spec in specs:
+            if spec.kind == "model":  # lives in the catalogue; nothing to measure
+                continue
+            now = Key.of(spec, identity)
+            yield judge(spec, identity, self._records("stage = ? AND kind = ?", (now.stage, now.kind)))
+
+    def _records(self, where: str, values: Sequence[Any]) -> list[Record]:
+        with self._reading() as db:
+            if db is None:
+                return []
+            rows = db.execute(
+                f"SELECT id, load_ns, memory_bytes, items, measured_at, {_KEY_COLUMNS} FROM profile WHERE {where} "
+                f"ORDER BY measured_at DESC, id DESC",
+                values,
+            ).fetchall()
+            return [
+                Record(_key(rest), self._points(db, ident), load_ns, memory_bytes, items, measured_at)
+                for ident, load_ns, memory_bytes, items, measured_at, *rest in rows
+            ]
+
+    @staticmethod
+    def _points(db: sqlite3.Connection, ident: int) -> tuple[Measured, ...]:
+        rows = db.execute(f"SELECT {_POINT_COLUMNS} FROM point WHERE profile = ? ORDER BY cpus, batch", (ident,))
+        return tuple(Measured(*figures, bool(quick)) for *figures, quick in rows)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        """The file in one consistent state, or None if there is no profile in it yet."""
+        if not self.path.exists():
+            yield None
+            return
+        with self._explained(), closing(self._connect("mode=ro" + self._immutable())) as db:
+            db.execute("BEGIN")
+            yield db if self._checked(db) else None
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, on our tables."""
+        with self._explained(), closing(self._connect("mode=rwc")) as db:
+            db.execute("BEGIN IMMEDIATE")
+            if not self._checked(db):
+                for statement in filter(str.strip, _TABLES.split(";")):
+                    db.execute(statement)
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                db.execute(f"PRAGMA user_version = {SCHEMA}")
+            yield db
+            db.execute("COMMIT")
+            # Readers and a writer do not wait for each other then. Some file systems cannot, and a moment when
+            # others have the file open will not do either; the store works without.
+            with suppress(sqlite3.OperationalError):
+                db.execute("PRAGMA journal_mode = WAL")
+
+    def _connect(self, options: str) -> sqlite3.Connection:
+        # isolation_level None: transactions begin and end where the code says so.
+        return sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?{options}", uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None
+        )
+
+    def _immutable(self) -> str:
+        """SQLite wants to write beside a WAL file even to read it; where it cannot, nobody else can either."""
+        writable = os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK)
+        return "" if writable or self.path.with_name(self.path.name + "-wal").exists() else "&immutable=1"
+
+    def _checked(self, db: sqlite3.Connection) -> bool:
+        """True for our tables, False for an empty file; anything else is refused."""
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (schema,) = db.execute("PRAGMA user_version").fetchone()
+        if application == APPLICATION_ID:
+            if schema != SCHEMA:
+                age = "a newer" if schema > SCHEMA else "an older"
+                raise ProfileError(
+                    f"profile store {self.path} is of {age} dovetail (schema {schema}, this one reads {SCHEMA}); "
+                    f"profile into another file with --store, or change the version"
+                )
+            return True
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        if tables or application or schema:
+            holds = f"it holds the table {tables[0]!r}" if tables else "it is marked as another program's"
+            raise ProfileError(f"{self.path} is not a profile store: {holds}; choose another file with --store")
+        return False
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn SQLite's errors into ours, with cause and remedy."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ProfileError(f"profile store {self.path}: {self._cause(str(error))}") from error
+
+    def _cause(self, said: str) -> str:
+        folder = self.path.absolute().parent
+        if not folder.is_dir():
+            return f"the directory {folder} does not exist; create it, or choose another file with --store"
+        if self.path.is_dir():
+            return "that is a directory; name a file with --store"
+        if "not a database" in said:
+            return "that is not an SQLite file; choose another with --store"
+        if "locked" in said or "busy" in said:
+            return f"another process has kept it locked for {LOCK_TIMEOUT_S:.0f} s; try again when it is done"
+        if "malformed" in said:
+            return "the file is damaged; delete it and run dovetail profile again"
+        if "readonly" in said or "unable to open" in said:
+            return "it cannot be opened for writing; check its permissions, or choose another file with --store"
+        return f"{said}; choose another file with --store"
+
+
+def _key_row(key: Key) -> tuple[Any, ...]:
+    *plain, libraries = msgspec.structs.astuple(key)
+    return (*plain, msgspec.json.encode(libraries).decode())
+
+
+def _key(row: Sequence[Any]) -> Key:
+    *plain, libraries = row
+    return Key(*plain, msgspec.json.decode(libraries, type=tuple[tuple[str, str], ...]))
