@@ -20,9 +20,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from ..profile.machine import Identity, this_machine
-from ..profile.measure import FULL, QUICK
-from ..profile.profiler import Outcome, Request, Watch, profile
-from ..profile.record import FRESH, Measured, Status
+from ..profile.measure import FULL, QUICK, Rule
+from ..profile.profiler import Outcome, Request, Watch, chosen_stages, profile
+from ..profile.record import FRESH, Measured, Record, Status
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..units import MS, SECOND, format_ns
 from ..workflow import App, load_target
@@ -48,9 +48,12 @@ def run(args: argparse.Namespace) -> int:
     app = load_target(args.target)
     store = ProfileStore(args.store)
     identity = this_machine()
+    rule = QUICK if args.quick else FULL
+    request = Request(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
     if args.status:
-        return _report_status(store.status(app.specs, identity), identity, args)
-    return _measure(app, store, identity, args)
+        specs = [stage.spec for stage in chosen_stages(app, request)]
+        return _report_status(store.status(specs, identity), identity, args)
+    return _measure(app, store, identity, request, args)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -63,9 +66,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def _measure(app: App, store: ProfileStore, identity: Identity, args: argparse.Namespace) -> int:
-    rule = QUICK if args.quick else FULL
-    request = Request(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
+def _measure(app: App, store: ProfileStore, identity: Identity, request: Request, args: argparse.Namespace) -> int:
     out = Console(highlight=False)
     outcomes: list[Outcome] = []
     if not args.json:
@@ -75,15 +76,12 @@ def _measure(app: App, store: ProfileStore, identity: Identity, args: argparse.N
             for outcome in profile(app, store, identity, request, watch=watch):
                 outcomes.append(outcome)
                 if outcome.record is not None and not args.json:
-                    out.print(_table(outcome))
+                    out.print(_heading(outcome.record), soft_wrap=True)
+                    out.print(_table(outcome.record), "")
     except KeyboardInterrupt:
         print(f"interrupted; what was measured is in {store.path}, the same command goes on", file=sys.stderr)
         return 130
-    for outcome in outcomes:
-        if outcome.trouble:
-            print(
-                f"dovetail profile: stage {outcome.spec.name!r} was not measured: {outcome.trouble}", file=sys.stderr
-            )
+    _warn(outcomes, request.rule, args)
     if args.json:
         _print_json({"store": str(store.path), "identity": identity, "stages": [_plain(o) for o in outcomes]})
     else:
@@ -91,6 +89,21 @@ def _measure(app: App, store: ProfileStore, identity: Identity, args: argparse.N
         held = sum(len(o.record.points) for o in outcomes if o.record is not None) - measured
         out.print(f"{measured} points measured, {held} already there; in {store.path}", soft_wrap=True)
     return 1 if any(o.trouble for o in outcomes) else 0
+
+
+def _warn(outcomes: list[Outcome], rule: Rule, args: argparse.Namespace) -> None:
+    """On stderr: stages without figures, and figures that are less sure than they should be."""
+    for o in outcomes:
+        if o.trouble:
+            print(f"dovetail profile: stage {o.spec.name!r} was not measured: {o.trouble}", file=sys.stderr)
+    points = [p for o in outcomes if o.record is not None for p in o.record.points]
+    unsure = sum(p.error > (QUICK if p.quick else FULL).target for p in points)
+    if unsure:
+        print(
+            f"dovetail profile: {unsure} of {len(points)} points are less sure than ± {100 * rule.target:.0f} %; the "
+            f"machine was busy or the stage's time varies. To measure again: dovetail profile {args.target} --again",
+            file=sys.stderr,
+        )
 
 
 @contextmanager
@@ -112,31 +125,32 @@ def _progress() -> Iterator[Watch]:
         yield watch
 
 
-def _table(outcome: Outcome) -> Table:
-    """Batch × cores of one stage: time, spread, rate, gain; the best rate is starred."""
-    record = outcome.record
-    assert record is not None
+def _heading(record: Record) -> str:
     items = record.items if len(record.items) <= ITEMS_CHARS else record.items[: ITEMS_CHARS - 1] + "…"
     load = f", loads in {format_ns(record.load_ns)}" if record.load_ns else ""
-    title = f"[bold]{record.key.stage}[/] on {record.key.kind}{load}, fed with {escape(items)}"
-    table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False)
-    for head in ("cores", "batch", "ms/batch", "±", "items/s", "gain", ""):
-        table.add_column(head, justify="left" if not head else "right")
+    return f"[bold]{record.key.stage}[/] on {record.key.kind}{load}, fed with {escape(items)}"
+
+
+def _table(record: Record) -> Table:
+    """Batch × cores of one stage: time and how sure it is, spread of a run, rate, gain; the best rate is starred."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for head in ("cores", "batch", "ms/batch", "±", "spread", "items/s", "gain"):
+        table.add_column(head, justify="right")
+    table.add_column("")
     best = max(record.points, key=_items_per_s)
-    cpus = 0
-    for p in record.points:
-        if p.cpus != cpus:
-            first = p  # points come by cores, then by batch
-            if cpus:
-                table.add_section()
-            cpus = p.cpus
+    smallest: dict[int, Measured] = {}
+    for p in record.points:  # by cores, then by batch
+        if smallest and p.cpus not in smallest:
+            table.add_section()
+        gain = _items_per_s(p) / _items_per_s(smallest.setdefault(p.cpus, p))
         table.add_row(
             str(p.cpus),
             str(p.batch),
             f"{p.mean_ns / MS:.3g}",
+            f"{100 * p.error:.1f} %",
             f"{100 * p.spread:.0f} %",
-            f"{_items_per_s(p):.4g}",
-            f"{_items_per_s(p) / _items_per_s(first):.2f}x",
+            f"{_items_per_s(p):,.0f}" if _items_per_s(p) >= 100 else f"{_items_per_s(p):.3g}",
+            f"{gain:.2f}x",
             ("*" if p is best else "") + (" quick" if p.quick else ""),
         )
     return table
@@ -151,7 +165,7 @@ def _report_status(found: list[Status], identity: Identity, args: argparse.Names
         _print_json({"store": str(args.store), "identity": identity, "stages": found})
     else:
         out = Console(highlight=False)
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for head in ("stage", "on", "profile", "measured", "why"):
             table.add_column(head, overflow="fold")
         for s in found:

@@ -210,8 +210,11 @@ class Controller:
         """Start one batch from the queue if the policies find a configuration and a place; say whether it did."""
         stage = queue.stage
         holders = self.holders[stage.name]
-        if not holders:
-            return False
+        for worker in holders.values():
+            if worker.free_pct:
+                break
+        else:
+            return False  # whatever the policies would say, there is no room
         now = self.now_ns
         policy = self.policy
         choice = policy.planner.choose(queue, now)
@@ -223,8 +226,9 @@ class Controller:
                 self._set_timer(choice.until_ns, queue.key)
             return False
         for config in choice:
-            worker = policy.placer.choose(queue, config, holders, now)
-            if worker is not None:
+            chosen = policy.placer.choose(queue, config, holders, now)
+            if chosen is not None:
+                worker = chosen
                 break
         else:
             return False

@@ -72,7 +72,7 @@ class Follower:
         self.requests: dict[int, Request] = {}
         self.workers: dict[int, WorkerSpec] = {}
         #: Names of all workers that ever joined, also of those that are gone.
-        self.names: dict[int, str] = {}
+        self._names: dict[int, str] = {}
         self.running: dict[int, Run] = {}
         #: Stage -> workers that hold its model.
         self.holders: dict[str, dict[int, None]] = {s.name: {} for g in graphs for s in g.stages}
@@ -109,13 +109,17 @@ class Follower:
             self._lost(event, change)
         elif isinstance(event, WorkerJoined):
             self.workers[event.worker] = event.spec
-            self.names[event.worker] = event.spec.name
-        elif isinstance(event, ModelLoaded) and event.worker in self.workers:
+            self._names[event.worker] = event.spec.name
+        elif isinstance(event, ModelLoaded) and event.worker in self.workers and event.stage in self.holders:
             self.holders[event.stage][event.worker] = None
         for action in actions:
             if isinstance(action, RunBatch):
                 change.started.append(self._start(action))
         return change
+
+    def name(self, worker: int) -> str:
+        """What a worker calls itself, also after it was lost."""
+        return self._names.get(worker, f"worker {worker}")
 
     def _arrived(self, event: RequestArrived) -> Request:
         graph = self.graphs[event.graph]

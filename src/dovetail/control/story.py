@@ -164,21 +164,21 @@ class _Teller:
 
     def _surroundings(self, event: Event, actions: Sequence[Action]) -> None:
         """Workers that come and go, and models of this workflow that are loaded and evicted."""
-        names = self.follower.names
+        name = self.follower.name
         if isinstance(event, WorkerLost):
-            self._say("worker", f"{names[event.worker]} was lost: {event.detail}")
+            self._say("worker", f"{name(event.worker)} was lost: {event.detail}")
         elif isinstance(event, WorkerJoined):
             self._say("worker", f"{event.spec.name} joined")
         elif isinstance(event, ModelLoaded) and event.stage in self.stages:
-            self._say("model", f"{names[event.worker]} has loaded the model of {event.stage}")
+            self._say("model", f"{name(event.worker)} has loaded the model of {event.stage}")
         elif isinstance(event, LoadFailed) and event.stage in self.stages:
-            who = names[event.worker]
+            who = name(event.worker)
             self._say("model", f"{who} could not load the model of {event.stage}: {event.detail}")
         for action in actions:
             if isinstance(action, LoadModel) and action.stage in self.stages:
-                self._say("model", f"{names[action.worker]} was asked to load the model of {action.stage}")
+                self._say("model", f"{name(action.worker)} was asked to load the model of {action.stage}")
             elif isinstance(action, EvictModel) and action.stage in self.stages:
-                who = names[action.worker]
+                who = name(action.worker)
                 self._say("model", f"{who} was asked to evict the model of {action.stage}: {action.reason}")
 
     def _queue(self, items: list[Item]) -> None:
@@ -238,7 +238,7 @@ class _Teller:
             batch_requests=len({item.request.id for item in run.items}) if run else 0,
             batch=run.action.batch if run else 0,
             workers=(run.action.worker,) if run else tuple(self.follower.holders[stage]),
-            worker=self.follower.names[run.action.worker] if run else "",
+            worker=self.follower.name(run.action.worker) if run else "",
             queued_ns=last[0],
             first_queued_ns=min(seen)[0],
             queued_step=last[1],

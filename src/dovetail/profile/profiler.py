@@ -22,8 +22,10 @@ from .record import Key, Record, wanted_points
 from .samples import Items, collect
 from .store import ProfileStore
 
-__all__ = ["Outcome", "Request", "profile"]
+__all__ = ["Outcome", "Request", "chosen_stages", "profile"]
 
+#: What a watcher is told while the workflows run on their samples; no stage can have this name.
+SAMPLE_RUN = "running the sample"
 #: Told the stage's name and how far it is, from 0 to 1. Called between runs, never during one.
 Watch = Callable[[str, float], None]
 
@@ -64,8 +66,10 @@ def profile(
     cannot be measured is an outcome with its trouble; the others go on.
     """
     request = request or Request()
-    chosen = _chosen(app, request)
+    chosen = chosen_stages(app, request)
+    watch(SAMPLE_RUN, 0.0)
     items, why_not = collect(app, [stage.name for stage in chosen])
+    watch(SAMPLE_RUN, 1.0)
     if not any(stage.name in items for stage in chosen):
         raise ProfileError(f"nothing can be measured: {why_not[chosen[0].name]}")
     store.create()
@@ -87,7 +91,7 @@ def profile(
         yield Outcome(stage.spec, store.get(key), measured, trouble)
 
 
-def _chosen(app: App, request: Request) -> list[Stage]:
+def chosen_stages(app: App, request: Request) -> list[Stage]:
     """The stages asked for; a name or a batch size that nothing here has is refused."""
     for name in request.stages:
         if name not in app.stages:

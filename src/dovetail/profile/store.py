@@ -124,7 +124,7 @@ class ProfileStore:
     @staticmethod
     def _points(db: sqlite3.Connection, ident: int) -> tuple[Measured, ...]:
         rows = db.execute(f"SELECT {_POINT_COLUMNS} FROM point WHERE profile = ? ORDER BY cpus, batch", (ident,))
-        return tuple(Measured(*figures, bool(quick)) for *figures, quick in rows)
+        return tuple(Measured(*(*row[:-1], bool(row[-1]))) for row in rows)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
@@ -132,7 +132,7 @@ class ProfileStore:
         if not self.path.exists():
             yield None
             return
-        with self._explained(), closing(self._connect("mode=ro" + self._immutable())) as db:
+        with self._explained(), closing(self._connect(self._read_options())) as db:
             db.execute("BEGIN")
             yield db if self._checked(db) else None
 
@@ -159,10 +159,15 @@ class ProfileStore:
             f"{self.path.absolute().as_uri()}?{options}", uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None
         )
 
-    def _immutable(self) -> str:
-        """SQLite wants to write beside a WAL file even to read it; where it cannot, nobody else can either."""
-        writable = os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK)
-        return "" if writable or self.path.with_name(self.path.name + "-wal").exists() else "&immutable=1"
+    def _read_options(self) -> str:
+        """How to open for reading.
+
+        To read in WAL mode SQLite writes beside the file, and the last to close it tidies up if it may write. Where
+        that cannot be, the file is read as it is, unless a writer's log lies there.
+        """
+        if os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK):
+            return "mode=rw"
+        return "mode=ro" if self.path.with_name(self.path.name + "-wal").exists() else "mode=ro&immutable=1"
 
     def _checked(self, db: sqlite3.Connection) -> bool:
         """True for our tables, False for an empty file; anything else is refused."""
@@ -214,4 +219,4 @@ def _key_row(key: Key) -> tuple[Any, ...]:
 
 def _key(row: Sequence[Any]) -> Key:
     *plain, libraries = row
-    return Key(*plain, msgspec.json.decode(libraries, type=tuple[tuple[str, str], ...]))
+    return Key(*(*plain, msgspec.json.decode(libraries, type=tuple[tuple[str, str], ...])))

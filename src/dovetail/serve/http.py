@@ -334,14 +334,14 @@ class _Connection(asyncio.BufferedProtocol):
         if self.task is not None:
             self.task.cancel()
 
-    def _wait(self, phase: _Phase, timeout_s: float = math.inf) -> None:
+    def _wait(self, phase: _Phase, timeout_s: float | None = None) -> None:
         self._phase = phase
-        self.deadline = self._server.loop.time() + timeout_s
+        self.deadline = math.inf if timeout_s is None else self._server.loop.time() + timeout_s
 
     def _advance(self) -> None:
         """Goes on as far as the bytes in the buffer allow, then makes room in it or stops listening."""
         try:
-            while (
+            while not self._transport.is_closing() and (
                 (self._phase is _Phase.HEAD and self._take_head())
                 or (self._phase is _Phase.BODY and self._take_body())
                 or (self._phase is _Phase.CHUNKS and self._take_chunks())
@@ -424,12 +424,12 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _take_chunks(self) -> bool:
         assert self._request is not None and self._chunks is not None
-        nbytes = -len(self._chunks.data)
+        before = len(self._chunks.data)
         try:
             self._start = self._chunks.feed(self._buffer, self._start, self._end)
-        finally:
-            self._server.chunked_bytes += nbytes + len(self._chunks.data)
-        nbytes = len(self._chunks.data)
+        finally:  # also what came before a bad chunk is held until the refusal is sent
+            nbytes = len(self._chunks.data)
+            self._server.chunked_bytes += nbytes - before
         if self._server.chunked_bytes > self._server.limits.max_chunked_bytes:
             raise HttpError(503, "too many chunked bodies at once; send a Content-Length", ("Retry-After", "1"))
         if not self._chunks.done:
@@ -500,21 +500,23 @@ class _Connection(asyncio.BufferedProtocol):
             joined.append(bytes(part))
         else:
             self._queue.append(b"".join(joined))
-        self._wait(_Phase.SENDING, self._server.limits.send_timeout_s)
+        self._wait(_Phase.SENDING)
         self._pump()
 
     def _pump(self) -> None:
         """Hands the response to the transport for as long as the socket takes it all."""
         if self._phase is not _Phase.SENDING:
             return  # the client read our 100 Continue late, or is gone
-        while self._queue and not self._stalled and not self._transport.is_closing():
+        while self._queue and not self._stalled:
             piece = self._queue.popleft()
             if len(piece) > PIECE_BYTES:
                 view = memoryview(piece)
                 self._queue.appendleft(view[PIECE_BYTES:])
                 piece = view[:PIECE_BYTES]
             self._transport.write(piece)
-        if self._stalled or self._transport.is_closing():
+            if self._transport.is_closing():
+                break  # the client is gone, and `connection_lost` is about to come
+        if self._stalled or self._queue:
             self._wait(_Phase.SENDING, self._server.limits.send_timeout_s)
             return
         self._finish()

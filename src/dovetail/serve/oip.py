@@ -110,10 +110,12 @@ class OpenInference:
 
     def respond(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         """Answers at once what needs no inference."""
+        if request.body is not None:
+            return self._infer(request, request.body)
         info, action = self._route(request)
         backend = self._backend
         if action == "infer":
-            return self._infer(request)
+            raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         if action == "live" or (action == "ready" and info is None):
             well = backend.live() if action == "live" else backend.ready()
             return _json({action: well}, 200 if well else 503)
@@ -158,11 +160,8 @@ class OpenInference:
             raise HttpError(404, f"unknown model {name!r}; known models: {', '.join(sorted(models)) or 'none'}")
         return models[name]
 
-    def _infer(self, request: Request) -> Coroutine[Any, Any, Response]:
+    def _infer(self, request: Request, upload: _Upload) -> Coroutine[Any, Any, Response]:
         """Reads a request; the coroutine runs it."""
-        upload: _Upload | None = request.body
-        if upload is None:
-            raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         info = upload.info
         try:
             if upload.json_bytes == 0:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
 import msgspec
 
@@ -142,7 +143,7 @@ def chain(
     if doubled:
         raise DeclarationError(f"workflow {name!r} has two stages named {doubled[0]!r}; give each its own name")
     if after is None:
-        after = {b: [a] for a, b in zip(names, names[1:], strict=False)}
+        after = {b: [a] for a, b in pairwise(names)}
     before = {n: list(after.get(n, ())) for n in names}
     for stage_name, wanted in before.items():
         for source in wanted:

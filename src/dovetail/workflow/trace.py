@@ -207,6 +207,16 @@ class Workflow:
         try:
             trace.active.append(own)
             returned = function(*handles)
+        except ValueError as error:
+            if "to unpack" not in str(error):
+                raise
+            gives = "; ".join(
+                f"{s.name!r} gives {', '.join(s.spec.outputs)}" for s in trace.stages.values() if s.spec.outputs
+            )
+            raise DeclarationError(
+                f"workflow {own!r} unpacks a result into another number of names than it has outputs ({error}): "
+                f"{gives or 'no stage here has several outputs; declare them with outputs=(...)'}"
+            ) from None
         finally:
             _current.reset(token)
         names, results = _results(trace, own, returned)
