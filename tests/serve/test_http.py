@@ -10,7 +10,7 @@ import pytest
 from tests.serve.support import Server, Wire, infer, infer_body, request, until
 
 from dovetail.serve.http import MAX_TURNED_AWAY
-from dovetail.serve.oip import Limits
+from dovetail.serve.oip import Limits, start
 
 pytestmark = pytest.mark.cpu
 Make = Callable[..., Server]
@@ -157,6 +157,7 @@ def test_header_limits(make_server: Make) -> None:
     [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # TLS, and no end of a head will come
         (b"\r\rGET / HTTP/1.1\r\n\r\n", 400),
+        (b"\xe9", 400),
         (b"BREW /pot HTTP/1.1\r\nHost: h\r\n\r\n", 405),
         (b"GET /v2 HTTP/3.0\r\n\r\n", 505),
         (b"GET /v2 HTTP/1.1\r\n\r\n", 400),
@@ -306,3 +307,18 @@ def test_close_cancels_at_once(make_server: Make) -> None:
         server.run(server.http.close())
         assert server.backend.cancelled.is_set()
         assert wire.ended()
+
+
+def test_memory_of_the_wrong_size_is_not_written_to(make_server: Make) -> None:
+    """An application that gives less memory than was asked for is a bug; it must not become a hole."""
+    server = make_server()
+    lend = server.backend.body
+    server.backend.body = lambda nbytes: lend(nbytes - 1)  # type: ignore[method-assign]
+    with server.wire() as wire:
+        assert "internal error" in wire.send(infer("late")).reply().error
+        assert wire.send(LIVE).reply().status == 200
+
+
+def test_a_port_that_is_taken(server: Server) -> None:
+    with pytest.raises(OSError, match="address already in use"):
+        server.run(start(server.backend, port=server.port))

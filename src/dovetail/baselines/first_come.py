@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import DeclarationError
 from ..plan import Hold, Refusal
-from ..state import CompiledGraph, Config, Item, Queue, Request, Worker
+from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker
 from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import Graph, Node, StageSpec
@@ -47,8 +47,13 @@ class FirstComePlanner:
         """One queue per stage: requests of all workflows batch together."""
         return node.stage
 
-    def admit(self, graph: CompiledGraph, objective_ns: int, now_ns: int, open_requests: int) -> Refusal | None:
+    def bind(self, cluster: Cluster) -> None:
+        """Only the number of open requests is looked at."""
+        self._requests = cluster.requests
+
+    def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
         """Everything, until more is open than memory was set aside for."""
+        open_requests = len(self._requests)
         if open_requests < self._max_open:
             return None
         return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
@@ -71,6 +76,12 @@ class FirstComePlanner:
     def note(self, item: Item, now_ns: int) -> None:
         """Nothing is learned."""
 
+    def finished(self, batch: Batch) -> None:
+        """Nothing is learned."""
+
+    def closed(self, request: Request) -> None:
+        """Nothing is kept."""
+
 
 class FirstFitPlacer:
     """The first worker that has room, in order of joining."""
@@ -79,7 +90,7 @@ class FirstFitPlacer:
         """Least loaded would be kinder; first fit is what first come means."""
         share = config.share_pct
         for worker in holders.values():
-            if worker.free_pct >= share:
+            if worker.free_pct >= share and worker.free_cpus >= config.cpus:
                 return worker
         return None
 

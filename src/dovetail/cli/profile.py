@@ -69,11 +69,11 @@ def _sizes(text: str) -> tuple[int, ...]:
 def _measure(app: App, store: ProfileStore, identity: Identity, request: Request, args: argparse.Namespace) -> int:
     out = Console(highlight=False)
     outcomes: list[Outcome] = []
-    if not args.json:
-        out.print(f"{identity.machine}; {_libraries(identity)}\n", soft_wrap=True)
     try:
         with _progress() as watch:
             for outcome in profile(app, store, identity, request, watch=watch):
+                if not outcomes and not args.json:
+                    out.print(f"{identity.machine}; {_libraries(identity)}\n", soft_wrap=True)
                 outcomes.append(outcome)
                 if outcome.record is not None and not args.json:
                     out.print(_heading(outcome.record), soft_wrap=True)
@@ -101,7 +101,7 @@ def _warn(outcomes: list[Outcome], rule: Rule, args: argparse.Namespace) -> None
     if unsure:
         print(
             f"dovetail profile: {unsure} of {len(points)} points are less sure than ± {100 * rule.target:.0f} %; the "
-            f"machine was busy or the stage's time varies. To measure again: dovetail profile {args.target} --again",
+            f"machine was busy or the stage's time varies. To measure again: {_command(args)} --again",
             file=sys.stderr,
         )
 
@@ -173,8 +173,14 @@ def _report_status(found: list[Status], identity: Identity, args: argparse.Names
         out.print(table)
     holds = all(s.state == FRESH for s in found)
     if not holds:
-        print(f"run: dovetail profile {args.target}", file=sys.stderr)
+        print(f"run: {_command(args)}", file=sys.stderr)
     return 0 if holds else 1
+
+
+def _command(args: argparse.Namespace) -> str:
+    """What to type to profile the same target into the same store."""
+    store = "" if args.store == Path(DEFAULT_STORE) else f" --store {args.store}"
+    return f"dovetail profile {args.target}{store}"
 
 
 def _libraries(identity: Identity) -> str:

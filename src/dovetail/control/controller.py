@@ -21,7 +21,7 @@ from ..place import Placer
 from ..plan import Hold, Planner
 from ..predict import Predictor
 from ..scale import Scaler
-from ..state import Batch, Item, Queue, Request, Worker, compile_graphs
+from ..state import Batch, Cluster, Item, Queue, Request, Worker, compile_graphs
 from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import Graph, StageSpec
@@ -69,11 +69,10 @@ class Controller:
         self.now_ns = 0
         #: Number of the current step; the cause of whatever it leads to.
         self.step_number = 0
-        self.requests: dict[int, Request] = {}
-        self.workers: dict[int, Worker] = {}
-        self.batches: dict[int, Batch] = {}
-        #: Stage name -> workers that hold its model.
-        self.holders: dict[str, dict[int, Worker]] = {name: {} for name in self.stages}
+        self.cluster = cluster = Cluster(self.queues, list(self.stages))
+        self.requests, self.workers, self.batches = cluster.requests, cluster.workers, cluster.batches
+        self.holders = cluster.holders
+        policy.planner.bind(cluster)
         #: Timer -> what it is for: a request that expires, or a queue that was held.
         self.timers: dict[int, int | str] = {}
         self.draining = False
@@ -133,7 +132,7 @@ class Controller:
         elif event.deadline_ns and event.deadline_ns <= now:
             outcome, reason = "expired", "its deadline had passed when it arrived"
         else:
-            refusal = self.policy.planner.admit(graph, objective, now, len(self.requests))
+            refusal = self.policy.planner.admit(graph, priority, objective, now)
             if refusal is not None:
                 outcome, reason, retry_ns = "shed", refusal.reason, refusal.retry_after_ns
         if outcome:
@@ -152,7 +151,7 @@ class Controller:
             return
         self._continue(request, ready)
 
-    def _continue(self, request: Request, ready: list[Item]) -> None:
+    def _continue(self, request: Request, ready: list[Item], origin: int = 0) -> None:
         """Queue the items that have become ready, and answer if there is nothing left to do."""
         if not request.nodes_left:
             late = self.now_ns > request.objective_ns
@@ -161,6 +160,7 @@ class Controller:
         nodes = request.graph.nodes
         planner = self.policy.planner
         for item in ready:
+            item.origin = origin
             queue = nodes[item.node].queue
             queue.push(planner.order(request, item.node), item)
             planner.note(item, self.now_ns)
@@ -174,6 +174,7 @@ class Controller:
         if outcome != "ok" and outcome != "late":
             for queue in list(request.waiting):
                 queue.forget(request)
+        self.policy.planner.closed(request)
         index = request.graph.index
         arrived, cost = request.arrived_ns, request.cost_usd
         self._out.append(
@@ -240,6 +241,7 @@ class Controller:
         self.batches[ident] = worker.running[ident] = batch
         share = config.share_pct
         worker.free_pct -= share
+        worker.free_cpus -= config.cpus
         # The window ends with the last deadline: until then the batch is of use to someone.
         latest = 0
         triples = []
@@ -273,6 +275,7 @@ class Controller:
         worker = batch.worker
         del worker.running[ident]
         worker.free_pct += batch.config.share_pct
+        worker.free_cpus += batch.config.cpus
         self._freed = True
         return batch
 
@@ -283,7 +286,9 @@ class Controller:
         duration = event.end_ns - event.begin_ns
         self.policy.predictor.observe(batch, duration)
         items = batch.items
-        cost = duration * batch.config.share_pct * batch.worker.usd_per_share_ns / len(items)
+        self.policy.planner.finished(batch)
+        cost = duration * batch.worker.usd_per_ns(batch.config) / len(items)
+        origin = batch.worker.id
         counts = event.counts
         at = 0
         for item in items:
@@ -299,7 +304,7 @@ class Controller:
             except FanOutMismatch as error:
                 self._close(request, "failed", str(error))
                 continue
-            self._continue(request, ready)
+            self._continue(request, ready, origin)
 
     def _batch_failed(self, event: BatchFailed) -> None:
         batch = self._release(event.batch)

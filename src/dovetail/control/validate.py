@@ -68,6 +68,11 @@ def _workers(c: Controller) -> None:
         assert used + worker.free_pct == FULL_SHARE, (
             f"worker {worker.id}: {used} % used, {worker.free_pct} % free [2]"
         )
+        cpus = sum(b.config.cpus for b in worker.running.values())
+        assert not worker.spec.cores or cpus + worker.free_cpus == worker.spec.cores, (
+            f"worker {worker.id}: {cpus} cpus [2]"
+        )
+        assert worker.free_cpus >= 0, f"worker {worker.id} runs more than its cores [2]"
         held = sum(worker.resident.values()) + sum(worker.loading.values())
         assert held == worker.resident_bytes, f"worker {worker.id} counts {worker.resident_bytes}, holds {held} B [3]"
         limit = worker.spec.memory_bytes

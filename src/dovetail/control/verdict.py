@@ -16,7 +16,9 @@ from ..units import format_ns
 __all__ = ["Leg", "Rival", "Visit", "critical_path", "legs", "verdict"]
 
 #: How many ranges of batch numbers a sentence lists before it says "and N more".
-_MAX_RANGES = 3
+_MAX_RANGES = 4
+#: A piece of time is worth a sentence from one part in so many of the whole on.
+_MATTERS = 10
 
 
 class Visit(msgspec.Struct):
@@ -118,7 +120,7 @@ def verdict(
 ) -> str:
     """One sentence; `allowed_ns` is the time from arrival to objective, `spent_ns` from arrival to end."""
     spent = format_ns(spent_ns)
-    cause = _cause(path, parts, list(rivals))
+    cause = _cause(path, parts, list(rivals), spent_ns)
     because = f": {cause}" if cause else ""
     if outcome == "ok":
         return f"answered in {spent}, {format_ns(allowed_ns - spent_ns)} before its objective{because}"
@@ -139,8 +141,8 @@ def verdict(
     return f"{outcome} after {spent} ({reason}){because}"
 
 
-def _cause(path: Sequence[Visit], parts: Sequence[Leg], rivals: list[Rival]) -> str:
-    """The largest single piece of time that need not have been, or failing that the largest piece."""
+def _cause(path: Sequence[Visit], parts: Sequence[Leg], rivals: list[Rival], spent_ns: int) -> str:
+    """The largest single piece of time that need not have been; if that is small, the longest run."""
     avoidable: list[tuple[int, str]] = []
     for visit, leg in zip(path, parts, strict=True):
         running, transport = format_ns(leg.running_ns), format_ns(leg.transport_ns)
@@ -154,10 +156,10 @@ def _cause(path: Sequence[Visit], parts: Sequence[Leg], rivals: list[Rival]) -> 
             ran = f"stage {leg.stage} ran {running} in batch {leg.batch}"
             avoidable.append((over_ns, f"{ran}, {format_ns(over_ns)} longer than expected"))
     worst_ns, text = max(avoidable, key=lambda pair: pair[0], default=(0, ""))
-    if worst_ns > 0 or not parts:
+    if not parts or worst_ns * _MATTERS >= spent_ns > 0:
         return text
     longest = max(parts, key=lambda leg: leg.running_ns)
-    return f"it waited for nothing, and stage {longest.stage} ran {format_ns(longest.running_ns)} of it"
+    return f"it hardly waited, and stage {longest.stage} ran {format_ns(longest.running_ns)} of it"
 
 
 def _wait(visit: Visit, leg: Leg, rivals: list[Rival]) -> str:

@@ -49,7 +49,7 @@ def parse_device(
     kind, copies = match.group(1), int(match.group(2) or 1)
     card = catalogue.device(kind)
     devices = tuple(
-        WorkerSpec(f"{kind}-{i}", kind, ("onnx", "model"), 1, card.memory_bytes, card.usd_per_hour, "emulated")
+        WorkerSpec(f"{kind}-{i}", kind, ("onnx", "model"), 0, card.memory_bytes, card.usd_per_hour, "emulated")
         for i in range(copies)
     )
     return (*devices, *host_workers), _entries(kind, stages), 1

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from ..state import CompiledGraph, Config, Item, Queue, Request
+from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..workflow.graph import Graph, Node
 
 __all__ = ["Hold", "Planner", "Refusal"]
@@ -34,7 +34,11 @@ class Planner(Protocol):
         """Nodes of one stage with the same key share a queue, and so batches."""
         ...
 
-    def admit(self, graph: CompiledGraph, objective_ns: int, now_ns: int, open_requests: int) -> Refusal | None:
+    def bind(self, cluster: Cluster) -> None:
+        """Called once, before anything else: what the planner may look at from then on."""
+        ...
+
+    def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
         """None admits the request."""
         ...
 
@@ -48,4 +52,12 @@ class Planner(Protocol):
 
     def note(self, item: Item, now_ns: int) -> None:
         """An item has joined its queue (arrival rates are learned here)."""
+        ...
+
+    def finished(self, batch: Batch) -> None:
+        """A batch was run; its items are done."""
+        ...
+
+    def closed(self, request: Request) -> None:
+        """An admitted request has ended, in whatever way."""
         ...

@@ -43,6 +43,7 @@ class Rule(msgspec.Struct, frozen=True):
     cap_ns: int = SECOND
     #: A turn lasts about so long: short runs come in bursts and find warm caches, long ones alternate singly.
     turn_ns: int = 10 * MS
+    turn_cycles: int = 100
     most_cycles: int = 1000
     quick: bool = False
 
@@ -80,8 +81,8 @@ class Series:
 
     def turn(self, rule: Rule, timer: Timer) -> None:
         """At least one cycle; then see whether it is enough."""
-        end_ns = self._spent_ns + rule.turn_ns
-        while self._spent_ns < end_ns and len(self._cycles_ns) < rule.most_cycles:
+        end_ns, end_cycles = self._spent_ns + rule.turn_ns, len(self._cycles_ns) + rule.turn_cycles
+        while self._spent_ns < end_ns and len(self._cycles_ns) < min(end_cycles, rule.most_cycles):
             cycle_ns = [max(1, timer(run)) for run in self._variants]
             self._runs_ns += cycle_ns
             self._cycles_ns.append(sum(cycle_ns) / len(cycle_ns))

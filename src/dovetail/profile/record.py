@@ -150,9 +150,8 @@ def judge(spec: StageSpec, identity: Identity, records: Sequence[Record]) -> tup
 def _gaps(batches: Sequence[int], counts: Sequence[int], record: Record) -> tuple[str, ...]:
     """Which of the points are not there, in a few words: a batch size once if it is missing altogether."""
     have = {(p.batch, p.cpus) for p in record.points}
-    named = []
-    for batch in batches:
-        lost = [cpus for cpus in counts if (batch, cpus) not in have]
-        if lost:
-            named.append(f"batch {batch}" + (f" on {'/'.join(map(str, lost))} core(s)" if lost != counts else ""))
-    return (f"not measured: {', '.join(named)}",) if named else ()
+    lost = {batch: [c for c in counts if (batch, c) not in have] for batch in batches}
+    whole = [str(batch) for batch, cores in lost.items() if cores == counts]
+    named = [f"batch {', '.join(whole)}"] if whole else []
+    named += [f"batch {b} on {'/'.join(map(str, c))} core(s)" for b, c in lost.items() if c and c != counts]
+    return (f"{' and '.join(named)} not measured",) if named else ()

@@ -178,7 +178,7 @@ class ProfileStore:
                 age = "a newer" if schema > SCHEMA else "an older"
                 raise ProfileError(
                     f"profile store {self.path} is of {age} dovetail (schema {schema}, this one reads {SCHEMA}); "
-                    f"profile into another file with --store, or change the version"
+                    f"profile into another file with --store, or use the version that wrote it"
                 )
             return True
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]

@@ -40,11 +40,13 @@ class Entry(msgspec.Struct, frozen=True):
     #: Standard deviation over mean of a single run; what simulated devices scatter by.
     spread: float = 0.0
     source: str = ""
+    #: Work of one item on one processor core before and after the device's; cores share the items of a batch.
+    host_ns: int = 0
 
     def latency_ns(self, items: int, cpus: int, share_pct: int) -> int:
         """Mean run time of a batch of `items`."""
         if self.curve is not None:
-            return self.curve.latency_ns(items, share_pct)
+            return self.host_ns * -(-items // max(1, cpus)) + self.curve.latency_ns(items, share_pct)
         usable = max((p.cpus for p in self.points if p.cpus <= max(1, cpus)), default=0)
         row = sorted((p.batch, p.mean_ns) for p in self.points if p.cpus == usable)
         if not row:

@@ -366,8 +366,8 @@ class _Connection(asyncio.BufferedProtocol):
         unread = self._end - self._start
         if not unread:
             return False
-        first = self._buffer[self._start]
-        if not (chr(first).isalpha() or (first == 13 and unread == 1)):
+        first = self._buffer[self._start : self._start + 1]
+        if not first.isalpha() and (unread > 1 or first != b"\r"):
             raise HttpError(400, "this is not HTTP")
         stop = self._buffer.find(b"\r\n\r\n", self._start, self._end) + 4
         if stop < 4:
@@ -405,7 +405,11 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _find_room(self, request: Request, nbytes: int) -> None:
         try:
-            request.body = self._server.application.body(request, nbytes)
+            body = self._server.application.body(request, nbytes)
+            if body is not None and len(body.view) != nbytes:
+                body.release()
+                raise ValueError(f"the application gave {len(body.view)} bytes for a body of {nbytes}")
+            request.body = body
         except Exception as error:
             self._refusal = _as_http_error(error)
 
@@ -456,10 +460,12 @@ class _Connection(asyncio.BufferedProtocol):
             self._send(answer)
         else:
             self.task = self._server.loop.create_task(answer)
+            self._server.tasks.add(self.task)
             self.task.add_done_callback(self._handled)
 
     def _handled(self, task: asyncio.Task[Response]) -> None:
         self.task = None
+        self._server.tasks.discard(task)
         if task.cancelled():
             response = HttpError(499, "the request was cancelled", close=True).response()
         elif (error := task.exception()) is not None:
@@ -564,17 +570,18 @@ class HttpServer:
         self.draining = False
         self.chunked_bytes = 0
         self.port = 0
+        self.tasks: set[asyncio.Task[Response]] = set()  # also of clients that are gone
         self._connections: set[_Connection] = set()
         self._empty = asyncio.Event()
         self._listener: asyncio.Server | None = None
         times = (limits.head_timeout_s, limits.body_timeout_s, limits.send_timeout_s, limits.idle_timeout_s)
         self._sweep_s = min(1.0, limits.linger_s, *times) / 2  # how late a timeout may be noticed
-        self._sweep()
 
     async def listen(self, host: str, port: int) -> None:
         """Starts to accept; port 0 takes a free one."""
         self._listener = await self.loop.create_server(lambda: _Connection(self), host, port, backlog=512)
         self.port = self._listener.sockets[0].getsockname()[1]
+        self._sweep()
 
     async def drain(self, grace_s: float = 30.0) -> None:
         """Accepts no more, lets requests that have begun finish within `grace_s`, then closes."""
@@ -593,10 +600,9 @@ class HttpServer:
         """Closes everything at once; requests being handled are cancelled."""
         self._stop_listening()
         self._timer.cancel()
-        tasks = [connection.task for connection in self._connections if connection.task is not None]
         for connection in list(self._connections):
             connection.abort()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         if self._connections:
             self._empty.clear()
             await self._empty.wait()

@@ -5,6 +5,7 @@ predict) read them. They are plain slotted classes rather than frozen records be
 event of every request.
 """
 
+from .cluster import Cluster
 from .graph import CompiledGraph, CompiledNode, compile_graphs
 from .queue import Item, Queue
 from .request import OUTCOMES, Request
@@ -13,6 +14,7 @@ from .worker import Batch, Config, Worker, WorkerSpec
 __all__ = [
     "OUTCOMES",
     "Batch",
+    "Cluster",
     "CompiledGraph",
     "CompiledNode",
     "Config",

@@ -16,13 +16,15 @@ __all__ = ["Item", "Queue"]
 class Item:
     """One element of one node of one request: the unit that is batched."""
 
-    __slots__ = ("alone", "attempts", "index", "node", "queued_ns", "request")
+    __slots__ = ("alone", "attempts", "index", "node", "origin", "queued_ns", "request")
 
     def __init__(self, request: Request, node: int, index: int, queued_ns: int) -> None:
         self.request = request
         self.node = node
         self.index = index
         self.queued_ns = queued_ns
+        #: Worker that made its last input: where its data is. 0 at the start.
+        self.origin = 0
         #: Batches it was part of that failed.
         self.attempts = 0
         #: Must not share a batch, because a batch with it raised.

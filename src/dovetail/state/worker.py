@@ -10,6 +10,8 @@ __all__ = ["FULL_SHARE", "Batch", "Config", "Worker", "WorkerSpec"]
 
 #: Shares are whole per cents of a device.
 FULL_SHARE = 100
+#: Free cores of a worker whose cores are not counted.
+UNCOUNTED_CPUS = 1 << 30
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):
@@ -28,23 +30,38 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     kind: str
     #: Kinds of stages it can run: "onnx", "python", "model".
     runs: tuple[str, ...]
-    cores: int = 1
+    #: Processor cores that batches on it share; 0 if they are not counted.
+    cores: int = 0
     memory_bytes: int = 0
-    #: Price of the whole device.
+    #: Price of the whole device; a batch pays for its share of it.
     usd_per_hour: float = 0.0
     #: What holds a share of this device: "none", "cooperative", "mps", "mig", "simulated".
     enforcement: str = "none"
+    #: Price of one core beside the device; a batch pays for the cores it takes.
+    usd_per_core_hour: float = 0.0
 
 
 class Worker:
-    """A worker that is here: its free share, what it runs and which models it holds."""
+    """A worker that is here: what is free, what it runs and which models it holds."""
 
-    __slots__ = ("free_pct", "id", "loading", "resident", "resident_bytes", "running", "spec", "usd_per_share_ns")
+    __slots__ = (
+        "free_cpus",
+        "free_pct",
+        "id",
+        "loading",
+        "resident",
+        "resident_bytes",
+        "running",
+        "spec",
+        "usd_per_cpu_ns",
+        "usd_per_share_ns",
+    )
 
     def __init__(self, ident: int, spec: WorkerSpec) -> None:
         self.id = ident
         self.spec = spec
         self.free_pct = FULL_SHARE
+        self.free_cpus = spec.cores or UNCOUNTED_CPUS
         self.running: dict[int, Batch] = {}
         #: Stages whose model is loaded, with bytes.
         self.resident: dict[str, int] = {}
@@ -52,6 +69,11 @@ class Worker:
         #: Bytes of models that are resident or being loaded.
         self.resident_bytes = 0
         self.usd_per_share_ns = spec.usd_per_hour / 3600e9 / FULL_SHARE
+        self.usd_per_cpu_ns = spec.usd_per_core_hour / 3600e9
+
+    def usd_per_ns(self, config: Config) -> float:
+        """What a nanosecond of a batch in this configuration costs."""
+        return config.share_pct * self.usd_per_share_ns + config.cpus * self.usd_per_cpu_ns
 
 
 class Batch:

@@ -1,0 +1,184 @@
+"""`dovetail explain REQUEST`: the story of a request from a log; `dovetail explain late`: which to ask about.
+
+Exit code 0: told. 2: the log cannot be read, or has no such request.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.text import Text
+
+from ..control.log import LogReader
+from ..control.story import Moment, Story, UnknownRequest, story
+from ..control.verdict import Leg
+from ..control.worst import Ending, worst
+from ..errors import DovetailError
+from ..state import OUTCOMES
+from ..units import MS, format_ns
+from .reading import new_table, reading, watched
+
+HELP = "tell the story of a request from a log"
+
+#: Worst requests that are listed without --worst.
+DEFAULT_WORST = 10
+#: Lines of a story before its middle is left out, and how many of them stay at either end.
+_MAX_LINES = 60
+_BAR_WIDTH = 40
+#: Part of a leg -> its mark in the bar and its colour.
+_MARKS = {"waiting": ("░", "yellow"), "transport": ("▒", "magenta"), "running": ("█", "green")}
+_COLOURS = {"ok": "green", "late": "yellow", "open": "cyan"}
+_KINDS = {"request": "bold", "queue": "yellow", "batch": "green", "model": "magenta", "worker": "red"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options of this verb."""
+    parser.add_argument(
+        "request",
+        nargs="?",
+        metavar="REQUEST",
+        help=f"number of a request or the client's own id; or an outcome ({', '.join(OUTCOMES)}) to list its worst",
+    )
+    parser.add_argument("--log", type=Path, default=Path("run.log"), metavar="FILE", help="default: run.log")
+    parser.add_argument("--id", action="store_true", help="REQUEST is a client's id, even if it looks like a number")
+    parser.add_argument(
+        "--worst", type=_positive, metavar="N", help="list the N requests furthest past their objective"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tell a story or list requests; the exit code."""
+    name = args.request
+    if name is None and args.worst is None:
+        raise DovetailError(
+            "say which request, or --worst N to see which there are; for example: dovetail explain late"
+        )
+    if name is not None and name not in OUTCOMES and args.worst is not None:
+        raise DovetailError(f"--worst lists requests of an outcome ({', '.join(OUTCOMES)}), not of request {name!r}")
+    out = Console(highlight=False)
+    if (name is None or name in OUTCOMES) and not args.id:
+        found = _worst(args.log, args.worst or DEFAULT_WORST, name or "")
+        _print_json(found) if args.json else _print_worst(out, found, name)
+    else:
+        told = _story(args.log, name, args.id)
+        _print_json(told) if args.json else _print_story(out, told)
+    return 0
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number above zero")
+    return int(text)
+
+
+def _story(path: Path, name: str, is_id: bool) -> Story:
+    """By number if it is one and the log has it, else by the client's id."""
+    keys: list[int | str] = [name] if is_id or not name.isdecimal() else [int(name), name]
+    unknown: UnknownRequest | None = None
+    for key in keys:
+        with LogReader(path) as log, reading(f"reading {path.name}") as progress:
+            try:
+                return story(watched(log, progress), key, log.header.graphs)
+            except UnknownRequest as error:
+                unknown = unknown or error
+    raise UnknownRequest(f"{path}: {unknown}")
+
+
+def _worst(path: Path, count: int, outcome: str) -> list[Ending]:
+    with LogReader(path) as log, reading(f"reading {path.name}") as progress:
+        return worst(watched(log, progress), log.header.graphs, count, outcome)
+
+
+def _print_json(value: object) -> None:
+    print(msgspec.json.format(msgspec.json.encode(value).decode()))
+
+
+def _print_worst(out: Console, found: list[Ending], outcome: str | None) -> None:
+    if not found:
+        out.print(f"no request was {outcome}" if outcome else "every request that ended was ok")
+        return
+    table = new_table(
+        ">request", "client's id", "workflow", ">class", "outcome", ">took ms", ">past objective ms", "reason"
+    )
+    for e in found:
+        table.add_row(
+            str(e.request),
+            e.client_id,
+            e.workflow,
+            str(e.priority),
+            Text(e.outcome, _COLOURS.get(e.outcome, "red")),
+            _ms(e.spent_ns),
+            f"{e.over_ns / MS:+.1f}",
+            e.reason,
+        )
+    out.print(table)
+
+
+def _print_story(out: Console, told: Story) -> None:
+    colour = _COLOURS.get(told.outcome, "red")
+    title = Text.assemble(
+        (f"request {told.request}", "bold"),
+        f" of {told.workflow}, class {told.priority}",
+        f", client's id {told.client_id}" if told.client_id else "",
+    )
+    cost = f", ${told.cost_usd:.3g}" if told.cost_usd else ""
+    facts = f"arrived {told.arrived_ns / 1e9:.3f} s into the run{cost}"
+    out.print(Group(title, facts, Text.assemble((told.outcome, f"bold {colour}"), ": ", told.verdict)))
+    out.print(Padding(_timeline(told), (1, 0)))
+    if told.path:
+        out.print(_path(told.path))
+
+
+def _timeline(told: Story) -> Group:
+    table = new_table(">ms", ">step", "what happened")
+    moments: list[Moment | None] = list(told.moments)
+    left_out = len(moments) - _MAX_LINES
+    if left_out > 0:
+        moments[_MAX_LINES // 2 : -_MAX_LINES // 2] = [None]
+    last_ns = -1
+    for m in moments:
+        if m is None:
+            table.add_row("…", "", f"{left_out} more; --json has them all")
+            continue
+        # An offset is shown where time has moved: lines without one happened at once.
+        offset = _ms(m.at_ns - told.arrived_ns) if m.at_ns != last_ns else ""
+        table.add_row(offset, f"#{m.step}", Text(m.text, _KINDS[m.kind]))
+        last_ns = m.at_ns
+    return Group(table)
+
+
+def _path(path: tuple[Leg, ...]) -> Group:
+    """The critical path, one row per visit, with a bar as long as its part of the whole."""
+    table = new_table("critical path", ">batch", ">waiting ms", ">transport ms", ">running ms", ">expected ms", "")
+    whole_ns = sum(leg.waiting_ns + leg.transport_ns + leg.running_ns for leg in path) or 1
+    at_ns = 0
+    for leg in path:
+        bar = Text(" " * round(at_ns * _BAR_WIDTH / whole_ns))
+        for part, (mark, colour) in _MARKS.items():
+            part_ns = getattr(leg, f"{part}_ns")
+            # Rounding the ends rather than the lengths keeps every row's bar where its predecessor's stopped.
+            cells = round((at_ns + part_ns) * _BAR_WIDTH / whole_ns) - round(at_ns * _BAR_WIDTH / whole_ns)
+            bar.append(mark * cells, colour)
+            at_ns += part_ns
+        name = f"{leg.name} (failed)" if leg.failed else leg.name
+        table.add_row(
+            name,
+            str(leg.batch or "-"),
+            _ms(leg.waiting_ns),
+            _ms(leg.transport_ns),
+            _ms(leg.running_ns),
+            _ms(leg.expected_ns) if leg.batch else "-",
+            bar,
+        )
+    legend = Text.assemble(*((f"{mark} {part}  ", colour) for part, (mark, colour) in _MARKS.items()))
+    legend.append(f"{format_ns(whole_ns)} in all")
+    return Group(table, legend)
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / MS:.1f}" if ns >= 100 * MS else f"{ns / MS:.2f}"

@@ -1,0 +1,44 @@
+"""What the verbs that read a log share: a progress bar over it, and how a table looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..control.log import LogReader, Step
+
+__all__ = ["new_table", "reading", "watched"]
+
+#: Steps between two looks at the bar.
+_STRIDE = 2048
+
+
+@contextmanager
+def reading(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, if that is a terminal; it is fed with bytes done and bytes in all, and leaves no trace."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def watched(log: LogReader, progress: Callable[[int, int], None]) -> Iterator[Step]:
+    """The steps of a log, with the bar moving along."""
+    for step in log:
+        if not log.steps % _STRIDE:
+            progress(log.read_bytes, log.size_bytes)
+        yield step
+
+
+def new_table(*heads: str) -> Table:
+    """An empty table; a head that begins with ``>`` is a column of figures."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for head in heads:
+        table.add_column(head.lstrip(">"), justify="right" if head.startswith(">") else "left", overflow="fold")
+    return table
