@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ model name\t: something else
 def test_core_counts_rise_from_one_to_all_by_at_most_doubling(cores: int) -> None:
     counts = core_counts(cores)
     assert counts[0] == 1 and counts[-1] == cores
-    assert all(a < b <= 2 * a for a, b in zip(counts, counts[1:], strict=False))
+    assert all(a < b <= 2 * a for a, b in pairwise(counts))
 
 
 def test_core_counts_of_six_are_the_powers_of_two_and_six() -> None:

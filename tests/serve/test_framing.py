@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import httptools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +89,23 @@ def test_two_readings_are_refused(lines: list[bytes]) -> None:
     with pytest.raises(HttpError) as refusal:
         parse_head(head(*lines))
     assert refusal.value.status == 400
+
+
+@pytest.mark.parametrize("reports", [["on_headers_complete"] * 2, ["on_message_begin", "on_headers_complete"], []])
+def test_the_parser_has_to_see_exactly_one_head(monkeypatch: pytest.MonkeyPatch, reports: list[str]) -> None:
+    """Today's llhttp always does; another version may read the same bytes in another way."""
+
+    class Other:
+        def __init__(self, report: Any) -> None:
+            self.report = report
+
+        def feed_data(self, data: bytes) -> None:
+            for name in ("on_message_begin", *reports):
+                getattr(self.report, name)()
+
+    monkeypatch.setattr(httptools, "HttpRequestParser", Other)
+    with pytest.raises(HttpError, match="does not end where it should"):
+        parse_head(head())
 
 
 @pytest.mark.parametrize(

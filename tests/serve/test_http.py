@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 from collections.abc import Callable
@@ -9,7 +10,15 @@ from collections.abc import Callable
 import pytest
 from tests.serve.support import Server, Wire, infer, infer_body, request, until
 
-from dovetail.serve.http import MAX_TURNED_AWAY
+from dovetail.serve.http import (
+    MAX_TURNED_AWAY,
+    PIECE_BYTES,
+    Application,
+    HttpServer,
+    Request,
+    Response,
+    _Connection,
+)
 from dovetail.serve.oip import Limits, start
 
 pytestmark = pytest.mark.cpu
@@ -175,19 +184,24 @@ def test_what_cannot_be_framed_is_refused_and_closed(wire: Wire, data: bytes, st
     assert wire.ended()
 
 
-def test_timeouts(make_server: Make) -> None:
-    soon = Limits(head_timeout_s=0.05, body_timeout_s=0.05, idle_timeout_s=0.2, linger_s=0.05)
-    server = make_server(soon)
+def test_idle_connections_are_closed(make_server: Make) -> None:
+    server = make_server(Limits(idle_timeout_s=0.05))
     with server.wire() as idle:
         assert idle.ended()
     with server.wire() as idle:
         assert idle.send(LIVE).reply().status == 200
         assert idle.ended()
-    for partial in (b"GET /v2 HT", b"\r", infer("late")[:-3], infer("late", Transfer_Encoding="chunked")[:-3]):
-        with server.wire() as slow:
-            reply = slow.send(partial).reply()
-            assert reply.status in (400, 408)
-            assert slow.ended()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"GET /v2 HT", b"\r", infer("late")[:-3], request("POST", "/v2", Transfer_Encoding="chunked") + b"5\r\nab"],
+)
+def test_requests_have_to_arrive_in_time(make_server: Make, begun: bytes) -> None:
+    server = make_server(Limits(head_timeout_s=0.05, body_timeout_s=0.05, linger_s=0.05))
+    with server.wire() as slow:
+        assert slow.send(begun).reply().status == 408
+        assert slow.ended()
 
 
 def test_a_request_in_the_works_is_not_timed_out(make_server: Make) -> None:
@@ -322,3 +336,86 @@ def test_memory_of_the_wrong_size_is_not_written_to(make_server: Make) -> None:
 def test_a_port_that_is_taken(server: Server) -> None:
     with pytest.raises(OSError, match="address already in use"):
         server.run(start(server.backend, port=server.port))
+
+
+class Socket(asyncio.Transport):
+    """A transport that takes what a test lets it take."""
+
+    def __init__(self, application: Application) -> None:
+        super().__init__()
+        self.taken: list[bytes] = []
+        self.full = self.gone = False
+        self.connection = _Connection(HttpServer(application, Limits()))
+        self.connection._server.date = ""
+        self.connection.connection_made(self)
+
+    def receive(self, data: bytes) -> None:
+        self.connection.get_buffer(-1)[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.taken.append(bytes(data))
+        if self.full:
+            self.connection.pause_writing()
+
+    def is_closing(self) -> bool:
+        return self.gone
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high == 0
+
+
+class Lender:
+    """An application whose one response is memory that it wants back."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.lent = memoryview(bytes(nbytes))
+        self.returned = 0
+
+    def body(self, request: Request, nbytes: int) -> None:
+        return None
+
+    def respond(self, request: Request) -> Response:
+        def release() -> None:
+            self.returned += 1
+
+        return Response(200, [self.lent], release=release)
+
+
+def test_memory_is_returned_when_the_socket_has_taken_it_all() -> None:
+    async def scenario() -> None:
+        lender = Lender(PIECE_BYTES + 1)
+        socket = Socket(lender)
+        socket.full = True
+        socket.receive(LIVE + LIVE)
+        for pieces in (1, 2, 3):  # the head, a whole piece, the rest
+            assert (len(socket.taken), lender.returned) == (pieces, 0)
+            socket.full = pieces < 3
+            socket.connection.resume_writing()
+        assert lender.returned == 2  # and the second request was answered then
+        assert len(b"".join(socket.taken)) > 2 * len(lender.lent)
+        socket.connection.connection_lost(None)
+        assert lender.returned == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_memory_is_returned_when_the_client_is_gone(full: bool) -> None:
+    async def scenario() -> None:
+        lender = Lender(10 * PIECE_BYTES)
+        socket = Socket(lender)
+        socket.full, socket.gone = full, False
+        take = socket.write
+
+        def write(data: bytes | bytearray | memoryview) -> None:
+            take(data)
+            socket.gone = True
+
+        socket.write = write  # type: ignore[method-assign]
+        socket.receive(LIVE + LIVE)
+        assert (len(socket.taken), lender.returned) == (1, 0)  # no use in writing more
+        socket.connection.connection_lost(ConnectionResetError())
+        assert lender.returned == 1
+
+    asyncio.run(scenario())

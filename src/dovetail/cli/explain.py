@@ -9,7 +9,8 @@ import argparse
 from pathlib import Path
 
 import msgspec
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.text import Text
 
@@ -20,7 +21,7 @@ from ..control.worst import Ending, worst
 from ..errors import DovetailError
 from ..state import OUTCOMES
 from ..units import MS, format_ns
-from .reading import new_table, reading, watched
+from .reading import new_table, printable, reading, watched
 
 HELP = "tell the story of a request from a log"
 
@@ -28,7 +29,8 @@ HELP = "tell the story of a request from a log"
 DEFAULT_WORST = 10
 #: Lines of a story before its middle is left out, and how many of them stay at either end.
 _MAX_LINES = 60
-_BAR_WIDTH = 40
+#: Cells of a bar: as many as there is room for, between these.
+_BAR_CELLS = (8, 40)
 #: Part of a leg -> its mark in the bar and its colour.
 _MARKS = {"waiting": ("░", "yellow"), "transport": ("▒", "magenta"), "running": ("█", "green")}
 _COLOURS = {"ok": "green", "late": "yellow", "open": "cyan"}
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if name is not None and name not in OUTCOMES and args.worst is not None:
         raise DovetailError(f"--worst lists requests of an outcome ({', '.join(OUTCOMES)}), not of request {name!r}")
-    out = Console(highlight=False)
+    out = Console(highlight=False, markup=False, emoji=False)
     if (name is None or name in OUTCOMES) and not args.id:
         found = _worst(args.log, args.worst or DEFAULT_WORST, name or "")
         _print_json(found) if args.json else _print_worst(out, found, name)
@@ -102,19 +104,17 @@ def _print_worst(out: Console, found: list[Ending], outcome: str | None) -> None
     if not found:
         out.print(f"no request was {outcome}" if outcome else "every request that ended was ok")
         return
-    table = new_table(
-        ">request", "client's id", "workflow", ">class", "outcome", ">took ms", ">past objective ms", "reason"
-    )
+    table = new_table(">request", "~id", "workflow", ">class", "outcome", ">took ms", ">over ms", "~reason")
     for e in found:
         table.add_row(
             str(e.request),
-            e.client_id,
+            printable(e.client_id),
             e.workflow,
             str(e.priority),
             Text(e.outcome, _COLOURS.get(e.outcome, "red")),
             _ms(e.spent_ns),
             f"{e.over_ns / MS:+.1f}",
-            e.reason,
+            printable(e.reason),
         )
     out.print(table)
 
@@ -124,18 +124,19 @@ def _print_story(out: Console, told: Story) -> None:
     title = Text.assemble(
         (f"request {told.request}", "bold"),
         f" of {told.workflow}, class {told.priority}",
-        f", client's id {told.client_id}" if told.client_id else "",
+        f", client's id {printable(told.client_id)}" if told.client_id else "",
     )
     cost = f", ${told.cost_usd:.3g}" if told.cost_usd else ""
     facts = f"arrived {told.arrived_ns / 1e9:.3f} s into the run{cost}"
-    out.print(Group(title, facts, Text.assemble((told.outcome, f"bold {colour}"), ": ", told.verdict)))
+    outcome, sentence = printable(told.verdict).split(" ", 1)
+    out.print(Group(title, facts, Text.assemble((outcome, f"bold {colour}"), " ", sentence)))
     out.print(Padding(_timeline(told), (1, 0)))
     if told.path:
         out.print(_path(told.path))
 
 
 def _timeline(told: Story) -> Group:
-    table = new_table(">ms", ">step", "what happened")
+    table = new_table(">ms", ">step", "~what happened")
     moments: list[Moment | None] = list(told.moments)
     left_out = len(moments) - _MAX_LINES
     if left_out > 0:
@@ -147,37 +148,49 @@ def _timeline(told: Story) -> Group:
             continue
         # An offset is shown where time has moved: lines without one happened at once.
         offset = _ms(m.at_ns - told.arrived_ns) if m.at_ns != last_ns else ""
-        table.add_row(offset, f"#{m.step}", Text(m.text, _KINDS[m.kind]))
+        table.add_row(offset, f"#{m.step}", Text(printable(m.text), _KINDS[m.kind]))
         last_ns = m.at_ns
     return Group(table)
 
 
 def _path(path: tuple[Leg, ...]) -> Group:
-    """The critical path, one row per visit, with a bar as long as its part of the whole."""
-    table = new_table("critical path", ">batch", ">waiting ms", ">transport ms", ">running ms", ">expected ms", "")
-    whole_ns = sum(leg.waiting_ns + leg.transport_ns + leg.running_ns for leg in path) or 1
+    """The critical path, one row per visit, each with a bar that begins where the one before it stopped."""
+    parts = [part for part in _MARKS if part != "transport" or any(leg.transport_ns for leg in path)]
+    table = new_table("critical path, ms", ">batch", *(f">{part}" for part in parts), ">expected", "~")
+    whole_ns = sum(leg.waiting_ns + leg.transport_ns + leg.running_ns for leg in path)
     at_ns = 0
     for leg in path:
-        bar = Text(" " * round(at_ns * _BAR_WIDTH / whole_ns))
-        for part, (mark, colour) in _MARKS.items():
-            part_ns = getattr(leg, f"{part}_ns")
-            # Rounding the ends rather than the lengths keeps every row's bar where its predecessor's stopped.
-            cells = round((at_ns + part_ns) * _BAR_WIDTH / whole_ns) - round(at_ns * _BAR_WIDTH / whole_ns)
-            bar.append(mark * cells, colour)
-            at_ns += part_ns
         name = f"{leg.name} (failed)" if leg.failed else leg.name
-        table.add_row(
-            name,
-            str(leg.batch or "-"),
-            _ms(leg.waiting_ns),
-            _ms(leg.transport_ns),
-            _ms(leg.running_ns),
-            _ms(leg.expected_ns) if leg.batch else "-",
-            bar,
-        )
-    legend = Text.assemble(*((f"{mark} {part}  ", colour) for part, (mark, colour) in _MARKS.items()))
-    legend.append(f"{format_ns(whole_ns)} in all")
-    return Group(table, legend)
+        figures = [_ms(getattr(leg, f"{part}_ns")) for part in parts]
+        expected = _ms(leg.expected_ns) if leg.batch else "-"
+        table.add_row(name, str(leg.batch or "-"), *figures, expected, _Bar(leg, at_ns, whole_ns))
+        at_ns += leg.waiting_ns + leg.transport_ns + leg.running_ns
+    legend = Text.assemble(*((f"{_MARKS[part][0]} {part}  ", _MARKS[part][1]) for part in parts))
+    return Group(table, legend.append(f"{format_ns(whole_ns)} in all"))
+
+
+class _Bar:
+    """A leg as a piece of the whole, in the width that is there."""
+
+    def __init__(self, leg: Leg, at_ns: int, whole_ns: int) -> None:
+        self.leg = leg
+        self.at_ns = at_ns
+        self.whole_ns = whole_ns or 1
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(*_BAR_CELLS)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        cells = min(options.max_width, _BAR_CELLS[1])
+        at_ns, at = self.at_ns, round(self.at_ns * cells / self.whole_ns)
+        bar = Text(" " * at)
+        for part, (mark, colour) in _MARKS.items():
+            at_ns += getattr(self.leg, f"{part}_ns")
+            # The ends are rounded, not the lengths: what follows begins where this ends, and the last at the edge.
+            end = round(at_ns * cells / self.whole_ns)
+            bar.append(mark * (end - at), colour)
+            at = end
+        yield bar
 
 
 def _ms(ns: int) -> str:

@@ -1,6 +1,6 @@
 """`dovetail profile app:wf`: measure each stage on this machine, or say which profiles still hold.
 
-Exit code 0: every stage has a profile. 1: some could not be measured, or (with --status) some are stale or missing.
+Exit code 0: every stage asked for has its points. 1: some could not be measured, or (with --status) some are stale or missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from ..profile.machine import Identity, this_machine
-from ..profile.measure import FULL, QUICK, Rule
+from ..profile.measure import FULL, QUICK
 from ..profile.profiler import Outcome, Request, Watch, chosen_stages, profile
 from ..profile.record import FRESH, Measured, Record, Status
 from ..profile.store import DEFAULT_STORE, ProfileStore
@@ -81,7 +81,7 @@ def _measure(app: App, store: ProfileStore, identity: Identity, request: Request
     except KeyboardInterrupt:
         print(f"interrupted; what was measured is in {store.path}, the same command goes on", file=sys.stderr)
         return 130
-    _warn(outcomes, request.rule, args)
+    _warn(outcomes, args)
     if args.json:
         _print_json({"store": str(store.path), "identity": identity, "stages": [_plain(o) for o in outcomes]})
     else:
@@ -91,7 +91,7 @@ def _measure(app: App, store: ProfileStore, identity: Identity, request: Request
     return 1 if any(o.trouble for o in outcomes) else 0
 
 
-def _warn(outcomes: list[Outcome], rule: Rule, args: argparse.Namespace) -> None:
+def _warn(outcomes: list[Outcome], args: argparse.Namespace) -> None:
     """On stderr: stages without figures, and figures that are less sure than they should be."""
     for o in outcomes:
         if o.trouble:
@@ -100,8 +100,9 @@ def _warn(outcomes: list[Outcome], rule: Rule, args: argparse.Namespace) -> None
     unsure = sum(p.error > (QUICK if p.quick else FULL).target for p in points)
     if unsure:
         print(
-            f"dovetail profile: {unsure} of {len(points)} points are less sure than ± {100 * rule.target:.0f} %; the "
-            f"machine was busy or the stage's time varies. To measure again: {_command(args)} --again",
+            f"dovetail profile: {unsure} of {len(points)} points are less sure than they should be (± "
+            f"{100 * FULL.target:.0f} %, quick ones {100 * QUICK.target:.0f} %); the machine was busy or the stage's "
+            f"time varies. To measure again: {_command(args)} --again",
             file=sys.stderr,
         )
 
@@ -115,8 +116,12 @@ def _progress() -> Iterator[Watch]:
         *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
     ) as bar:
         tasks: dict[str, Any] = {}
+        drawn: dict[str, int] = {}
 
         def watch(stage: str, done: float) -> None:
+            if drawn.get(stage) == int(100 * done):
+                return
+            drawn[stage] = int(100 * done)
             if stage not in tasks:
                 tasks[stage] = bar.add_task(stage, total=1.0)
             bar.update(tasks[stage], completed=done, visible=done < 1.0)

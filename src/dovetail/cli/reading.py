@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ..control.log import LogReader, Step
 
-__all__ = ["new_table", "reading", "watched"]
+__all__ = ["new_table", "printable", "reading", "watched"]
 
 #: Steps between two looks at the bar.
 _STRIDE = 2048
@@ -37,8 +37,14 @@ def watched(log: LogReader, progress: Callable[[int, int], None]) -> Iterator[St
 
 
 def new_table(*heads: str) -> Table:
-    """An empty table; a head that begins with ``>`` is a column of figures."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    """An empty table; a head that begins with ``>`` is a column of figures, one with ``~`` may be folded."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for head in heads:
-        table.add_column(head.lstrip(">"), justify="right" if head.startswith(">") else "left", overflow="fold")
+        justify: JustifyMethod = "right" if head.startswith(">") else "left"
+        table.add_column(head.lstrip(">~"), justify=justify, overflow="fold", no_wrap=not head.startswith("~"))
     return table
+
+
+def printable(text: str) -> str:
+    """Text from a client or an exception, fit for a terminal: on one line and without escape sequences."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -20,7 +20,7 @@ from ..control.log import LogReader
 from ..errors import DovetailError
 from ..lab.replay import Difference, ReplayResult, replay
 from ..lab.trace import TraceRecorder
-from .reading import reading
+from .reading import printable, reading
 
 HELP = "run the controller again on a recorded log and compare its actions"
 
@@ -91,11 +91,11 @@ def _print_difference(out: Console, result: ReplayResult, found: Difference) -> 
     out.print(
         f"[bold red]different[/]: step {found.step} of {result.steps}; the {result.same_steps} before it are the same"
     )
-    out.print(Text(f"  event  {found.event!r}"), soft_wrap=True)
+    out.print(Text(printable(f"  event  {found.event!r}")), soft_wrap=True)
     for sign, line in _diff(found):
-        out.print(Text(f"  {sign} {line}", {"-": "red", "+": "green"}.get(sign, "")), soft_wrap=True)
+        out.print(Text(printable(f"  {sign} {line}"), {"-": "red", "+": "green"}.get(sign, "")), soft_wrap=True)
     if found.raised:
-        out.print(Text(f"  + raised {found.raised}", "green"), soft_wrap=True)
+        out.print(Text(printable(f"  + raised {found.raised}"), "green"), soft_wrap=True)
 
 
 def _diff(found: Difference) -> Iterator[tuple[str, str]]:

@@ -1,17 +1,30 @@
-"""`dovetail serve app:wf`: HTTP on loopback until SIGTERM or Ctrl-C, then drain."""
+"""`dovetail serve app:wf`: HTTP on loopback until SIGTERM or Ctrl-C, then drain.
+
+Everything goes to stderr. One line is for programs, and comes when every model is loaded:
+
+    {"ready": true, "host": "127.0.0.1", "port": 8000, "pid": 4242, "models": ["document"], "device": "cpu"}
+
+Exit code 0: stopped when told, and everything that was admitted has been answered. 1: some requests were given up, or
+the server broke. 2: it could not start.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
+import gc
+import json
+import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 
-from ..serve.launch import Options, launch
+from ..errors import DeclarationError, DovetailError
+from ..serve.launch import Options, Served, launch
+from ..units import parse_bytes
 from ..wiring import POLICIES, PolicySpec
-from ..workflow import load_target
+from ..workflow import App, load_target
 
 __all__ = ["configure", "run"]
 
@@ -22,17 +35,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     parser.add_argument("--device", default="cpu", help="cpu, cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
-    parser.add_argument("--hosts", type=int, default=1, help="processes for Python stages (default: 1)")
+    parser.add_argument("--hosts", type=_positive, default=1, metavar="N", help="processes for Python stages")
     parser.add_argument("--policy", default="by-class", choices=list(POLICIES), help="default: by-class")
     parser.add_argument("--share", type=int, default=100, metavar="PCT", help="share of the device for each batch")
-    parser.add_argument("--max-open", type=int, default=1000, help="open requests before new ones are shed")
+    parser.add_argument("--max-open", type=_positive, default=1000, metavar="N", help="requests open before 429")
+    parser.add_argument("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
+    parser.add_argument("--arena", type=_size, default=1 << 30, metavar="SIZE", help="memory per worker (1GiB)")
     parser.add_argument("--log", type=Path, metavar="FILE", help="record the run for replay and explain")
     parser.add_argument("--drain", type=float, default=30.0, metavar="S", help="seconds to finish what was admitted")
+    parser.add_argument(
+        "--hang", type=float, default=30.0, metavar="S", help="kill a worker whose batch takes longer than this"
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except DeclarationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def say(text: str) -> None:
     """A line for the operator."""
-    print(text, file=sys.stderr, flush=True)
+    print(f"dovetail: {text}", file=sys.stderr, flush=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,8 +71,19 @@ def run(args: argparse.Namespace) -> int:
     return asyncio.run(_serve(args))
 
 
+def _load(target: str) -> App:
+    """The application; whatever its module raises is the user's to see, and ends the start."""
+    try:
+        return load_target(target)
+    except DovetailError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise DeclarationError(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
 async def _serve(args: argparse.Namespace) -> int:
-    app = load_target(args.target)
+    app = _load(args.target)
     options = Options(
         device=args.device,
         host=args.host,
@@ -49,23 +91,48 @@ async def _serve(args: argparse.Namespace) -> int:
         hosts=args.hosts,
         policy=PolicySpec(args.policy, share_pct=args.share, max_open=args.max_open),
         log=args.log,
+        arena_bytes=args.arena,
+        max_body_bytes=args.max_body,
+        hang_s=args.hang,
     )
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    say(f"dovetail: loading {args.target} on {args.device} ...")
-    served = await launch(app, args.target, options, say=say)
-    if served.label:
-        say(f"dovetail: EMULATED device {served.label}: times are a GPU's, answers are held from the first input")
-    for name in app.workflows:
-        say(f"dovetail: ready at http://{args.host}:{served.http.port}/v2/models/{name}/infer")
-    with contextlib.suppress(asyncio.CancelledError):
-        await stop.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
-    open_requests = len(served.system.controller.requests)
-    say(f"dovetail: draining {open_requests} open request(s), up to {args.drain:g} s; once more to stop at once")
-    clean = await served.stop(args.drain)
-    say("dovetail: stopped" if clean else "dovetail: stopped with requests unanswered")
+        loop.add_signal_handler(number, on_signal)
+    say(f"loading {args.target} on {args.device} ...")
+    starting = asyncio.ensure_future(launch(app, args.target, options, say=say))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait((starting,))
+        say("stopped before it was ready")
+        return 1
+    served = starting.result()
+    _announce(served, app, args)
+    # What was loaded stays: keep the collector from walking it every time.
+    gc.collect()
+    gc.freeze()
+    await asyncio.wait((stopping, served.system.fault), return_when=asyncio.FIRST_COMPLETED)
+    if stop.is_set():
+        count = len(served.system.controller.requests)
+        say(f"draining {count} open request(s), up to {args.drain:g} s; once more to stop at once")
+    stopping.cancel()
+    clean = await served.stop(args.drain, hurry)
+    say("stopped" if clean else "stopped; some requests were not answered")
     return 0 if clean else 1
+
+
+def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
+    port = served.http.port
+    if served.label:
+        say(f"EMULATED device {served.label}: times are a GPU's, answers are held from the first input")
+    for name in app.workflows:
+        say(f"ready at http://{args.host}:{port}/v2/models/{name}/infer")
+    models = list(app.workflows)
+    ready = {"ready": True, "host": args.host, "port": port, "pid": os.getpid(), "models": models}
+    print(json.dumps({**ready, "device": args.device}), file=sys.stderr, flush=True)

@@ -76,10 +76,16 @@ def make_header(
 
 
 class LogWriter:
-    """Appends steps to a file. `step` has the shape of an observer of either driver."""
+    """Appends steps to a file. `step` has the shape of an observer of either driver.
+
+    What cannot be written (a full disk) raises LogError once; after that steps are dropped, so that a server may go
+    on serving without its log.
+    """
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path = path
+        #: It could not write and has given up.
+        self.failed = False
         self._encode = msgspec.msgpack.Encoder().encode
         try:
             self._file: BinaryIO = path.open("wb", buffering=_BUFFER_BYTES)
@@ -97,20 +103,24 @@ class LogWriter:
 
     def step(self, event: Event, actions: list[Action], note: str = "") -> None:
         """Append one step."""
-        self._write(self._encode(Step(event, actions, note)))
+        if not self.failed:
+            self._write(self._encode(Step(event, actions, note)))
 
     def flush(self) -> None:
         """Hand what was written to the operating system, so that it survives this process.
 
         A live driver calls it whenever it is idle and once a second; a simulation never needs to.
         """
+        if self.failed:
+            return
         try:
             self._file.flush()
         except OSError as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Close for good: a frame after half a frame would make the whole log unreadable."""
+        """Close for good: a frame after half a frame would make what follows unreadable."""
+        self.failed = True
         with suppress(OSError):
             self._file.close()
         raise LogError(f"cannot write the log {self.path}: {error.strerror}; it ends before this step") from None

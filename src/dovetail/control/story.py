@@ -72,11 +72,14 @@ def story(steps: Iterable[Step], request: int | str, graphs: Sequence[Graph]) ->
     follower = Follower(graphs)
     teller: _Teller | None = None
     first = last = count = 0
+    ids: list[str] = []
     for step in steps:
         change = follower.step(step.event, step.actions)
         if change.arrived is not None:
             last = change.arrived.id
             first, count = first or last, count + 1
+            if step.note:
+                ids[1:] = [step.note]
             if teller is None and request in (last, step.note or None):
                 teller = _Teller(follower, change.arrived, step.note)
         if teller is not None and teller.take(step.event, step.actions, change):
@@ -84,7 +87,8 @@ def story(steps: Iterable[Step], request: int | str, graphs: Sequence[Graph]) ->
     if teller is None:
         name = f"request {request}" if isinstance(request, int) else f"request with the client's id {request!r}"
         has = f"it has {count}, numbers {first} to {last}" if count else "it has none at all"
-        raise UnknownRequest(f"the log has no {name}; {has}")
+        called = f"; clients called them {' to '.join(map(repr, ids))}" if ids else ""
+        raise UnknownRequest(f"the log has no {name}; {has}{called}")
     return teller.told()
 
 
@@ -204,7 +208,9 @@ class _Teller:
             visit.cpus, visit.share_pct, visit.expected_ns = action.cpus, action.share_pct, action.expected_ns
             self.open.setdefault(action.batch, []).append(visit)
             other_items, other_requests = len(run.items) - len(mine), visit.batch_requests - 1
-            beside = f" with {other_items} of {_count(other_requests, 'other request')}" if other_items else ""
+            beside = ""
+            if other_items:
+                beside = f" with {_count(other_items, 'item')} of {_count(other_requests, 'other request')}"
             waited = format_ns(run.sent_ns - visit.queued_ns)
             self._say(
                 "batch",

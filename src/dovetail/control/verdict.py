@@ -125,7 +125,7 @@ def verdict(
     if outcome == "ok":
         return f"answered in {spent}, {format_ns(allowed_ns - spent_ns)} before its objective{because}"
     if outcome == "late":
-        alone_ns = sum(leg.running_ns for leg in parts if not leg.failed)
+        alone_ns = sum(min(leg.running_ns, leg.expected_ns) for leg in parts if not leg.failed)
         if alone_ns >= allowed_ns:
             because = f": its run time alone, {format_ns(alone_ns)}, is longer than its objective"
         return f"late by {format_ns(spent_ns - allowed_ns)}{because}"
@@ -142,31 +142,38 @@ def verdict(
 
 
 def _cause(path: Sequence[Visit], parts: Sequence[Leg], rivals: list[Rival], spent_ns: int) -> str:
-    """The largest single piece of time that need not have been; if that is small, the longest run."""
-    avoidable: list[tuple[int, str]] = []
-    for visit, leg in zip(path, parts, strict=True):
-        running, transport = format_ns(leg.running_ns), format_ns(leg.transport_ns)
-        over_ns = leg.running_ns - leg.expected_ns
-        avoidable.append((leg.waiting_ns, _wait(visit, leg, rivals)))
-        avoidable.append((leg.transport_ns, f"it took {transport} to the worker of stage {leg.stage} and back"))
-        if leg.failed:
-            lost = f"{running} lost in stage {leg.stage}, where batch {leg.batch} failed ({leg.failed})"
-            avoidable.append((leg.running_ns, lost))
-        elif leg.batch and over_ns > 0:
-            ran = f"stage {leg.stage} ran {running} in batch {leg.batch}"
-            avoidable.append((over_ns, f"{ran}, {format_ns(over_ns)} longer than expected"))
-    worst_ns, text = max(avoidable, key=lambda pair: pair[0], default=(0, ""))
-    if not parts or worst_ns * _MATTERS >= spent_ns > 0:
-        return text
-    longest = max(parts, key=lambda leg: leg.running_ns)
-    return f"it hardly waited, and stage {longest.stage} ran {format_ns(longest.running_ns)} of it"
+    """The kind of time that need not have been and was most; if all of it is little, the longest run."""
+    if not parts:
+        return ""
+    pairs = list(zip(path, parts, strict=True))
+    kinds = {
+        "waited": [leg.waiting_ns for leg in parts],
+        "travelled": [leg.transport_ns for leg in parts],
+        "lost": [leg.running_ns if leg.failed else 0 for leg in parts],
+        "overran": [0 if leg.failed or not leg.batch else max(0, leg.running_ns - leg.expected_ns) for leg in parts],
+    }
+    kind = max(kinds, key=lambda name: sum(kinds[name]))
+    total_ns = sum(kinds[kind])
+    if total_ns * _MATTERS < spent_ns or not total_ns:
+        longest = max(parts, key=lambda leg: leg.running_ns)
+        return f"it hardly waited, and stage {longest.stage} ran {format_ns(longest.running_ns)} of it"
+    piece_ns, (visit, leg) = max(zip(kinds[kind], pairs, strict=True), key=lambda entry: entry[0])
+    total = format_ns(total_ns)
+    of_it = f", {format_ns(piece_ns)} of it" if piece_ns < total_ns else ""
+    if kind == "waited":
+        return f"waited {total}{of_it} for stage {leg.stage}, {_why_waited(visit, leg, rivals)}"
+    if kind == "travelled":
+        return f"{total} on the way to workers and back{of_it} for stage {leg.stage}"
+    if kind == "lost":
+        return f"{total} lost in batches that failed{of_it} in stage {leg.stage} ({leg.failed})"
+    ran, expected = format_ns(leg.running_ns), format_ns(leg.expected_ns)
+    return f"ran {total} longer than expected{of_it} in stage {leg.stage} (batch {leg.batch}: {ran}, not {expected})"
 
 
-def _wait(visit: Visit, leg: Leg, rivals: list[Rival]) -> str:
+def _why_waited(visit: Visit, leg: Leg, rivals: list[Rival]) -> str:
     until_ns = visit.queued_ns + leg.waiting_ns
-    text = f"waited {format_ns(leg.waiting_ns)} for stage {visit.stage}"
     if not visit.holders:
-        return f"{text}, whose model no worker held"
+        return "whose model no worker held"
     busy = [
         r
         for r in rivals
@@ -176,11 +183,11 @@ def _wait(visit: Visit, leg: Leg, rivals: list[Rival]) -> str:
         and (r.done_ns < 0 or r.done_ns > visit.queued_ns)
     ]
     if not busy:
-        return f"{text}, which its policy held back"
+        return "which its policy held back"
     who = f"whose worker {visit.worker} was" if visit.batch else "whose workers were"
     stages = sorted({r.stage for r in busy})
     of = f" of stage {stages[0]}" if len(stages) == 1 else f" of {len(stages)} stages"
-    return f"{text}, {who} busy with {_numbers([r.batch for r in busy])}{of}"
+    return f"{who} busy with {_numbers([r.batch for r in busy])}{of}"
 
 
 def _numbers(batches: list[int]) -> str:

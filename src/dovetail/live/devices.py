@@ -63,8 +63,9 @@ def _entries(kind: str, stages: Sequence[StageSpec]) -> tuple[Entry, ...]:
         name = stage.like or (stage.model if stage.kind == "model" else "")
         if not name:
             raise DeclarationError(
-                f"stage {stage.name!r} has no curve for an emulated {kind}: say which model of the catalogue it is like, "
-                f"for example onnx(..., like='mobilenet_v2') (dovetail catalogue lists them), or serve it with --device cpu"
+                f"stage {stage.name!r} has no curve for an emulated {kind}: say which model of the catalogue it is "
+                f"like, for example onnx(..., like='mobilenet_v2') (`dovetail catalogue` lists them), or serve it "
+                f"with --device cpu"
             )
         model = catalogue.model(name)
         entries.append(

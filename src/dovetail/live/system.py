@@ -1,8 +1,11 @@
 """The live world: the real clock, worker processes, and the same Controller as the simulator's.
 
-Rules of this file: it decides nothing. Events are stamped with the time at which they are taken, handed to
-`Controller.step`, and the actions carried out; what it adds is the data plane (which block holds which value) and the
-life of worker processes. Everything runs in one thread, that of the event loop.
+Rules of this file
+- It decides nothing. Events are stamped with the time at which they are taken, handed to `Controller.step`, and the
+  actions carried out. What it adds is the data: which block holds which value.
+- Everything runs in one thread, that of the event loop, and nothing in it blocks.
+- Every request that was taken gets its answer: a worker that hangs is killed, what waits for a stage that no worker
+  can run is given up in the end, and should the controller itself break, everything open is answered first.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -38,37 +42,28 @@ from ..control import (
 )
 from ..control.ledger import Ledger
 from ..control.log import LogWriter
-from ..errors import DovetailError, Overloaded
-from ..profile.table import Entry
-from ..state import WorkerSpec
+from ..errors import DovetailError, LogError, Overloaded
 from ..units import SECOND
 from ..workflow.graph import Graph
-from .arena import Arena, ArenaFull
+from .arena import ArenaFull
 from .codec import Ref, encode
+from .fleet import Fleet, Settings
 from .process import WorkerProcess
 from .stats import Statistics
 from .values import LiveRequest
-from .wire import Attach, Detach, Done, Evict, Failed, Free, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Run
+from .wire import Done, Evict, Failed, FromWorker, Load, Loaded, LoadFailure, Ready, Run
 
-__all__ = ["FRONT_ARENA", "LiveSystem", "Result", "Settings"]
+__all__ = ["LiveSystem", "Result", "Settings"]
 
-#: Number of the front's own arena; workers count from 1.
-FRONT_ARENA = 0
-#: Wait before a worker that died is started again: at once the first time, then longer, never more than the last.
-RESTART_SECONDS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
-#: A worker that has run this long is healthy, and the next wait starts from the beginning.
-HEALTHY_NS = 30 * SECOND
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """What a live system is started with."""
-
-    target: str
-    graphs: tuple[Graph, ...]
-    workers: tuple[WorkerSpec, ...]
-    entries: tuple[Entry, ...] = ()
-    arena_bytes: int = 1 << 30
-    seed: int = 1
+#: How often the log is flushed and batches are looked at that should have ended.
+SWEEP_SECONDS = 0.5
+#: How many times longer than expected a batch may run before its worker is taken to hang, if that is above the
+#: floor of `Settings.hang_ns`. The first run of a stage that nobody profiled is expected to take 10 ms.
+HANG_FACTOR = 50
+#: For how long a stage may be without a worker before new requests for it are refused, and before those that wait
+#: are given up. A worker that died is back within one or two seconds.
+REFUSE_AFTER_NS = 5 * SECOND
+GIVE_UP_AFTER_NS = 30 * SECOND
 
 
 class Result(msgspec.Struct):
@@ -81,6 +76,25 @@ class Result(msgspec.Struct):
     latency_ns: int
     cost_usd: float
     release: Callable[[], None]
+
+
+class _Running:
+    """A batch that a worker was sent."""
+
+    __slots__ = ("action", "counts", "readers", "since_ns")
+
+    def __init__(self, action: RunBatch, since_ns: int) -> None:
+        self.action = action
+        self.since_ns = max(since_ns, action.earliest_ns)
+        self.readers: list[LiveRequest] = []
+        #: How many counts the worker has to report.
+        self.counts = 0
+
+    def fits(self, message: Done | Failed) -> bool:
+        """Whether this can be its answer."""
+        if isinstance(message, Failed):
+            return True
+        return len(message.results) == len(self.readers) and len(message.counts) == self.counts
 
 
 class LiveSystem:
@@ -99,32 +113,30 @@ class LiveSystem:
         self.controller = controller
         self.ledger = Ledger([(g.name, g.slo_ns) for g in settings.graphs])
         self.statistics = Statistics(settings.graphs)
-        self.workers: dict[int, WorkerProcess] = {}
-        #: Workers whose start failed or who died, by name: how often in a row.
-        self.deaths: dict[str, int] = {}
-        self.arenas: dict[int, Arena] = {FRONT_ARENA: Arena.create(FRONT_ARENA, settings.arena_bytes)}
-        self.front = self.arenas[FRONT_ARENA]
+        self._origin_ns = time.monotonic_ns()
+        self.fleet = Fleet(settings, self._origin_ns, self._on_message, self._on_lost, say)
+        self.memory = self.fleet.memory
+        #: Stage -> why it could not be loaded.
         self.load_errors: dict[str, str] = {}
+        #: Done when the controller has broken: nothing can be promised any more.
+        self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._graph_index = {g.name: i for i, g in enumerate(settings.graphs)}
-        self._specs = {s.name: s for g in settings.graphs for s in g.stages}
+        self._stages = sorted({s.name for g in settings.graphs for s in g.stages})
         self._log = log
         self._say = say
         self._observers = list(observers)
-        self._origin_ns = time.monotonic_ns()
-        self._started_at: dict[int, int] = {}
         self._requests: dict[int, LiveRequest] = {}
         self._futures: dict[int, asyncio.Future[Result]] = {}
-        self._running: dict[int, tuple[RunBatch, list[LiveRequest]]] = {}
-        #: Blocks in use per arena, so that a dead worker's arena can be let go.
-        self._blocks: dict[int, int] = {}
-        self._to_free: dict[int, list[int]] = {}
+        self._running: dict[int, _Running] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        #: Since when some stage has had no worker; 0 is all are well.
+        self._unready_since_ns = 1
         self._last_request = 0
-        self._last_worker = 0
-        self._restarts: set[asyncio.TimerHandle] = set()
         self._drained = asyncio.Event()
         self._changed = asyncio.Event()
         self._closing = False
         self._loop = asyncio.get_running_loop()
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -134,31 +146,38 @@ class LiveSystem:
 
     async def start(self, timeout_s: float = 60.0) -> None:
         """Start the workers and wait until every stage can run somewhere."""
-        for spec in self.settings.workers:
-            self._start_worker(spec)
+        self.fleet.start(self.settings.workers)
         deadline = self._loop.time() + timeout_s
         while not self.ready():
-            if self.load_errors:
-                raise DovetailError("; ".join(sorted(set(self.load_errors.values()))))
-            dead = [name for name, count in self.deaths.items() if count >= 3]
-            left = deadline - self._loop.time()
-            if dead or left <= 0:
-                missing = ", ".join(sorted(s for s in self._specs if not self.controller.holders[s]))
-                why = (
-                    f"worker {dead[0]} dies at every start (see above)"
-                    if dead
-                    else f"not ready after {timeout_s:.0f} s"
-                )
-                raise DovetailError(f"{why}; stages without a worker: {missing}")
             self._changed.clear()
+            why = [*self.load_errors.values(), *self.fleet.refusals.values()]
+            why += [f"worker {name} dies at every start: {w}" for name, (n, w) in self.fleet.deaths.items() if n > 2]
+            left = deadline - self._loop.time()
+            if left <= 0:
+                why.append(f"not ready after {timeout_s:g} s; stages without a worker: {', '.join(self._missing())}")
+            if why:
+                raise DovetailError("; ".join(sorted(set(why))))
             try:
-                await asyncio.wait_for(self._changed.wait(), min(left, 0.5))
+                await asyncio.wait_for(self._changed.wait(), left)
             except TimeoutError:
                 continue
 
+    def _missing(self, graph: Graph | None = None) -> list[str]:
+        """Stages that no worker holds: of one workflow, or of all."""
+        names = self._stages if graph is None else sorted(s.name for s in graph.stages)
+        return [s for s in names if not self.controller.holders[s]]
+
     def ready(self) -> bool:
         """Whether every stage is loaded on some worker."""
-        return not self._closing and all(self.controller.holders[s] for s in self._specs)
+        return not self._unready_since_ns and not self._closing
+
+    def _check_ready(self) -> None:
+        """Called whenever a model or a worker came or went."""
+        if not self._missing():
+            self._unready_since_ns = 0
+        elif not self._unready_since_ns:
+            self._unready_since_ns = self.now_ns()
+        self._changed.set()
 
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Take nothing new and wait until what was admitted is answered; False if time ran out first."""
@@ -168,66 +187,28 @@ class LiveSystem:
             await asyncio.wait_for(self._drained.wait(), timeout_s)
         except TimeoutError:
             return False
-        return True
+        return not self.fault.done()
+
+    def give_up(self, reason: str) -> None:
+        """Answer everything that is open, now, without results."""
+        for ident in list(self._requests):
+            self._give_up(ident, reason)
+
+    def _give_up(self, ident: int, reason: str) -> None:
+        self._requests[ident].given_up = reason
+        self._post(RequestCancelled(self.now_ns(), 0, ident))
 
     async def close(self) -> None:
-        """Stop the workers. Requests that are still open are failed: they get an answer."""
+        """Stop the workers. Requests that are still open get an answer, but no results."""
         self._closing = True
-        for handle in self._restarts:
+        self._sweeper.cancel()
+        self.give_up("the server stopped before it was done")
+        for handle in self._timers.values():
             handle.cancel()
-        for ident in list(self._futures):
-            self._post(RequestCancelled(self.now_ns(), 0, ident))
-        await asyncio.gather(*(w.stop() for w in self.workers.values()))
+        await self.fleet.stop()
         if self._log is not None:
-            self._log.close()
-        for arena in self.arenas.values():
-            arena.close()
-
-    def _start_worker(self, spec: WorkerSpec) -> None:
-        self._last_worker += 1
-        emulated = spec.enforcement == "emulated"
-        hello = Hello(
-            worker=self._last_worker,
-            spec=spec,
-            target=self.settings.target if "python" in spec.runs else "",
-            stages=list(self._specs.values()),
-            entries=[e for e in self.settings.entries if e.kind == spec.kind] if emulated else [],
-            origin_ns=self._origin_ns,
-            arena_bytes=self.settings.arena_bytes,
-            seed=self.settings.seed,
-        )
-        self._started_at[self._last_worker] = self.now_ns()
-        self.workers[self._last_worker] = WorkerProcess(hello, self.front, self._on_message, self._on_lost)
-
-    def _on_lost(self, worker: WorkerProcess, why: str) -> None:
-        spec = worker.spec
-        del self.workers[worker.ident]
-        if self._closing:
-            return
-        lived = self.now_ns() - self._started_at.pop(worker.ident)
-        deaths = 0 if lived > HEALTHY_NS else self.deaths.get(spec.name, 0)
-        self.deaths[spec.name] = deaths + 1
-        wait = RESTART_SECONDS[min(deaths, len(RESTART_SECONDS) - 1)]
-        self._say(f"worker {spec.name} (pid {worker.pid}) is lost: {why}; starting it again in {wait:g} s")
-        # Batches that ran there: their requests may be retried elsewhere, but this reader is gone.
-        for batch, (action, readers) in list(self._running.items()):
-            if action.worker == worker.ident:
-                del self._running[batch]
-                for reader in readers:
-                    reader.drop()
-        if worker.arena is not None:
-            self._post(WorkerLost(self.now_ns(), 0, worker.ident, why))
-            self._release_arena(worker.ident)
-        handle: asyncio.TimerHandle
-
-        def restart() -> None:
-            self._restarts.discard(handle)
-            if not self._closing:
-                self._start_worker(spec)
-
-        handle = self._loop.call_later(wait, restart)
-        self._restarts.add(handle)
-        self._changed.set()
+            self._write_log(self._log.close)
+        self.fault.cancel()
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -246,37 +227,21 @@ class LiveSystem:
         """Put a request to the controller; its number and the future of its end.
 
         Inputs are blocks of the front's arena, or values that are copied there. `on_free` is called when no worker
-        reads the inputs any more.
+        reads the inputs any more. Raises `Overloaded` if there is no memory for it, or no worker for its stages.
         """
-        refs: list[Ref] = []
-        owned: list[Ref] = []
-        try:
-            for value in inputs:
-                if isinstance(value, Ref):
-                    refs.append(value)
-                else:
-                    ref = encode(value, self.front)
-                    refs.append(ref)
-                    owned.append(ref)
-        except ArenaFull as error:
-            for ref in owned:
-                self.front.free(ref.offset)
-            raise Overloaded(str(error), retry_after_ms=1000) from error
-        except DovetailError:
-            for ref in owned:
-                self.front.free(ref.offset)
-            raise
+        index = self._graph_index[workflow]
+        self._check_room(self.settings.graphs[index])
+        refs, owned = self._place(inputs)
 
         def freed() -> None:
             for ref in owned:
-                self.front.free(ref.offset)
+                self.memory.front.free(ref.offset)
             on_free()
 
         self._last_request += 1
         ident = self._last_request
-        request = LiveRequest(note, refs, self._free, freed)
+        self._requests[ident] = LiveRequest(refs, self.memory.free, freed)
         future: asyncio.Future[Result] = self._loop.create_future()
-        self._requests[ident] = request
         self._futures[ident] = future
         now = self.now_ns()
         self._post(
@@ -284,7 +249,7 @@ class LiveSystem:
                 now,
                 0,
                 ident,
-                self._graph_index[workflow],
+                index,
                 priority,
                 now + objective_ns if objective_ns else 0,
                 now + timeout_ns if timeout_ns else 0,
@@ -294,6 +259,35 @@ class LiveSystem:
         )
         return ident, future
 
+    def _check_room(self, graph: Graph) -> None:
+        if self._closing or self.fault.done():
+            raise Overloaded("the server has stopped", 1000)
+        since = self._unready_since_ns
+        if since and self.now_ns() - since > REFUSE_AFTER_NS and (missing := self._missing(graph)):
+            raise Overloaded(f"no worker runs {', '.join(missing)} now", 1000)
+        worker = self.memory.full()
+        if worker:
+            raise Overloaded(f"the memory of worker {worker} is full of results that are still in use", 1000)
+
+    def _place(self, inputs: Sequence[Ref | Any]) -> tuple[list[Ref], list[Ref]]:
+        """Blocks of all inputs, and those of them that were made here; all or none."""
+        refs: list[Ref] = []
+        owned: list[Ref] = []
+        try:
+            for value in inputs:
+                if isinstance(value, Ref):
+                    refs.append(value)
+                else:
+                    owned.append(encode(value, self.memory.front))
+                    refs.append(owned[-1])
+        except DovetailError as error:
+            for ref in owned:
+                self.memory.front.free(ref.offset)
+            if isinstance(error, ArenaFull):
+                raise Overloaded(str(error), retry_after_ms=1000) from error
+            raise
+        return refs, owned
+
     def cancel(self, ident: int) -> None:
         """The client gave up."""
         if ident in self._futures:
@@ -302,45 +296,76 @@ class LiveSystem:
     # -- events and actions -------------------------------------------------------------------------------------
 
     def _post(self, event: Event, note: str = "") -> None:
-        actions = self.controller.step(event)
+        """Put one event to the controller and carry out what it says."""
+        if self.fault.done():
+            return
+        try:
+            actions = self.controller.step(event)
+            if type(event) is RequestArrived:
+                # Batches of this very step read the state that the step made.
+                self._requests[event.request].state = self.controller.requests.get(event.request)
+            # What keeps a device busy goes out first; answers and books can wait these microseconds.
+            for action in actions:
+                if type(action) is RunBatch:
+                    self._run_batch(action)
+            for action in actions:
+                self._perform(action)
+        except Exception as error:
+            self._break(event, error)
+            return
         if self._log is not None:
-            self._log.step(event, actions, note)
+            self._write_log(partial(self._log.step, event, actions, note))
         for observe in self._observers:
             observe(event, actions)
-        if isinstance(event, RequestArrived):
-            # Batches of this very step read the state that the step made.
-            self._requests[event.request].state = self.controller.requests.get(event.request)
-        for action in actions:
-            kind = type(action)
-            if kind is RunBatch:
-                self._run_batch(action)  # type: ignore[arg-type]
-            elif kind is Reply or kind is Reject:
-                self._end(action)  # type: ignore[arg-type]
-            elif isinstance(action, SetTimer):
-                delay = max(0, action.at_ns - self.now_ns()) / SECOND
-                self._loop.call_later(delay, self._timer, action)
-            elif isinstance(action, LoadModel):
-                self.workers[action.worker].send(Load(action.stage, action.cause))
-            elif isinstance(action, EvictModel):
-                self.workers[action.worker].send(Evict(action.stage))
-            elif isinstance(action, Drained):
-                self._drained.set()
-        if self._to_free:
-            self._send_frees()
+
+    def _perform(self, action: Action) -> None:
+        kind = type(action)
+        if kind is Reply or kind is Reject:
+            self._end(action)  # type: ignore[arg-type]
+        elif isinstance(action, SetTimer):
+            self._set_timer(action)
+        elif isinstance(action, LoadModel):
+            self.fleet.workers[action.worker].send(Load(action.stage, action.cause))
+        elif isinstance(action, EvictModel):
+            self.fleet.workers[action.worker].send(Evict(action.stage))
+            self._check_ready()
+        elif isinstance(action, Drained):
+            self._drained.set()
+
+    def _break(self, event: Event, error: Exception) -> None:
+        """The controller failed, which must not happen: answer everybody, then let the server stop."""
+        self._say(f"internal error at {event}: {type(error).__name__}: {error}")
+        self.fault.set_exception(error)
+        self.fault.exception()  # whoever awaits it gets it; nobody has to
+        self._drained.set()
+        for ident, future in self._futures.items():
+            request = self._requests[ident]
+            request.hold()
+            request.close()
+            _resolve(future, Result("failed", {}, "internal error in the scheduler", 0, 0, 0.0, _once(request.drop)))
+        self._futures.clear()
+        self._requests.clear()
+
+    def _set_timer(self, action: SetTimer) -> None:
+        delay_s = max(0, action.at_ns - self.now_ns()) / SECOND
+        self._timers[action.timer] = self._loop.call_later(delay_s, self._timer, action)
 
     def _timer(self, action: SetTimer) -> None:
-        if not self._closing:
-            # The loop's clock is coarser than ours; never fire before the time that was asked for.
-            self._post(TimerFired(max(self.now_ns(), action.at_ns), action.cause, action.timer))
+        now = self.now_ns()
+        if now < action.at_ns:  # the loop's clock is a float and may be a hair early
+            self._set_timer(action)
+            return
+        del self._timers[action.timer]
+        self._post(TimerFired(now, action.cause, action.timer))
 
     def _run_batch(self, action: RunBatch) -> None:
-        readers: list[LiveRequest] = []
+        running = self._running[action.batch] = _Running(action, self.now_ns())
         columns: list[list[Any]] = []
         counted: list[tuple[int, ...]] = []
         for ident, node_index, index in action.items:
             request = self._requests[ident]
             request.hold()
-            readers.append(request)
+            running.readers.append(request)
             assert request.state is not None
             compiled = request.state.graph.nodes[node_index]
             node = compiled.node
@@ -349,8 +374,8 @@ class LiveSystem:
             for column, source in zip(columns, node.args, strict=True):
                 column.append(request.argument(node, source, index))
             counted.append(compiled.counted)
-        self._running[action.batch] = (action, readers)
-        self.workers[action.worker].send(
+            running.counts += len(compiled.counted)
+        self.fleet.workers[action.worker].send(
             Run(
                 action.batch,
                 action.cause,
@@ -361,112 +386,116 @@ class LiveSystem:
                 action.latest_ns,
                 columns,
                 counted,
+                self.memory.to_free(action.worker),
             )
         )
 
+    def _end(self, action: Reply | Reject) -> None:
+        """Answer a request."""
+        now = self.now_ns()
+        request = self._requests.pop(action.request)
+        future = self._futures.pop(action.request)
+        timer = self._timers.pop(request.state.timer, None) if request.state is not None else None
+        if timer is not None:
+            timer.cancel()
+        latency = now - action.arrived_ns
+        self.ledger.add(action, now)
+        self.statistics.answered(action, latency)
+        result = Result(action.outcome, {}, "", 0, latency, action.cost_usd, _once(request.drop))
+        if type(action) is Reply:
+            try:
+                result.outputs = request.results(self.memory.arenas)
+            except Exception as error:  # what a worker wrote is not what the graph says
+                result.outcome, result.reason = "failed", f"the result cannot be read: {error}"
+        elif type(action) is Reject:
+            result.reason, result.retry_after_ns = request.given_up or action.reason, action.retry_after_ns
+        request.hold()
+        request.close()
+        _resolve(future, result)
+
+    # -- workers ------------------------------------------------------------------------------------------------
+
     def _on_message(self, worker: WorkerProcess, message: FromWorker) -> None:
         now = self.now_ns()
-        if isinstance(message, Done):
-            self._batch_done(worker, message, now)
-        elif isinstance(message, Failed):
-            self._unhold(message.batch)
-            self._post(
-                BatchFailed(
-                    now,
-                    message.cause,
-                    message.batch,
-                    message.begin_ns,
-                    message.end_ns,
-                    message.reason,
-                    message.detail,
-                )
-            )
+        if isinstance(message, Done | Failed):
+            self._answered(worker, message, now)
         elif isinstance(message, Loaded):
             self.load_errors.pop(message.stage, None)
             self._post(ModelLoaded(now, message.cause, worker.ident, message.stage, message.nbytes))
-            self._changed.set()
+            self._check_ready()
         elif isinstance(message, LoadFailure):
             self.load_errors[message.stage] = message.detail
             self._say(message.detail)
             self._post(LoadFailed(now, message.cause, worker.ident, message.stage, message.detail))
-            self._changed.set()
+            self._check_ready()
         elif isinstance(message, Ready):
-            assert worker.arena is not None
-            for other in self.workers.values():
-                if other is not worker and other.arena is not None:
-                    other.send(Attach(worker.ident), [worker.arena.fd])
-                    worker.send(Attach(other.ident), [other.arena.fd])
-            # Values that a lost worker left behind are still inputs of open requests.
-            for ident, arena in self.arenas.items():
-                if ident != FRONT_ARENA and ident not in self.workers:
-                    worker.send(Attach(ident), [arena.fd])
-            self.arenas[worker.ident] = worker.arena
-            self._blocks[worker.ident] = 0
+            self.memory.join(worker)
             self._post(WorkerJoined(now, 0, worker.ident, worker.spec))
+        self._changed.set()
 
-    def _batch_done(self, worker: WorkerProcess, message: Done, now: int) -> None:
-        entry = self._running.get(message.batch)
-        assert entry is not None, "a worker answered a batch twice"
-        action, readers = entry
-        self._blocks[worker.ident] += len(message.results)
-        for (_, node, index), request, ref in zip(action.items, readers, message.results, strict=True):
-            request.keep((node, index), ref)
-        self.statistics.batch(action, message.end_ns - message.begin_ns)
-        self._post(BatchFinished(now, message.cause, message.batch, message.begin_ns, message.end_ns, message.counts))
-        self._unhold(message.batch)
-
-    def _unhold(self, batch: int) -> None:
-        _, readers = self._running.pop(batch)
+    def _answered(self, worker: WorkerProcess, message: Done | Failed, now: int) -> None:
+        """A batch has come back: results first, then what follows from them."""
+        running = self._running.get(message.batch)
+        if running is None or running.action.worker != worker.ident or not running.fits(message):
+            worker.kill(f"its answer to batch {message.batch} does not fit what it was asked")
+            return
+        del self._running[message.batch]
+        action, readers = running.action, running.readers
+        if isinstance(message, Done):
+            for (_, node, index), request, ref in zip(action.items, readers, message.results, strict=True):
+                self.memory.keep(ref)
+                request.values[node, index] = ref
+            self.statistics.batch(action, message.end_ns - message.begin_ns)
+            begin_ns, end_ns, counts = message.begin_ns, message.end_ns, message.counts
+            self._post(BatchFinished(now, message.cause, message.batch, begin_ns, end_ns, counts))
+        else:
+            begin_ns, end_ns = message.begin_ns, message.end_ns
+            reason, detail = message.reason, message.detail
+            self._post(BatchFailed(now, message.cause, message.batch, begin_ns, end_ns, reason, detail))
         for request in readers:
             request.drop()
 
-    def _end(self, action: Reply | Reject) -> None:
+    def _on_lost(self, worker: WorkerProcess, why: str) -> None:
+        """Batches that ran there may be run again elsewhere, but this reader of their inputs is gone."""
+        for batch in [b for b, running in self._running.items() if running.action.worker == worker.ident]:
+            for request in self._running.pop(batch).readers:
+                request.drop()
+        if worker.arena is not None:
+            self._post(WorkerLost(self.now_ns(), 0, worker.ident, why))
+        self._check_ready()
+
+    def _sweep(self) -> None:
+        """Twice a second: whatever is kept by nothing else."""
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         now = self.now_ns()
-        request = self._requests.pop(action.request)
-        future = self._futures.pop(action.request)
-        self.ledger.add(action, now)
-        latency = now - action.arrived_ns
-        self.statistics.answered(action, latency)
-        outputs: dict[str, Any] = {}
-        reason, retry = "", 0
-        if isinstance(action, Reply):
-            outputs = request.results(self.arenas)
-        else:
-            reason, retry = action.reason, action.retry_after_ns
-        request.hold()
-        request.close()
-        result = Result(action.outcome, outputs, reason, retry, latency, action.cost_usd, _once(request.drop))
-        if future.cancelled():
-            result.release()
-        else:
-            future.set_result(result)
+        for running in list(self._running.values()):
+            limit_ns = max(self.settings.hang_ns, HANG_FACTOR * running.action.expected_ns)
+            worker = self.fleet.workers.get(running.action.worker)
+            if worker is not None and now - running.since_ns > limit_ns:
+                stage, seconds = running.action.stage, limit_ns / SECOND
+                worker.kill(f"stage {stage!r} did not answer within {seconds:g} s, so its worker was killed")
+        since = self._unready_since_ns
+        if since and now - since > GIVE_UP_AFTER_NS:
+            for ident, request in list(self._requests.items()):
+                if request.state is not None and (missing := self._missing(request.state.graph.graph)):
+                    self._give_up(ident, f"no worker has run {', '.join(missing)} for {GIVE_UP_AFTER_NS // SECOND} s")
+        if self._log is not None:
+            self._write_log(self._log.flush)
 
-    # -- memory -------------------------------------------------------------------------------------------------
+    def _write_log(self, write: Callable[[], None]) -> None:
+        """A full disk ends the log, not the service."""
+        try:
+            write()
+        except LogError as error:
+            self._say(f"{error}; serving goes on without it")
+            self._log = None
 
-    def _free(self, ref: Ref) -> None:
-        if not self._to_free:
-            self._loop.call_soon(self._send_frees)
-        self._to_free.setdefault(ref.arena, []).append(ref.offset)
 
-    def _send_frees(self) -> None:
-        """Tell owners which blocks are free, many at a time."""
-        pending, self._to_free = self._to_free, {}
-        for ident, offsets in pending.items():
-            self._blocks[ident] -= len(offsets)
-            worker = self.workers.get(ident)
-            if worker is not None:
-                worker.send(Free(offsets))
-            else:
-                self._release_arena(ident)
-
-    def _release_arena(self, ident: int) -> None:
-        """Let go of a lost worker's arena once nothing in it is of use."""
-        if self._blocks.get(ident, 0) == 0 and ident in self.arenas and ident not in self.workers:
-            for worker in self.workers.values():
-                if worker.arena is not None:
-                    worker.send(Detach(ident))
-            self.arenas.pop(ident).close()
-            self._blocks.pop(ident, None)
+def _resolve(future: asyncio.Future[Result], result: Result) -> None:
+    if future.done():  # whoever waited was cancelled
+        result.release()
+    else:
+        future.set_result(result)
 
 
 def _once(call: Callable[[], None]) -> Callable[[], None]:

@@ -10,29 +10,27 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..state import Request
-from ..workflow.graph import Node, Source
+from ..workflow.graph import WHOLE, Node, Source
 from .arena import Arena
 from .codec import Ref, decode
 from .wire import Argument
 
-__all__ = ["LiveRequest"]
+__all__ = ["LiveRequest", "part"]
 
 
 class LiveRequest:
     """The data side of one request."""
 
-    __slots__ = ("_closed", "_free", "_on_free", "_users", "inputs", "note", "state", "values")
+    __slots__ = ("_closed", "_free", "_on_free", "_users", "given_up", "inputs", "state", "values")
 
-    def __init__(
-        self, note: str, inputs: list[Ref], free: Callable[[Ref], None], on_free: Callable[[], None]
-    ) -> None:
-        #: The client's own id.
-        self.note = note
+    def __init__(self, inputs: list[Ref], free: Callable[[Ref], None], on_free: Callable[[], None]) -> None:
         self.inputs = inputs
         #: (node, index) -> the item's value.
         self.values: dict[tuple[int, int], Ref] = {}
         #: The controller's view, read for sizes and conditions.
         self.state: Request | None = None
+        #: Why it is not finished, if it was us who gave up and not its client.
+        self.given_up = ""
         self._free = free
         self._on_free = on_free
         #: Running batches and unwritten answers that read its blocks.
@@ -55,10 +53,6 @@ class LiveRequest:
         if not self._users:
             self._free_all()
 
-    def keep(self, key: tuple[int, int], ref: Ref) -> None:
-        """A result has come; if the request has ended meanwhile, nobody will read it."""
-        self.values[key] = ref
-
     def _free_all(self) -> None:
         for ref in self.values.values():
             self._free(ref)
@@ -69,32 +63,40 @@ class LiveRequest:
 
     def argument(self, node: Node, source: Source, index: int) -> Argument:
         """The argument of item `index` of `node` that comes from `source`."""
-        if source.each:
-            return Argument((self.values[source.node, index],), source.output)
-        refs, output, gather = self._locate(source)
+        if node.mapped and (source.node, index) in self.values and self._is_list(source):
+            return Argument((self.values[source.node, index],))
+        refs, path, gather = self._locate(source)
         if not node.mapped:
-            return Argument(refs, output, gather=gather)
+            return Argument(refs, path, gather=gather)
         if gather:
-            return Argument((refs[index],), output)
-        return Argument(refs, output, element=index)
+            return Argument((refs[index],))
+        return Argument(refs, path, element=index)
 
-    def _locate(self, source: Source) -> tuple[tuple[Ref, ...], int, bool]:
-        """Blocks of a source, which output of them, and whether they are the elements of a list."""
+    def _is_list(self, source: Source) -> bool:
+        """Whether each element of the source's list has a block of its own."""
         assert self.state is not None
+        return self.state.graph.nodes[source.node].node.mapped
+
+    def _locate(self, source: Source) -> tuple[tuple[Ref, ...], tuple[int, ...], bool]:
+        """Blocks of a source, which part of their value, and whether they are the elements of a list."""
+        assert self.state is not None
+        path = () if source.output == WHOLE else (source.output,)
         if source.node < 0:
-            return (self.inputs[-1 - source.node],), source.output, False
+            return (self.inputs[-1 - source.node],), path, False
         node = self.state.graph.nodes[source.node].node
         if node.mapped:
             size = self.state.sizes[source.node]
-            return tuple(self.values[source.node, i] for i in range(size)), source.output, True
+            return tuple(self.values[source.node, i] for i in range(size)), (), True
         ref = self.values.get((source.node, 0))
         if ref is not None:
-            return (ref,), source.output, False
+            return (ref,), path, False
         # The node was skipped by its condition: its value is that of `otherwise`.
         if node.otherwise is None:
-            return (), source.output, False
-        refs, output, gather = self._locate(node.otherwise)
-        return refs, output if source.output < 0 else source.output, gather
+            return (), (), False
+        refs, other, gather = self._locate(node.otherwise)
+        if gather and path:
+            return (refs[path[0]],), path[1:], False
+        return refs, other + path, gather
 
     def results(self, arenas: Mapping[int, Arena]) -> dict[str, Any]:
         """The workflow's outputs by name, as views of the arenas."""
@@ -102,11 +104,14 @@ class LiveRequest:
         graph = self.state.graph.graph
         named: dict[str, Any] = {}
         for port, source in zip(graph.outputs, graph.results, strict=True):
-            refs, output, gather = self._locate(source)
-            values = [_picked(decode(ref, arenas), output) for ref in refs]
+            refs, path, gather = self._locate(source)
+            values = [part(decode(ref, arenas), path) for ref in refs]
             named[port.name] = values if gather else values[0] if values else None
         return named
 
 
-def _picked(value: Any, output: int) -> Any:
-    return value if output < 0 else value[output]
+def part(value: Any, path: tuple[int, ...]) -> Any:
+    """The output of a value, or an output of that, and so on."""
+    for output in path:
+        value = value[output]
+    return value

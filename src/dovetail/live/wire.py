@@ -7,8 +7,11 @@ their types: what they refer to is checked where it is read (`codec`).
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -22,6 +25,7 @@ __all__ = [
     "Attach",
     "Detach",
     "Done",
+    "Doorbell",
     "Evict",
     "Failed",
     "Free",
@@ -31,16 +35,19 @@ __all__ = [
     "LoadFailure",
     "Loaded",
     "Ready",
+    "Refused",
     "Run",
     "Stop",
     "ToWorker",
     "pair",
-    "receive",
-    "send",
 ]
 
-#: Largest packet: a batch of a thousand items with several arguments each is far below.
-MAX_PACKET_BYTES = 4 << 20
+#: Largest packet. Linux takes packets up to twice `net.core.wmem_max`, which is 208 KiB unless somebody raised it.
+#: What is larger (a thousand elements gathered from a thousand blocks) goes through a file in memory.
+MAX_PACKET_BYTES = 128 << 10
+#: Stands for a message that lies in the first descriptor beside it; no msgpack begins with this byte.
+_IN_FILE = b"\xc1"
+_MAX_FDS = 4
 
 
 class Hello(msgspec.Struct, array_like=True, tag=True):
@@ -50,13 +57,16 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     spec: WorkerSpec
     #: module:attribute with the user's functions; empty if there are none to run.
     target: str
+    #: Where the front looks for modules, so that the worker finds the user's in the same places.
+    module_path: list[str]
     stages: list[StageSpec]
     #: Profile of an emulated device.
     entries: list[Entry]
+    #: Cores that a batch is given: models are loaded for as many threads before they are needed.
+    cpus: tuple[int, ...]
     #: Monotonic clock at the run's time 0; both sides count from it.
     origin_ns: int
     arena_bytes: int
-    seed: int
 
 
 class Attach(msgspec.Struct, array_like=True, tag=True):
@@ -85,11 +95,11 @@ class Evict(msgspec.Struct, array_like=True, tag=True):
 
 
 class Argument(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One argument of one item: a value, one of its outputs, one element of it, or a list gathered from many."""
+    """One argument of one item: a value, a part or an element of it, or a list gathered from many values."""
 
     refs: tuple[Ref, ...]
-    #: Which output of the value; -1 is the whole of it.
-    output: int = -1
+    #: Which output of the value, which part of that, and so on; empty is the whole of it.
+    path: tuple[int, ...] = ()
     #: Which element of the list; -1 is the whole of it.
     element: int = -1
     #: The refs are the elements of a list.
@@ -108,6 +118,8 @@ class Run(msgspec.Struct, array_like=True, tag=True):
     latest_ns: int
     columns: list[list[Argument]]
     counted: list[tuple[int, ...]]
+    #: As in `Free`: blocks to free ride with the next batch, so that they cost no packet and wake nobody.
+    free: list[int]
 
 
 class Free(msgspec.Struct, array_like=True, tag=True):
@@ -124,6 +136,12 @@ class Ready(msgspec.Struct, array_like=True, tag=True):
     """First packet of a worker, with its own arena as a descriptor."""
 
     pid: int
+
+
+class Refused(msgspec.Struct, array_like=True, tag=True):
+    """First and last packet of a worker that cannot start, and never will: the user's module raises, say."""
+
+    detail: str
 
 
 class Loaded(msgspec.Struct, array_like=True, tag=True):
@@ -165,8 +183,9 @@ class Failed(msgspec.Struct, array_like=True, tag=True):
 
 
 ToWorker = Hello | Attach | Detach | Load | Evict | Run | Free | Stop
-FromWorker = Ready | Loaded | LoadFailure | Done | Failed
+FromWorker = Ready | Refused | Loaded | LoadFailure | Done | Failed
 
+Incoming = TypeVar("Incoming")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -174,21 +193,70 @@ def pair() -> tuple[socket.socket, socket.socket]:
     """Both ends of a doorbell."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_PACKET_BYTES)
+        # Room for many packets; the kernel gives what it allows.
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * MAX_PACKET_BYTES)
     return ends
 
 
-def send(sock: socket.socket, message: ToWorker | FromWorker, fds: list[int] | None = None) -> None:
-    """One packet; raises BlockingIOError on a non-blocking socket whose other end does not keep up."""
-    if fds:
-        socket.send_fds(sock, [_encode(message)], fds)
-    else:
-        sock.send(_encode(message))
+class Doorbell(Generic[Incoming]):
+    """One end: whole messages in and out, in order. Blocks or raises BlockingIOError as its socket does."""
 
+    def __init__(self, sock: socket.socket, incoming: Any) -> None:
+        self._sock = sock
+        self._decode = msgspec.msgpack.Decoder(incoming).decode
+        self._buffer = bytearray(MAX_PACKET_BYTES)
+        self._view = memoryview(self._buffer)
 
-def receive(sock: socket.socket, decoder: msgspec.msgpack.Decoder[Any]) -> tuple[Any, list[int]] | None:
-    """One packet and its descriptors; None when the other end is gone."""
-    data, fds, _, _ = socket.recv_fds(sock, MAX_PACKET_BYTES, 1)
-    if not data:
-        return None
-    return decoder.decode(data), fds
+    def fileno(self) -> int:
+        """Descriptor to wait on."""
+        return self._sock.fileno()
+
+    def setblocking(self, blocking: bool) -> None:
+        """Whether `send` and `receive` wait."""
+        self._sock.setblocking(blocking)
+
+    def send(self, message: ToWorker | FromWorker, fds: Sequence[int] = ()) -> None:
+        """One message; its descriptors stay the caller's. Raises OSError when the other end is gone."""
+        data = _encode(message)
+        if len(data) <= MAX_PACKET_BYTES:
+            if fds:
+                socket.send_fds(self._sock, [data], list(fds))
+            else:
+                self._sock.send(data)
+            return
+        file = os.memfd_create("dovetail-message", os.MFD_CLOEXEC)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+            socket.send_fds(self._sock, [_IN_FILE], [file, *fds])
+        finally:
+            os.close(file)
+
+    def receive(self) -> tuple[Incoming, list[int]] | None:
+        """One message and its descriptors, which are the caller's now; None when the other end is gone."""
+        nbytes, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], socket.CMSG_SPACE(4 * _MAX_FDS))
+        fds: list[int] = []
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.extend(memoryview(data[: len(data) // 4 * 4]).cast("i"))
+        if not nbytes:
+            return None
+        try:
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise msgspec.DecodeError("a packet was cut")
+            if nbytes == 1 and self._buffer[0] == _IN_FILE[0]:
+                file = fds.pop(0)
+                with open(file, "rb") as reader:
+                    return self._decode(os.pread(reader.fileno(), os.fstat(file).st_size, 0)), fds
+            return self._decode(self._view[:nbytes]), fds
+        except BaseException:
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+            raise
+
+    def close(self) -> None:
+        """Close this end."""
+        self._view.release()
+        self._sock.close()

@@ -1,8 +1,8 @@
 """The worker process: it owns one device, its arena and its arbiter, and carries out what the front asks.
 
 Rules of this file: the main thread reads the doorbell and the clock and never runs a model; models run in lanes
-(threads; onnxruntime lets go of the interpreter lock while it computes). User Python runs in host workers, which are
-this same process with one lane and no models, so that it never shares an interpreter with a device.
+(`cpu`). User Python runs in host workers, which are this same process with one lane and no models, so that it never
+shares an interpreter with a device.
 
 Run as ``python -m dovetail.live.worker FD``; the descriptor is the worker's end of the doorbell.
 """
@@ -21,149 +21,162 @@ import traceback
 from collections import deque
 from heapq import heappop, heappush
 
-import msgspec
-
+from ..workflow import App, load_target
 from .arena import Arena
-from .executor import CpuExecutor, EmulatedExecutor, Executor
+from .cpu import CpuExecutor
+from .emulated import EmulatedExecutor
+from .executor import MAX_DETAIL_CHARS, Executor, Values
 from .wire import (
     Attach,
     Detach,
+    Doorbell,
     Evict,
     Free,
     FromWorker,
     Hello,
     Load,
     Ready,
+    Refused,
     Run,
     Stop,
     ToWorker,
-    receive,
-    send,
 )
 
-__all__ = ["main", "serve_doorbell"]
+__all__ = ["Worker", "main"]
 
 
-def serve_doorbell(sock: socket.socket) -> None:
-    """Introduce this worker, then do as the doorbell says until it says stop or its other end is gone."""
-    decoder = msgspec.msgpack.Decoder(ToWorker)
-    first = receive(sock, decoder)
-    if first is None:
-        return
-    hello, fds = first
-    assert isinstance(hello, Hello)
-    own = Arena.create(hello.worker, hello.arena_bytes)
-    arenas = {0: Arena.attach(0, fds[0]), hello.worker: own}
-    lock = threading.Lock()
-    answers: deque[FromWorker] = deque()
-    alarm_r, alarm_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+class Worker:
+    """One worker: `run` returns when the doorbell says stop or its other end is gone."""
 
-    def answer(message: FromWorker) -> None:
-        """Called from lanes: send at once; the main thread takes over if the doorbell is full."""
-        with lock:
-            if not answers:
+    def __init__(self, doorbell: Doorbell[ToWorker], hello: Hello, front_fd: int, app: App | None) -> None:
+        self._doorbell = doorbell
+        self._hello = hello
+        self._own = Arena.create(hello.worker, hello.arena_bytes)
+        self._arenas = {0: Arena.attach(0, front_fd), hello.worker: self._own}
+        self._values = Values(self._arenas, self._own)
+        #: Answers that the doorbell had no room for.
+        self._answers: deque[FromWorker] = deque()
+        self._answers_lock = threading.Lock()
+        self._alarm_r, self._alarm_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakes: list[tuple[int, int, object]] = []
+        self._wake_number = 0
+        self._executor: Executor
+        if hello.spec.enforcement == "emulated":
+            self._executor = EmulatedExecutor(hello, self._values, self._answer, self._wake_at)
+        else:
+            self._executor = CpuExecutor(hello, app, self._values, self._answer, self._wake_at, self._now_ns)
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() - self._hello.origin_ns
+
+    def _wake_at(self, at_ns: int, payload: object) -> None:
+        self._wake_number += 1
+        heappush(self._wakes, (at_ns, self._wake_number, payload))
+
+    def _answer(self, message: FromWorker) -> None:
+        """Called from any thread: send at once; the main thread takes over if the doorbell is full."""
+        with self._answers_lock:
+            if not self._answers:
                 try:
-                    send(sock, message)
+                    self._doorbell.send(message)
                     return
                 except BlockingIOError:
                     pass
-            answers.append(message)
+                except OSError:
+                    os._exit(0)  # the front is gone
+            self._answers.append(message)
         with contextlib.suppress(BlockingIOError):
-            os.write(alarm_w, b"!")
+            os.write(self._alarm_w, b"!")
 
-    def now_ns() -> int:
-        return time.monotonic_ns() - hello.origin_ns
-
-    wakes: list[tuple[int, int, object]] = []
-    sequence = 0
-
-    def wake_at(at_ns: int, payload: object) -> None:
-        nonlocal sequence
-        sequence += 1
-        heappush(wakes, (at_ns, sequence, payload))
-
-    executor: Executor
-    if hello.spec.enforcement == "emulated":
-        executor = EmulatedExecutor(hello, arenas, answer, wake_at)
-    else:
-        executor = CpuExecutor(hello, arenas, answer, wake_at, now_ns)
-    send(sock, Ready(os.getpid()), [own.fd])
-    sock.setblocking(False)
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    poll.register(alarm_r, select.POLLIN)
-    while True:
-        timeout_ms = max(0, -(-(wakes[0][0] - now_ns()) // 1_000_000)) if wakes else None
-        poll.modify(sock, select.POLLIN | select.POLLOUT if answers else select.POLLIN)
-        for fd, bits in poll.poll(timeout_ms):
-            if fd == alarm_r:
+    def run(self) -> None:
+        """Introduce this worker, then do as the doorbell says."""
+        self._doorbell.send(Ready(os.getpid()), [self._own.fd])
+        self._doorbell.setblocking(False)
+        wakes, executor = self._wakes, self._executor
+        doorbell, alarm = self._doorbell.fileno(), self._alarm_r
+        while True:
+            timeout_s = max(0, wakes[0][0] - self._now_ns()) / 1e9 if wakes else None
+            # Not poll, whose timeout is whole milliseconds: half of an emulated batch.
+            readable, writable, _ = select.select([doorbell, alarm], [doorbell] if self._answers else [], [], timeout_s)
+            if alarm in readable:
                 with contextlib.suppress(BlockingIOError):
-                    os.read(alarm_r, 4096)
-            if fd == sock.fileno() and bits & select.POLLOUT:
-                _flush(sock, answers, lock)
-            if fd == sock.fileno() and bits & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                while True:
-                    try:
-                        packet = receive(sock, decoder)
-                    except BlockingIOError:
-                        break
-                    if packet is None:
-                        return
-                    if not _take(packet[0], packet[1], executor, arenas, own, lock, now_ns()):
-                        executor.close()
-                        return
-        while wakes and wakes[0][0] <= now_ns():
-            executor.wake(heappop(wakes)[2], now_ns())
-
-
-def _take(
-    message: ToWorker,
-    fds: list[int],
-    executor: Executor,
-    arenas: dict[int, Arena],
-    own: Arena,
-    lock: threading.Lock,
-    now_ns: int,
-) -> bool:
-    """Carry out one message; False ends the worker."""
-    if isinstance(message, Run):
-        executor.run(message, now_ns)
-    elif isinstance(message, Free):
-        with executor.arena_lock:
-            for offset in message.offsets:
-                own.free(offset)
-    elif isinstance(message, Load):
-        executor.load(message, now_ns)
-    elif isinstance(message, Evict):
-        executor.evict(message.stage)
-    elif isinstance(message, Attach):
-        arenas[message.arena] = Arena.attach(message.arena, fds[0])
-    elif isinstance(message, Detach):
-        gone = arenas.pop(message.arena, None)
-        if gone is not None:
-            gone.close()
-    else:
-        return not isinstance(message, Stop)
-    return True
-
-
-def _flush(sock: socket.socket, answers: deque[FromWorker], lock: threading.Lock) -> None:
-    with lock:
-        while answers:
-            try:
-                send(sock, answers[0])
-            except BlockingIOError:
+                    os.read(alarm, 4096)
+            if writable:
+                self._flush()
+            if doorbell in readable and not self._listen():
                 return
-            answers.popleft()
+            while wakes and wakes[0][0] <= self._now_ns():
+                executor.wake(heappop(wakes)[2], self._now_ns())
+
+    def _listen(self) -> bool:
+        """Carry out what has come; False ends the worker."""
+        while True:
+            try:
+                packet = self._doorbell.receive()
+            except BlockingIOError:
+                return True
+            if packet is None or isinstance(packet[0], Stop):
+                return False
+            self._take(*packet)
+
+    def _take(self, message: ToWorker, fds: list[int]) -> None:
+        if isinstance(message, Run):
+            if message.free:
+                self._values.free(message.free)
+            self._executor.run(message, self._now_ns())
+        elif isinstance(message, Free):
+            self._values.free(message.offsets)
+        elif isinstance(message, Load):
+            self._executor.load(message, self._now_ns())
+        elif isinstance(message, Evict):
+            self._executor.evict(message.stage)
+        elif isinstance(message, Attach):
+            self._arenas[message.arena] = Arena.attach(message.arena, fds[0])
+        elif isinstance(message, Detach):
+            gone = self._arenas.pop(message.arena, None)
+            if gone is not None:
+                gone.close()
+
+    def _flush(self) -> None:
+        with self._answers_lock:
+            while self._answers:
+                try:
+                    self._doorbell.send(self._answers[0])
+                except BlockingIOError:
+                    return
+                self._answers.popleft()
+
+
+def _start(doorbell: Doorbell[ToWorker]) -> Worker | None:
+    """The worker that the first message describes; None if it cannot be."""
+    first = doorbell.receive()
+    if first is None:
+        return None
+    hello, fds = first
+    assert isinstance(hello, Hello)
+    sys.path.extend(entry for entry in hello.module_path if entry not in sys.path)
+    try:
+        app = load_target(hello.target) if hello.target else None
+    except BaseException as error:  # also a module that calls sys.exit
+        traceback.print_exc()
+        detail = f"{hello.target} cannot be loaded in worker {hello.spec.name}: {type(error).__name__}: {error}"
+        doorbell.send(Refused(detail[:MAX_DETAIL_CHARS]))
+        return None
+    return Worker(doorbell, hello, fds[0], app)
 
 
 def main() -> None:
     """Entry point of the process."""
     # The front decides when workers stop; a Ctrl-C in the terminal reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sock = socket.socket(fileno=int(sys.argv[1]))
+    # A low number of its own: `select` takes none above 1023, and the front may have many connections open.
+    inherited = int(sys.argv[1])
+    sock = socket.socket(fileno=os.dup(inherited))
+    os.close(inherited)
     try:
-        serve_doorbell(sock)
+        worker = _start(Doorbell(sock, ToWorker))
+        if worker is not None:
+            worker.run()
     except (BrokenPipeError, ConnectionResetError):
         pass  # the front is gone
     except BaseException:

@@ -14,7 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["HOST", "LIBRARIES", "Identity", "core_counts", "cpu_name", "this_machine", "usable_cores"]
+__all__ = [
+    "CPU",
+    "HOST",
+    "LIBRARIES",
+    "Identity",
+    "core_counts",
+    "cpu_name",
+    "machine_text",
+    "this_machine",
+    "usable_cores",
+]
 
 #: Kind of device that runs models on this machine, and the one that runs ordinary Python.
 CPU, HOST = "cpu", "host"

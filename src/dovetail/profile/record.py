@@ -18,7 +18,7 @@ from ..workflow.graph import StageSpec
 from .machine import CPU, HOST, LIBRARIES, Identity, core_counts, machine_text
 from .table import Entry, Point
 
-__all__ = ["Key", "Measured", "Record", "Status", "judge", "wanted_points"]
+__all__ = ["FRESH", "MISSING", "STALE", "Key", "Measured", "Record", "Status", "judge", "wanted_points"]
 
 #: States of a stage's profile.
 FRESH, STALE, MISSING = "fresh", "stale", "missing"

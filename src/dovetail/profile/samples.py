@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from ..errors import ProfileError
 from ..workflow import App, Graph, Stage, TensorSpec, Workflow
@@ -79,13 +80,19 @@ def collect(app: App, stages: Collection[str]) -> tuple[dict[str, Items], dict[s
 
 
 def _observe(workflow: Workflow, inputs: list[Any], rows: dict[str, list[Row]]) -> dict[str, str]:
-    """Run the workflow and add the items that its stages are given; which stages were not run, and why."""
+    """Run the workflow and add the items that its stages are given; which stages were given none, and why.
+
+    A step whose condition is false is fed with what it would have been given: the large model of a cascade needs a
+    profile, too, also if the small one is sure of the sample.
+    """
     graph = workflow.graph
-    reached: set[int] = set()
+    seen: dict[int, list[Row]] = {}
+    running = -1
 
     def observe(node: int, columns: list[list[Any]]) -> None:
-        reached.add(node)
-        rows.setdefault(graph.nodes[node].stage, []).extend(zip(*columns, strict=True))
+        nonlocal running
+        running = node
+        seen.setdefault(node, list(zip(*columns, strict=True)))
 
     runners: dict[str, Runner] = {name: make_runner(stage) for name, stage in workflow.stages.items()}
     try:
@@ -97,12 +104,21 @@ def _observe(workflow: Workflow, inputs: list[Any], rows: dict[str, list[Row]]) 
             else ("run on random tensors", "add sample=... to @workflow with inputs that the stages can take")
         )
         raise ProfileError(f"the {source} of workflow {workflow.name!r} failed: {error}; {remedy}") from error
+    skipped = {i for i, node in enumerate(graph.nodes) if node.when is not None and i not in seen}
+    if skipped:
+        nodes = (structs.replace(n, when=None) if i in skipped else n for i, n in enumerate(graph.nodes))
+        try:
+            run_graph(structs.replace(graph, nodes=tuple(nodes)), runners, inputs, observe)
+        except StageFailed:  # what the condition keeps from it is perhaps just what it cannot take
+            if running in skipped:
+                del seen[running]
+    for index, found in seen.items():
+        rows.setdefault(graph.nodes[index].stage, []).extend(found)
     return {
         node.stage: f"the sample of workflow {workflow.name!r} does not reach it: "
-        + ("its condition is false" if node.when is not None else "its list is empty")
-        + "; give a sample that does"
+        f"its {'list is empty' if node.when is None else 'condition is false'}; give a sample that does"
         for index, node in enumerate(graph.nodes)
-        if index not in reached
+        if index not in seen
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import BadRequest, Overloaded
 from ..live.arena import Arena, ArenaFull
 from ..live.codec import Ref
-from ..live.system import LiveSystem, Result
+from ..live.system import LiveSystem
 from ..units import MS, US
 from ..workflow.graph import Graph
 from ..workflow.local import count_of
@@ -80,7 +80,7 @@ class LiveBackend:
     def body(self, nbytes: int) -> _Body:
         """Room for a request body in shared memory."""
         try:
-            return _Body(self._system.front, nbytes)
+            return _Body(self._system.memory.front, nbytes)
         except ArenaFull as error:
             raise Overloaded(f"no memory for a body of {nbytes} bytes now: {error}", retry_after_ms=1000) from error
 
@@ -137,11 +137,15 @@ class LiveBackend:
             freed()
             raise
         try:
-            result = await asyncio.shield(future)
+            result = await future
         except asyncio.CancelledError:
             self._system.cancel(ident)
-            future.add_done_callback(_release)
+            if not future.cancelled():  # its result came in the same moment
+                future.result().release()
             raise
+        if result.outcome == "cancelled":  # not by the client, who waits: by us
+            result.release()
+            raise Overloaded(result.reason, retry_after_ms=1000)
         parameters: dict[str, str | int | float | bool] = {"dovetail_request": ident}
         if self._label:
             parameters["dovetail_device"] = self._label
@@ -153,11 +157,6 @@ class LiveBackend:
             parameters=parameters,
             release=result.release,
         )
-
-
-def _release(future: asyncio.Future[Result]) -> None:
-    if not future.cancelled():
-        future.result().release()
 
 
 def _count(value: Any) -> int:

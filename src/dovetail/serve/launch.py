@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ..control import Action, Event
 from ..control.log import LogWriter, make_header
+from ..errors import DovetailError
 from ..live.devices import parse_device
 from ..live.system import LiveSystem, Settings
 from ..profile.table import Entry
+from ..state.worker import FULL_SHARE
+from ..units import SECOND
 from ..wiring import PolicySpec, make_controller
 from ..workflow import App
 from .adapter import LiveBackend
 from .http import HttpServer
-from .oip import start
+from .oip import Limits, start
 
 __all__ = ["Options", "Served", "launch"]
+
+#: How long answers may take to be written after the last request has ended.
+WRITE_SECONDS = 5.0
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -33,7 +41,13 @@ class Options(msgspec.Struct, frozen=True):
     hosts: int = 1
     policy: PolicySpec = PolicySpec()
     log: Path | None = None
+    #: Shared memory of the front and of each worker; pages cost nothing until they are written.
     arena_bytes: int = 1 << 30
+    #: Largest request body.
+    max_body_bytes: int = 64 << 20
+    #: A batch that ran for this long (and 50 times what was expected) hangs.
+    hang_s: float = 30.0
+    start_s: float = 60.0
     seed: int = 1
 
 
@@ -44,13 +58,32 @@ class Served(msgspec.Struct):
     http: HttpServer
     label: str
 
-    async def stop(self, drain_s: float = 30.0) -> bool:
-        """Take nothing new, answer what was admitted, and end; False if some could not be answered in time."""
+    async def stop(self, drain_s: float = 30.0, hurry: asyncio.Event | None = None) -> bool:
+        """Take nothing new, answer what was admitted, and end; False if some were given up.
+
+        Set `hurry` to give up at once.
+        """
         # The system first: while it drains, requests on open connections are refused with a reason.
-        clean = await self.system.drain(drain_s)
-        await self.http.drain()
+        clean = await _first(self.system.drain(drain_s), hurry)
+        if not clean:
+            self.system.give_up("the server stopped before it was done")
+        await self.http.drain(WRITE_SECONDS)
         await self.system.close()
         return clean
+
+
+async def _first(drained: Coroutine[Any, Any, bool], hurry: asyncio.Event | None) -> bool:
+    """What draining says, or False as soon as there is a hurry."""
+    task = asyncio.ensure_future(drained)
+    if hurry is None:
+        return await task
+    bell = asyncio.ensure_future(hurry.wait())
+    await asyncio.wait((task, bell), return_when=asyncio.FIRST_COMPLETED)
+    bell.cancel()
+    if task.done():
+        return task.result()
+    task.cancel()
+    return False
 
 
 async def launch(
@@ -73,12 +106,24 @@ async def launch(
             "live", app.graphs, policy, known, cores, seed=options.seed, started_unix_ns=time.time_ns()
         )
         log = LogWriter(options.log, header)
-    settings = Settings(target, app.graphs, workers, known, options.arena_bytes, options.seed)
+    settings = Settings(
+        target,
+        app.graphs,
+        workers,
+        known,
+        cpus=(max(1, cores * options.policy.share_pct // FULL_SHARE),),
+        arena_bytes=options.arena_bytes,
+        hang_ns=round(options.hang_s * SECOND),
+    )
     system = LiveSystem(settings, controller, log=log, say=say, observers=observers)
     label = options.device if options.device.startswith("emulated:") else ""
+    limits = Limits(max_body_bytes=options.max_body_bytes)
     try:
-        await system.start()
-        http = await start(LiveBackend(system, label=label), options.host, options.port)
+        await system.start(options.start_s)
+        http = await start(LiveBackend(system, label=label), options.host, options.port, limits)
+    except OSError as error:
+        await system.close()
+        raise DovetailError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from error
     except BaseException:
         await system.close()
         raise

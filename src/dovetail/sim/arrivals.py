@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Protocol
 
 import msgspec
@@ -132,11 +132,8 @@ class Stream(msgspec.Struct, frozen=True):
 
 def merge(times: Sequence[Iterator[int]]) -> Iterator[tuple[int, int]]:
     """(time, number of its iterator) in order of time; at equal times the earlier iterator goes first."""
-
-    def numbered(number: int, iterator: Iterator[int]) -> Iterator[tuple[int, int]]:
-        return ((at_ns, number) for at_ns in iterator)
-
-    return heapq.merge(*(numbered(i, t) for i, t in enumerate(times)))
+    numbered = [zip(iterator, repeat(number)) for number, iterator in enumerate(times)]
+    return numbered[0] if len(numbered) == 1 else heapq.merge(*numbered)
 
 
 def requests(

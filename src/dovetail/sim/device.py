@@ -13,6 +13,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from ..control import (
     Action,
     BatchFailed,
@@ -23,9 +25,10 @@ from ..control import (
     ModelLoaded,
     RunBatch,
 )
-from ..device import Arbiter, FirstComeArbiter, KernelFinished, KernelReady, StartKernel
+from ..device import Arbiter, KernelFinished, KernelReady, StartKernel
 from ..profile.table import ProfileTable
 from ..state import WorkerSpec
+from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import StageSpec
 
@@ -44,6 +47,15 @@ class Branching(Protocol):
     def counts(self, items: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
         """For each item (request, node, index) in turn, the counts of the node's counted outputs."""
         ...
+
+
+class _Run(msgspec.Struct, eq=False):
+    """A batch that was taken and is not answered yet."""
+
+    action: RunBatch
+    counts: tuple[int, ...]
+    #: -1 until it begins.
+    begin_ns: int = -1
 
 
 class SimDevice:
@@ -72,12 +84,14 @@ class SimDevice:
         self._schedule = schedule
         self._rng = rng
         self._branching = branching
-        self._arbiter: Arbiter = arbiter or FirstComeArbiter()
+        self._arbiter = arbiter
         self._loaded: dict[str, int] = {}
         #: Stage -> sigma of the logarithm of its run times.
         self._sigmas: dict[str, float] = {}
-        #: Batches that the arbiter has not let through yet.
+        #: Batches that have not begun, in the order in which they were taken.
         self._waiting: dict[int, _Run] = {}
+        #: Share that no batch runs on; an arbiter keeps its own account.
+        self._free_pct = FULL_SHARE
 
     def take(self, action: Action, now_ns: int) -> list[Event]:
         """Carry out an action; what can be answered at once is returned."""
@@ -111,22 +125,40 @@ class SimDevice:
     def _ready(self, run: _Run, now_ns: int) -> list[Event]:
         action = run.action
         self._waiting[action.batch] = run
-        started = self._arbiter.step(KernelReady(now_ns, action.batch, 0, action.share_pct))
-        return self._begin(started, now_ns) if started else []
+        if self._arbiter is None:
+            return self._begin_first(now_ns)
+        return self._begin_started(self._arbiter.step(KernelReady(now_ns, action.batch, 0, action.share_pct)), now_ns)
 
-    def _begin(self, started: list[StartKernel], now_ns: int) -> list[Event]:
-        """Start the batches that the arbiter lets through; those whose window has closed are refused."""
+    def _begin_first(self, now_ns: int) -> list[Event]:
+        """Without an arbiter: first come, first served, while shares are free. The controller overdraws none."""
+        events: list[Event] = []
+        waiting = self._waiting
+        for ident in list(waiting):
+            share_pct = waiting[ident].action.share_pct
+            if share_pct > self._free_pct:
+                break
+            if self._begin(waiting.pop(ident), now_ns, events):
+                self._free_pct -= share_pct
+        return events
+
+    def _begin_started(self, started: list[StartKernel], now_ns: int) -> list[Event]:
+        """With an arbiter: what it lets through. A batch is one kernel to it."""
         events: list[Event] = []
         for kernel in started:
-            run = self._waiting.pop(kernel.task)
-            action = run.action
-            if now_ns > action.latest_ns:
-                events.append(BatchFailed(now_ns, action.cause, action.batch, now_ns, now_ns, "too_late"))
+            if not self._begin(self._waiting.pop(kernel.task), now_ns, events):
+                assert self._arbiter is not None
                 started.extend(self._arbiter.step(KernelFinished(now_ns, kernel.task, 0)))
-                continue
-            run.begin_ns = now_ns
-            self._schedule(now_ns + self.run_time_ns(action), self, run)
         return events
+
+    def _begin(self, run: _Run, now_ns: int, events: list[Event]) -> bool:
+        """Start a batch, or refuse it if its window has closed; whether it was started."""
+        action = run.action
+        if now_ns > action.latest_ns:
+            events.append(BatchFailed(now_ns, action.cause, action.batch, now_ns, now_ns, "too_late"))
+            return False
+        run.begin_ns = now_ns
+        self._schedule(now_ns + self.run_time_ns(action), self, run)
+        return True
 
     def run_time_ns(self, action: RunBatch) -> int:
         """How long the batch takes: the profile's time, scattered log-normally by the profile's spread."""
@@ -148,17 +180,7 @@ class SimDevice:
         self.busy_pct_ns += (now_ns - begin_ns) * action.share_pct
         batch = action.batch
         finished: list[Event] = [BatchFinished(now_ns, action.cause, batch, begin_ns, now_ns, run.counts)]
-        started = self._arbiter.step(KernelFinished(now_ns, batch, 0))
-        return finished + self._begin(started, now_ns) if started else finished
-
-
-class _Run:
-    """A batch that was taken and is not answered yet."""
-
-    __slots__ = ("action", "begin_ns", "counts")
-
-    def __init__(self, action: RunBatch, counts: tuple[int, ...]) -> None:
-        self.action = action
-        #: -1 until it begins.
-        self.begin_ns = -1
-        self.counts = counts
+        if self._arbiter is None:
+            self._free_pct += action.share_pct
+            return finished + self._begin_first(now_ns) if self._waiting else finished
+        return finished + self._begin_started(self._arbiter.step(KernelFinished(now_ns, batch, 0)), now_ns)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..workflow.graph import StageSpec
 
 if TYPE_CHECKING:
@@ -13,22 +15,19 @@ if TYPE_CHECKING:
 __all__ = ["Item", "Queue"]
 
 
-class Item:
+class Item(msgspec.Struct, eq=False):
     """One element of one node of one request: the unit that is batched."""
 
-    __slots__ = ("alone", "attempts", "index", "node", "origin", "queued_ns", "request")
-
-    def __init__(self, request: Request, node: int, index: int, queued_ns: int) -> None:
-        self.request = request
-        self.node = node
-        self.index = index
-        self.queued_ns = queued_ns
-        #: Worker that made its last input: where its data is. 0 at the start.
-        self.origin = 0
-        #: Batches it was part of that failed.
-        self.attempts = 0
-        #: Must not share a batch, because a batch with it raised.
-        self.alone = False
+    request: Request
+    node: int
+    index: int
+    queued_ns: int
+    #: Worker that made its last input: where its data is. 0 at the start.
+    origin: int = 0
+    #: Batches it was part of that failed.
+    attempts: int = 0
+    #: Must not share a batch, because a batch with it raised.
+    alone: bool = False
 
 
 class Queue:

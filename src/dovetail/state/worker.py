@@ -76,25 +76,13 @@ class Worker:
         return config.share_pct * self.usd_per_share_ns + config.cpus * self.usd_per_cpu_ns
 
 
-class Batch:
+class Batch(msgspec.Struct, eq=False):
     """Items that run together."""
 
-    __slots__ = ("config", "expected_ns", "id", "items", "queue", "sent_ns", "worker")
-
-    def __init__(
-        self,
-        ident: int,
-        queue: Queue,
-        worker: Worker,
-        config: Config,
-        items: list[Item],
-        sent_ns: int,
-        expected_ns: int,
-    ) -> None:
-        self.id = ident
-        self.queue = queue
-        self.worker = worker
-        self.config = config
-        self.items = items
-        self.sent_ns = sent_ns
-        self.expected_ns = expected_ns
+    id: int
+    queue: Queue
+    worker: Worker
+    config: Config
+    items: list[Item]
+    sent_ns: int
+    expected_ns: int

@@ -1,0 +1,29 @@
+"""The experiments by name. Each is a module of this package, imported when it is run.
+
+A name with dashes is a module with underscores; what a module must have is `lab.experiment.Experiment`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import cast
+
+from ...errors import DovetailError
+from ..experiment import Experiment
+
+__all__ = ["EXPERIMENTS", "find"]
+
+#: Name -> one line for `dovetail reproduce`.
+EXPERIMENTS = {
+    "foundation": "the simulator against queueing theory, its profiles against measurements, and its promises",
+}
+
+
+def find(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in EXPERIMENTS:
+        near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise DovetailError(f"there is no experiment {name!r}; {hint}there are: {', '.join(EXPERIMENTS)}")
+    return cast(Experiment, importlib.import_module(f".{name.replace('-', '_')}", __package__))

@@ -1,0 +1,169 @@
+"""`dovetail profile` as a user meets it: what is on stdout, what is on stderr, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli import main
+
+APP = """
+import numpy as np
+from dovetail import App, stage, tensor, workflow
+
+@stage(batch=(1, 2))
+def split(xs):
+    return [list(x) for x in xs]
+
+@stage(batch=(1, 4))
+def double(xs):
+    return [2 * x for x in xs]
+
+@workflow(slo="1s", sample=lambda: {"x": np.ones(LENGTH, np.float32)})
+def wf(x: tensor("float32", -1)):
+    return double.map(split(x))
+
+app = App(wf)
+"""
+# Five runs, then somebody presses Ctrl-C.
+TIRED = """
+runs = 0
+
+def tired(xs):
+    global runs
+    runs += 1
+    if runs > 5:
+        raise KeyboardInterrupt
+    return xs
+
+app = App(wf)
+"""
+_numbers = count()
+
+
+@pytest.fixture
+def make_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Writes an application into the working directory; gives its target."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "120")
+    made: list[str] = []
+
+    def make(length: int = 3, **replaced: str) -> str:
+        name = f"profiled_app_{next(_numbers)}"
+        text = APP.replace("LENGTH", str(length))
+        for old, new in replaced.items():
+            text = text.replace(old, new)
+        Path(f"{name}.py").write_text(text)
+        made.append(name)
+        return f"{name}:app"
+
+    yield make
+    for name in made:
+        sys.modules.pop(name, None)
+
+
+def test_a_table_for_each_stage_and_a_store_beside_the_application(
+    make_app: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = make_app()
+    assert main(["profile", target, "--quick"]) == 0
+    out, _ = capsys.readouterr()
+    assert "split on host, fed with float32[3]" in out
+    assert "double on host, fed with float32" in out
+    assert out.count("1.00x") >= 2 and out.count("*") == 2
+    assert "4 points measured, 0 already there; in profiles.sqlite" in out
+    assert Path("profiles.sqlite").exists()
+    assert main(["profile", target, "--quick"]) == 0
+    assert "0 points measured, 4 already there" in capsys.readouterr().out
+
+
+def test_json_has_every_point(make_app: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", make_app(), "--quick", "--json", "--stage", "double", "--batch", "4"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (stage,) = found["stages"]
+    assert (stage["stage"], stage["measured"], stage["trouble"]) == ("double", 1, "")
+    assert [(p["batch"], p["cpus"]) for p in stage["points"]] == [(4, 1)]
+    assert found["identity"]["cores"] >= 1 and found["store"] == "profiles.sqlite"
+
+
+def test_status_measures_nothing_and_its_exit_code_says_whether_profiles_hold(
+    make_app: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = make_app()
+    assert main(["profile", target, "--status", "--store", "here.sqlite"]) == 1
+    out, err = capsys.readouterr()
+    assert out.count("missing") == 2 and err == f"run: dovetail profile {target} --store here.sqlite\n"
+    assert not Path("here.sqlite").exists()
+    main(["profile", target, "--quick", "--store", "here.sqlite"])
+    assert main(["profile", target, "--status", "--store", "here.sqlite"]) == 0
+    assert capsys.readouterr().out.count("fresh") == 2
+
+
+def test_status_names_what_changed(make_app: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    main(["profile", make_app(), "--quick"])
+    changed = make_app(**{"2 * x": "x + x", "batch=(1, 2)": "batch=(1, 2, 8)"})
+    capsys.readouterr()
+    assert main(["profile", changed, "--status", "--json"]) == 1
+    split, double = json.loads(capsys.readouterr().out)["stages"]
+    # The batch sizes stand in the function's source, too.
+    assert split["reasons"] == ["its function changed", "batch 8 not measured"]
+    assert double["reasons"] == ["its function changed"]
+    assert main(["profile", changed, "--status", "--stage", "double"]) == 1
+    assert "split" not in capsys.readouterr().out
+
+
+def test_a_stage_that_could_not_be_measured_is_named_and_the_exit_code_is_1(
+    make_app: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", make_app(length=0), "--quick"]) == 1
+    out, err = capsys.readouterr()
+    assert "split on host" in out
+    assert "stage 'double' was not measured: the sample of workflow 'wf' does not reach it: its list is empty" in err
+
+
+def test_an_interrupt_says_where_the_measurements_are(
+    make_app: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = make_app(**{"return [2 * x for x in xs]": "return tired(xs)", "app = App(wf)": TIRED})
+    assert main(["profile", target, "--quick"]) == 130
+    out, err = capsys.readouterr()
+    assert "split on host" in out
+    assert "interrupted; what was measured is in profiles.sqlite, the same command goes on" in err
+    assert main(["profile", target, "--status"]) == 1
+    assert capsys.readouterr().out.count("fresh") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--stage", "duoble"], "there is no stage 'duoble'; did you mean 'double'?"),
+        (["--stage", "duoble", "--status"], "there is no stage 'duoble'"),
+        (["--batch", "3"], "no stage declares batch 3"),
+        (["--store", "none/p.sqlite"], "does not exist; create it"),
+        (["--store", "text.txt"], "that is not an SQLite file"),
+        (["--store", "text.txt", "--status"], "that is not an SQLite file"),
+    ],
+)
+def test_wrong_input_is_explained_on_stderr_with_exit_code_2(
+    options: list[str], said: str, make_app: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = make_app()
+    Path("text.txt").write_text("not a database, and long enough to be sure of it" * 20)
+    assert main(["profile", target, *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("dovetail profile: ") and said in err
+
+
+def test_batch_sizes_that_are_no_numbers_are_refused(
+    make_app: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for sizes in ("x", "0", "1,,2"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["profile", make_app(), "--batch", sizes])
+        assert "must be whole numbers, as 1,4,8" in capsys.readouterr().err
