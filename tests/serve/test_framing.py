@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.serve.http import HttpError, Limits, _Chunks, parse_head
+from dovetail.serve.framing import Chunks, HttpError, Limits, parse_head
 
 
 def head(*lines: bytes, start: bytes = b"POST /v2 HTTP/1.1") -> bytes:
@@ -167,7 +167,7 @@ def chunked(pieces: list[bytes], extension: bytes = b"", trailers: bytes = b"") 
 )
 def test_chunks_in_any_pieces(pieces: list[bytes], extension: bytes, trailers: bytes, rest: bytes, step: int) -> None:
     data = bytearray(chunked(pieces, extension, trailers) + rest)
-    chunks = _Chunks(Limits())
+    chunks = Chunks(Limits())
     start = 0
     for end in range(step, len(data) + step, step):
         start = chunks.feed(data, start, min(end, len(data)))
@@ -199,5 +199,5 @@ def test_chunks_in_any_pieces(pieces: list[bytes], extension: bytes, trailers: b
 )
 def test_bad_chunks(data: bytes, status: int) -> None:
     with pytest.raises(HttpError) as refusal:
-        _Chunks(Limits(max_body_bytes=100, max_head_bytes=500)).feed(bytearray(data), 0, len(data))
+        Chunks(Limits(max_body_bytes=100, max_head_bytes=500)).feed(bytearray(data), 0, len(data))
     assert refusal.value.status == status

@@ -1,6 +1,7 @@
 """`dovetail profile app:wf`: measure each stage on this machine, or say which profiles still hold.
 
-Exit code 0: every stage asked for has its points. 1: some could not be measured, or (with --status) some are stale or missing.
+Exit code 0: every stage asked for has its points. 1: some could not be
+measured, or (with --status) some are stale or missing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import re
+import json
 import signal
 import sys
 from collections import Counter
@@ -50,7 +50,6 @@ AT_A_TIME = 8
 CALIBRATION_PART = 0.12
 #: Lines that must be read without any error: 617 of 618 are with the releases in constraints.txt, see docs/models.md.
 LEAST_EXACT = 0.97
-_READY = re.compile(rb"ready at http://[^:]+:(\d+)/")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -194,8 +193,8 @@ async def _server(options: Options, say: Callable[[str], None]) -> AsyncIterator
     port = 0
     while not port and (line := await process.stderr.readline()):
         said.append(line.decode(errors="replace").rstrip())
-        if found := _READY.search(line):
-            port = int(found[1])
+        if line.startswith(b"{"):  # the one line that is meant for programs
+            port = json.loads(line)["port"]
     if not port:
         await process.wait()
         raise DovetailError("the server did not start; it said: " + (" / ".join(said[-3:]) or "nothing"))
