@@ -13,7 +13,7 @@ from . import reading, weights
 from .document import ALPHABET, read
 from .pages import text_line
 
-read_carefully = onnx(weights.small_reader(), name="read_carefully", batch=(1, 4, 8), pad=0.0)
+read_carefully = onnx(weights.small_reader(), name="read_carefully", batch=(1, 4, 8), pad=0.0, like="resnet101")
 LARGE_ALPHABET = reading.load_alphabet(weights.small_alphabet())
 # The two readers know different characters, so the number of classes tells which of them has read the line.
 READERS = {len(ALPHABET): ("tiny", ALPHABET), len(LARGE_ALPHABET): ("small", LARGE_ALPHABET)}

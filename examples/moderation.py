@@ -19,8 +19,8 @@ from . import reading, weights
 from .document import detect, read, spell
 from .pages import poster
 
-file_kind = onnx(weights.file_kind(), name="file_kind", batch=(1, 4, 8))
-nudity = onnx(weights.nudity(), name="nudity", batch=(1, 2, 4, 8))
+file_kind = onnx(weights.file_kind(), name="file_kind", batch=(1, 4, 8), like="squeezenet1_0")
+nudity = onnx(weights.nudity(), name="nudity", batch=(1, 2, 4, 8), like="resnet50")
 MAGIKA = json.loads(weights.file_kind_config().read_text())
 
 PICTURE_KINDS = {"png", "jpeg", "gif", "webp", "bmp", "tiff"}

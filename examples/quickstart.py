@@ -15,7 +15,7 @@ weights = packaged(
     sha256="2f62c9bfb830a0b417241269fde7ef2d0ad5446c0ed2b8af33b1f6543545e8e2",
     wheel_sha256="3d69e77c18ac05a3e9a157e9a26ecff49e8ef485913eaa57b0921b0419684be6",
 )
-classify = onnx(weights, name="classify", batch=(1, 2, 4, 8))
+classify = onnx(weights, name="classify", batch=(1, 2, 4, 8), like="mobilenet_v3_large")
 
 ANSWER = {"label": tensor("bytes", 1), "odds": tensor("float32", 4)}
 

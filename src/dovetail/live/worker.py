@@ -97,7 +97,8 @@ class Worker:
         while True:
             timeout_s = max(0, wakes[0][0] - self._now_ns()) / 1e9 if wakes else None
             # Not poll, whose timeout is whole milliseconds: half of an emulated batch.
-            readable, writable, _ = select.select([doorbell, alarm], [doorbell] if self._answers else [], [], timeout_s)
+            blocked = [doorbell] if self._answers else []
+            readable, writable, _ = select.select([doorbell, alarm], blocked, [], timeout_s)
             if alarm in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(alarm, 4096)

@@ -284,17 +284,18 @@ def storm(job: Storm) -> tuple[int, dict[str, int]]:
     arrivals = requests(streams, job.seed, limit=STORM_REQUESTS)
     simulation = Simulation(controller, Ledger([(graph.name, graph.slo_ns)]), arrivals, observers)
     spec = WorkerSpec("device", "device", ("model",))
-    # Three places; whoever sits there is lost after a while, and another one comes a little later. The last stay.
+    # Three places: whoever sits there is lost after a while, and another one comes a little later; the last one stays.
     ident = 0
     for _ in range(3):
-        at_ns = 0
-        while at_ns < STORM_NS:
+        at_ns, stays = 0, False
+        while not stays:
             ident += 1
             device_rng = random.Random(f"{job.seed} {ident}")
             device = SimDevice(ident, spec, controller.stages, table, simulation.schedule, rng=device_rng)
             simulation.join(device, at_ns)
-            at_ns += round(rng.expovariate(1.0) * SECOND)
-            if at_ns < STORM_NS:
+            stays = at_ns >= STORM_NS
+            if not stays:
+                at_ns += round(rng.expovariate(1.0) * SECOND)
                 simulation.lose(ident, at_ns)
                 at_ns += round(rng.expovariate(5.0) * SECOND)
     # About when it arrives, one client in fifty gives up; too early or too late, and nothing comes of it.

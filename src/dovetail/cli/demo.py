@@ -1,0 +1,154 @@
+"""`dovetail demo`: serve the document workflow on this machine, send it pages at a rising rate, and show a table.
+
+Exit code 0: every request ended in exactly one outcome, and the texts were right. That the last step is late is the
+point of it. 1: otherwise. 2: it could not start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from ..control.ledger import Summary
+from ..lab.demo import CLASSES, TARGET, DemoResult, Moment, Options, Watch, run_demo
+from ..lab.table import render
+from ..units import MS, format_ns
+from .reading import new_table
+
+__all__ = ["configure", "run"]
+
+LEAST_SECONDS = 4.0
+#: Lines of a page that are shown.
+SHOWN_LINES = 4
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    default = Options()
+    parser.add_argument("--seconds", type=_seconds, default=default.seconds, metavar="S", help="time of sending (50)")
+    parser.add_argument("--device", default=default.device, help="as of dovetail serve (default: cpu)")
+    parser.add_argument("--log", type=Path, default=default.log, metavar="FILE", help="default: out/demo.log")
+    parser.add_argument("--seed", type=int, default=default.seed, help="which pages, and when they arrive (1)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not LEAST_SECONDS <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds from {LEAST_SECONDS:g} to 3600")
+    return seconds
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run and show; the exit code."""
+    options = Options(seconds=args.seconds, device=args.device, log=args.log, seed=args.seed)
+    with _progress() as (watch, console):
+        result = asyncio.run(
+            run_demo(options, watch, lambda line: console.print(line, markup=False, highlight=False))
+        )
+    if args.json:
+        print(
+            msgspec.json.format(msgspec.json.encode({**msgspec.to_builtins(result), "holds": result.holds}).decode())
+        )
+    else:
+        show(result)
+    return 0 if result.holds else 1
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Watch, Console]]:
+    """A bar on a terminal; elsewhere one line for each new phase. All of it on stderr."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(24),
+        TextColumn("{task.fields[books]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=1.0, books="")
+        last = ""
+
+        def watch(now: Moment) -> None:
+            nonlocal last
+            books = ", ".join(f"{count} {outcome}" for outcome, count in now.outcomes.items())
+            bar.update(task, description=now.phase, completed=now.done, books=books)
+            if not console.is_terminal and now.phase != last:
+                print(f"dovetail demo: {now.phase}" + (f" (so far: {books})" if books else ""), file=sys.stderr)
+            last = now.phase
+
+        yield watch, console
+
+
+def show(result: DemoResult) -> None:
+    """The result for people."""
+    out = Console(highlight=False)
+    objective = format_ns(result.classes[0].objective_ms * MS)
+    out.print(f"{TARGET} on {result.device}: about {result.capacity_per_s:.1f} pages/s; objective {objective}\n")
+    _show_texts(out, result)
+    out.print(_steps(result), "")
+    out.print(render(result.classes), "")
+    _show_accounts(out, result)
+    slowest, latency_ms, _ = result.slowest
+    out.print(f"\nTry next (the log of this run is {result.log}):")
+    out.print(f"  dovetail explain {slowest} --log {result.log}    why the slowest took {format_ns(latency_ms * MS)}")
+    out.print(f"  dovetail replay {result.log}    decide it all again and compare")
+    out.print(f"  dovetail serve {TARGET}    and send it pages of your own")
+
+
+def _show_texts(out: Console, result: DemoResult) -> None:
+    if result.device.startswith("emulated:"):
+        out.print("emulated devices compute nothing: the texts are not compared\n")
+        return
+    for reading in result.readings:
+        table = new_table(f"drawn (page turned by {reading.turned_deg}°)", "read by the models", "")
+        rest = [""] * (len(reading.drawn) - len(reading.read))
+        pairs = list(zip(reading.drawn, [*reading.read, *rest], strict=False))
+        for drawn, read in pairs[:SHOWN_LINES]:
+            table.add_row(Text(drawn), Text(read), "" if drawn == read else "differs")
+        out.print(table)
+    share = 100 * result.lines_exact / max(1, result.lines)
+    out.print(f"{result.lines_exact:,} of {result.lines:,} lines were read exactly ({share:.1f} %)\n")
+
+
+def _steps(result: DemoResult) -> object:
+    table = new_table(
+        "load", ">pages/s", "class", ">sent", ">ok", ">late", ">other", ">p50 ms", ">p95 ms", ">in time"
+    )
+    for step in result.steps:
+        load, rate = f"{step.load_pct} %", f"{step.rate_per_s:.1f}"
+        for row in step.classes:
+            table.add_row(load, rate, f"{row.priority} {CLASSES[row.priority][0]}", *_figures(row))
+            load = rate = ""
+    return table
+
+
+def _figures(row: Summary) -> list[str]:
+    ok, late = row.outcomes["ok"], row.outcomes["late"]
+    counts = (row.requests, ok, late, row.requests - ok - late)
+    return [*map(str, counts), f"{row.p50_ms:.0f}", f"{row.p95_ms:.0f}", f"{100 * row.hit_rate:.0f} %"]
+
+
+def _show_accounts(out: Console, result: DemoResult) -> None:
+    parts = []
+    for row in result.classes:
+        client_ms = result.client_p95_ms[row.priority]
+        parts.append(f"class {row.priority} {client_ms:.0f} ms (server {row.p95_ms:.0f})")
+    out.print(f"p95 at the client, from the moment a request was due: {', '.join(parts)}")
+    if not result.unaccounted:
+        out.print(f"all {result.requests} requests ended in exactly one outcome, and client and log agree on each")
+    else:
+        some = ", ".join(result.unaccounted[:3])
+        out.print(f"[bold red]{len(result.unaccounted)} of {result.requests} are not accounted for[/]: {some}")

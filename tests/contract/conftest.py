@@ -1,0 +1,34 @@
+"""Every test of this folder runs in each world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.contract.worlds import World, make_stages, make_world
+
+from dovetail.workflow.graph import StageSpec
+
+REAL = [pytest.param(name, marks=pytest.mark.cpu) for name in ("cpu", "emulated")]
+
+
+@pytest.fixture(scope="session")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StageSpec]:
+    return make_stages(tmp_path_factory.mktemp("models"))
+
+
+# One worker serves all tests of a module: laws must hold whatever it did before, and starting one takes a second.
+@pytest.fixture(scope="module", params=["simulated", *REAL])
+def shared_world(request: pytest.FixtureRequest, stages: dict[str, StageSpec]) -> Iterator[World]:
+    world = make_world(request.param, stages)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def world(shared_world: World) -> World:
+    """A worker that holds both models and has nothing to do."""
+    for stage in ("quick", "slow"):
+        shared_world.load(stage)
+        shared_world.next_event()
+    return shared_world
