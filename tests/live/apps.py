@@ -6,7 +6,9 @@ file, never for a time: `open_gate` makes it.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -17,7 +19,10 @@ import numpy as np
 from dovetail import App, onnx, stage, tensor, workflow
 
 #: Models and gates; the same in every process of a test run.
-SCRATCH = Path(os.environ.setdefault("DOVETAIL_TEST_SCRATCH", tempfile.mkdtemp(prefix="dovetail-tests-")))
+if "DOVETAIL_TEST_SCRATCH" not in os.environ:
+    os.environ["DOVETAIL_TEST_SCRATCH"] = tempfile.mkdtemp(prefix="dovetail-tests-")
+    atexit.register(shutil.rmtree, os.environ["DOVETAIL_TEST_SCRATCH"], ignore_errors=True)
+SCRATCH = Path(os.environ["DOVETAIL_TEST_SCRATCH"])
 
 POISON, SEVEN, QUITS, HANGS = 666.0, 7.0, 8.0, 5.0
 ITEM = tensor("float32", 3)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
 from tests.live import apps
 
-from dovetail.control import Action, Event
+from dovetail.control import Action, Event, RunBatch
 from dovetail.control.log import LogWriter
 from dovetail.control.validate import validate
 from dovetail.live.devices import parse_device
@@ -21,6 +23,8 @@ from dovetail.workflow import load_target
 T = TypeVar("T")
 #: A system that hangs should fail a test, not hang it.
 PATIENCE_SECONDS = 60.0
+#: Each gate is used once.
+_gates = count(1)
 
 
 def item(first: float) -> np.ndarray:
@@ -81,7 +85,8 @@ class Live:
         """A request that is under way when this returns."""
 
         async def submit() -> asyncio.Future[Result]:
-            return self.system.submit(workflow, [item(i) if isinstance(i, int | float) else i for i in inputs], **options)[1]
+            values = [item(i) if isinstance(i, int | float) else i for i in inputs]
+            return self.system.submit(workflow, values, **options)[1]
 
         return self.run(submit())
 
@@ -113,6 +118,21 @@ class Live:
         except TimeoutError:
             raise AssertionError(f"{what} never came; the system said: {self.said}") from None
 
+    @contextmanager
+    def busy_host(self) -> Iterator[int]:
+        """Keep the host worker busy for as long as the block lasts; the number of the request that does."""
+        number = next(_gates)
+        future = self.submit("gated", number)
+        ident = max(self.controller.requests)
+        self.until(lambda: any(i == ident for a in self.runs() for i, _, _ in a.items), "its turn")
+        yield ident
+        apps.open_gate(number)
+        self.wait(future)
+
+    def runs(self) -> list[RunBatch]:
+        """Every batch that was started, in order."""
+        return [a for _, actions in self.steps for a in actions if isinstance(a, RunBatch)]
+
     def worker(self, name: str) -> WorkerProcess:
         """The worker process of that name, once it has joined."""
         found: list[WorkerProcess] = []
@@ -130,7 +150,7 @@ class Live:
 
     def batch_sizes(self, stage: str) -> list[int]:
         """Sizes of the batches of a stage, in the order in which they were started."""
-        return [len(a.items) for _, actions in self.steps for a in actions if getattr(a, "stage", "") == stage and hasattr(a, "items")]
+        return [len(a.items) for a in self.runs() if a.stage == stage]
 
     def check_clean(self) -> None:
         """Nothing is left of any request: no block, no reader, no timer, no arena of a lost worker."""

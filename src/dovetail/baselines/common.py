@@ -28,7 +28,16 @@ from ..state.worker import FULL_SHARE
 from ..workflow.graph import Graph, Node, StageSpec
 from .first_come import LoadEverything
 
-__all__ = ["BestFitPlacer", "Market", "Rival", "StaticPlanner", "longest_path", "queue_key", "rival_policy", "slo_shares"]
+__all__ = [
+    "BestFitPlacer",
+    "Market",
+    "Rival",
+    "StaticPlanner",
+    "longest_path",
+    "queue_key",
+    "rival_policy",
+    "slo_shares",
+]
 
 
 class Market(msgspec.Struct, frozen=True):
@@ -51,7 +60,8 @@ class Market(msgspec.Struct, frozen=True):
         ns = self.table.latency_ns(stage.name, self.worker.kind, config.batch, config.cpus, config.share_pct)
         if ns is None:
             raise ProfileError(
-                f"stage {stage.name!r} has no profile on {self.worker.kind!r}; the rivals plan from profiles, so profile it"
+                f"stage {stage.name!r} has no profile on {self.worker.kind!r}, and the rivals plan from profiles: "
+                f"profile it first"
             )
         return ns
 

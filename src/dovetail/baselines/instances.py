@@ -2,18 +2,16 @@
 
 Rules of this file
 - An instance is a reservation: one configuration on one worker for one function. It runs one batch at a time.
-- Whether an instance is busy is not remembered but read from the workers, so a batch that failed or a worker that was
-  lost cannot leave an instance busy for ever. Instances of a function with the same worker and configuration are
-  interchangeable.
+- Whether an instance is busy is not remembered but read from the workers, so neither a failed batch nor a lost worker
+  can leave it busy for ever. A function's instances of one configuration on one worker are interchangeable.
 - Starting an instance takes no time: models are resident everywhere in the worlds these rivals run in. That favours
-  them; in their own papers an instance has a cold start.
-- A function that has no instance (none could be placed yet) is served anywhere in its smallest configurations, so
-  nothing waits for ever.
+  them; their own papers spend pages on cold starts.
+- A function without an instance (none could be placed) is served anywhere in its spare configurations, so nothing
+  waits for ever.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -25,10 +23,11 @@ from .common import BestFitPlacer, Market, Rival
 
 __all__ = ["Fleet", "FleetPlacer", "Instance", "InstancePlanner"]
 
-_Group = tuple[str, int, Config]
+#: (worker, configuration)
+_Slot = tuple[int, Config]
 
 
-class Instance(msgspec.Struct, eq=False):
+class Instance(msgspec.Struct, frozen=True):
     """One configuration reserved on one worker for one function."""
 
     worker: int
@@ -43,58 +42,174 @@ class Instance(msgspec.Struct, eq=False):
 
 
 class Fleet:
-    """All instances, by queue."""
+    """All instances, by queue, worker and configuration."""
 
     def __init__(self) -> None:
-        self._by_queue: dict[str, list[Instance]] = {}
-        #: (queue, worker, configuration) -> when instances that used up their quota may run again.
-        self._resting: dict[_Group, list[int]] = {}
-        self.cluster: Cluster | None = None
+        self.cluster: Cluster
+        self._slots: dict[str, dict[_Slot, list[Instance]]] = {}
+        #: When instances that have used up their quota may run again.
+        self._resting: dict[tuple[str, _Slot], list[int]] = {}
 
     def of(self, key: str) -> list[Instance]:
-        """Instances of a function on workers that are still there."""
-        assert self.cluster is not None, "bind comes first"
-        workers = self.cluster.workers
-        alive = [i for i in self._by_queue.get(key, ()) if i.worker in workers]
-        self._by_queue[key] = alive
-        return alive
+        """Instances of a function."""
+        return [i for members in self._living(key).values() for i in members]
 
     def add(self, key: str, instance: Instance) -> None:
         """Reserve."""
-        self._by_queue.setdefault(key, []).append(instance)
+        slots = self._slots.setdefault(key, {})
+        slots.setdefault((instance.worker, instance.config), []).append(instance)
 
     def remove(self, key: str, instance: Instance) -> None:
-        """Give back; a batch that it runs runs on."""
-        self._by_queue[key] = [i for i in self._by_queue[key] if i is not instance]
+        """Give back; a batch that runs on it runs on."""
+        slot = (instance.worker, instance.config)
+        members = self._slots[key][slot]
+        members.remove(instance)
+        if not members:
+            del self._slots[key][slot]
 
     def reserved(self) -> dict[int, tuple[float, int]]:
-        """Worker -> (share times quota in per cent, cores) that its instances hold."""
+        """Worker -> per cent of the device (share times quota) and cores that instances hold."""
         held: dict[int, tuple[float, int]] = {}
-        for key in list(self._by_queue):
+        for key in self._slots:
             for i in self.of(key):
-                area, cpus = held.get(i.worker, (0.0, 0))
-                held[i.worker] = (area + i.config.share_pct * i.quota, cpus + i.config.cpus)
+                area_pct, cpus = held.get(i.worker, (0.0, 0))
+                held[i.worker] = (area_pct + i.config.share_pct * i.quota, cpus + i.config.cpus)
         return held
 
     def free(self, queue: Queue, now_ns: int) -> list[Instance]:
-        """Instances that could start a batch now: idle, within their quota, and with room on their worker."""
-        assert self.cluster is not None, "bind comes first"
-        workers = self.cluster.workers
-        taken: Counter[_Group] = Counter()
-        counted: set[int] = set()
+        """One instance of each slot that could start a batch now: idle, within quota, with room on its worker."""
         found = []
-        for instance in self.of(queue.key):
-            worker, config = workers[instance.worker], instance.config
-            if worker.id not in counted:
-                counted.add(worker.id)
-                for batch in worker.running.values():
-                    if batch.queue is queue:
-                        taken[queue.key, worker.id, batch.config] += 1
-            group = (queue.key, worker.id, config)
-            if group in self._resting:
-                taken[group] += self._still_resting(group, now_ns) if group not in counted_rest(found, group) else 0
-            if taken[group]:
-                taken[group] -= 1
-            elif worker.free_pct >= config.share_pct and worker.free_cpus >= config.cpus:
-                found.append(instance)
+        for slot, members in self._living(queue.key).items():
+            worker, config = self.cluster.workers[slot[0]], slot[1]
+            if worker.free_pct < config.share_pct or worker.free_cpus < config.cpus:
+                continue
+            taken = sum(b.queue is queue and b.config == config for b in worker.running.values())
+            if len(members) > taken + len(self._rests(queue.key, slot, now_ns)):
+                found.append(members[0])
         return found
+
+    def next_ready_ns(self, queue: Queue, now_ns: int) -> int | None:
+        """When the first resting instance of the function may run again."""
+        rests = [t for slot in self._living(queue.key) for t in self._rests(queue.key, slot, now_ns)]
+        return min(rests, default=None)
+
+    def rest(self, batch: Batch) -> None:
+        """A batch has ended: if its slot has a quota, one of its instances pauses until the batch is paid for.
+
+        The quota is kept per batch and by the expected duration d: the next may start d / quota after this one did.
+        """
+        slot = (batch.worker.id, batch.config)
+        members = self._slots.get(batch.queue.key, {}).get(slot)
+        if members:
+            quota = sum(i.quota for i in members) / len(members)
+            if quota < 1.0:
+                until_ns = batch.sent_ns + round(batch.expected_ns / quota)
+                self._resting.setdefault((batch.queue.key, slot), []).append(until_ns)
+
+    def _living(self, key: str) -> dict[_Slot, list[Instance]]:
+        """Slots on workers that are still there."""
+        slots = self._slots.get(key, {})
+        workers = self.cluster.workers
+        if any(slot[0] not in workers for slot in slots):
+            slots = self._slots[key] = {s: members for s, members in slots.items() if s[0] in workers}
+        return slots
+
+    def _rests(self, key: str, slot: _Slot, now_ns: int) -> list[int]:
+        rests = self._resting.get((key, slot))
+        if not rests:
+            return []
+        rests[:] = [t for t in rests if t > now_ns]
+        return rests
+
+
+class FleetPlacer:
+    """A batch goes to a free instance of its configuration; if the function has none at all, where it fits best."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._anywhere = BestFitPlacer()
+
+    def choose(self, queue: Queue, config: Config, holders: Mapping[int, Worker], now_ns: int) -> Worker | None:
+        """The worker of a free instance, or None."""
+        if not self._fleet.of(queue.key):
+            return self._anywhere.choose(queue, config, holders, now_ns)
+        for instance in self._fleet.free(queue, now_ns):
+            if instance.config == config and instance.worker in holders:
+                return holders[instance.worker]
+        return None
+
+
+class InstancePlanner(Rival):
+    """Measures each function's arrival rate and lets the rival rescale its instances once per `tick_ns`.
+
+    Ticks are taken when an item arrives, so a system without arrivals does not tick; it has nothing to scale for.
+    """
+
+    def __init__(self, market: Market, *, tick_ns: int, rate_weight: float) -> None:
+        super().__init__(market)
+        self.fleet = Fleet()
+        self.placer = FleetPlacer(self.fleet)
+        #: Queue -> requests per second, an exponentially weighted mean over ticks.
+        self.rps: dict[str, float] = {}
+        self._tick_ns = tick_ns
+        self._rate_weight = rate_weight
+        self._arrived: dict[str, int] = {}
+        self._ticked_ns = -1
+
+    def bind(self, cluster: Cluster) -> None:
+        """The fleet looks at the workers."""
+        self.fleet.cluster = cluster
+        super().bind(cluster)
+
+    def note(self, item: Item, now_ns: int) -> None:
+        """Count an arrival, and rescale all functions if it is time."""
+        if self._ticked_ns < 0:
+            self._ticked_ns = now_ns
+        key = item.request.graph.nodes[item.node].queue.key
+        self._arrived[key] = self._arrived.get(key, 0) + 1
+        if now_ns - self._ticked_ns >= self._tick_ns:
+            self._tick(now_ns)
+
+    def _tick(self, now_ns: int) -> None:
+        seconds = (now_ns - self._ticked_ns) / SECOND
+        self._ticked_ns = now_ns
+        for key, queue in self.cluster.queues.items():
+            seen = self._arrived.pop(key, 0) / seconds
+            if key in self.rps:
+                seen = self.rps[key] + self._rate_weight * (seen - self.rps[key])
+            elif not seen:
+                continue  # never used: no instance
+            self.rps[key] = seen
+            self.rescale(queue, seen)
+
+    def rescale(self, queue: Queue, rps: float) -> None:
+        """Add or remove instances of a function for a measured rate."""
+        raise NotImplementedError
+
+    def spare(self, queue: Queue) -> Sequence[Config]:
+        """What a function runs in anywhere while it has no instance."""
+        raise NotImplementedError
+
+    def finished(self, batch: Batch) -> None:
+        """Quotas are charged."""
+        self.fleet.rest(batch)
+
+    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+        """The largest batch that can be filled on a free instance; or a part of one whose time is up; or a hold."""
+        if not self.fleet.of(queue.key):
+            return self.spare(queue)
+        free = self.fleet.free(queue, now_ns)
+        if not free:
+            ready_ns = self.fleet.next_ready_ns(queue, now_ns)
+            # Without a hold, the end of a batch asks again: some instance is busy or its worker is full.
+            return () if ready_ns is None else Hold(ready_ns, "its instances have used up their quota")
+        full = [i.config for i in free if i.config.batch <= queue.size]
+        if full:
+            return sorted(full, key=lambda c: -c.batch)
+        head = queue.head()
+        assert head is not None, "the controller asks for queues with work"
+        due_ns = min(head.queued_ns + i.timeout_ns for i in free)
+        if due_ns > now_ns:
+            return Hold(due_ns, "waits for a batch to fill")
+        due = [i.config for i in free if head.queued_ns + i.timeout_ns <= now_ns]
+        return sorted(due, key=lambda c: c.batch)

@@ -69,7 +69,9 @@ def average_normalised_lengths(times_ns: Sequence[Sequence[int]]) -> list[float]
     """
     configurations = len(times_ns[0]) if times_ns else 0
     if not configurations or any(len(row) != configurations for row in times_ns):
-        raise DeclarationError("lengths compare nodes in the same configurations: give each node a time for each of them")
+        raise DeclarationError(
+            "lengths compare nodes in the same configurations: give each node a time for each of them"
+        )
     lengths = [0.0] * len(times_ns)
     for column in zip(*times_ns, strict=True):
         total = sum(column)

@@ -9,7 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -94,6 +94,6 @@ def pareto(options: Iterable[Option]) -> list[Option]:
     return front
 
 
-def _preference(option: Option) -> Sequence[float]:
+def _preference(option: Option) -> tuple[float, ...]:
     config = option.config
     return (option.mean_ns, option.cost_usd, option.spread, config.share_pct, config.cpus, config.batch)

@@ -4,11 +4,11 @@ For each workflow the whole trade of time against cost is kept as frontiers, one
 so that a decision is a look-up of the budget that is left. Beyond ESG:
 - the budget is that of the whole rest of the workflow, not of a group of stages;
 - it is a percentile of the rest's time, and what later queues are known to take is set aside first;
-- stages that several workflows share are batched together;
+- stages that several workflows share are batched together, the request with the least slack first;
 - starting now is weighed against waiting for a larger batch;
 - a request that is late already is run as cheaply as can be, so that it costs the others least.
 
-Rules of this file: integers in the decision, ties broken by order, nothing read but the cluster and the profile.
+Rules of this file: integers decide, ties are broken by order, and nothing is read but the cluster and the profile.
 """
 
 from __future__ import annotations
@@ -18,29 +18,33 @@ from collections.abc import Sequence
 import msgspec
 
 from ..profile.table import ProfileTable
-from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, WorkerSpec
+from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..state.worker import FULL_SHARE
-from ..units import MS
-from ..workflow.graph import Graph, Node, StageSpec
-from .frontier import Frontiers, build
-from .learned import MILLION, Mean, Rate
-from .options import Option, Prices, item_cost_usd
+from ..units import MS, format_ns
+from ..workflow.graph import Graph, Node
+from .frontier import Choice
+from .learned import Mean, Rate
 from .protocol import Hold, Refusal
-from .space import Space, configs_for
+from .space import Space
+from .tables import WorkflowPlan
 
-__all__ = ["DovetailPlanner", "Settings"]
+__all__ = ["DovetailPlanner", "PlannerSettings"]
 
 #: Orders of classes must not overlap: later than any objective.
 _CLASS_STEP = 1 << 62
-#: A hold ends this much before the last moment at which the plan would still be in time: timers are not exact.
+#: A hold ends this much before the last moment at which its plan is in time: timers are not exact.
 _HOLD_MARGIN_NS = 1 * MS
+#: A larger batch is waited for only if it saves at least this part of what is left to pay.
+_WORTH_WAITING = 0.005
+#: Batches between two looks at the waits in queues; they change slowly.
+_WAITS_EVERY = 32
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """How the planner plans; the defaults are the product, the rest are ablations."""
+class PlannerSettings(msgspec.Struct, frozen=True):
+    """How the planner plans; the defaults are the product, everything else is an ablation."""
 
     space: Space = Space()
-    #: Part of requests whose time should be within the plan; 0.5 plans with means.
+    #: Part of requests whose time should be within the plan; 0.5 and below plan with means.
     percentile: float = 0.95
     #: Wait for a larger batch when that is cheaper and in time.
     wait: bool = True
@@ -49,31 +53,199 @@ class Settings(msgspec.Struct, frozen=True):
     #: Refuse at once what cannot be in time.
     admission: bool = True
     max_open: int = 10_000
-    #: Budgets are rounded to this part of the objective when frontiers are built.
-    resolution: int = 4096
-
-
-class _Plan:
-    """One workflow's frontiers, and what was learned about it."""
-
-    __slots__ = ("fixed", "frontiers", "options", "sizes", "successors", "waits_behind")
-
-    def __init__(self, graph: Graph) -> None:
-        self.frontiers: Frontiers | None = None
-        self.options: list[list[Option]] = []
-        #: Mapped node -> items per request, in millionths.
-        self.sizes = {i: Mean() for i, n in enumerate(graph.nodes) if n.mapped}
-        #: Node -> wait that is expected in the queues behind it.
-        self.waits_behind: list[int] = [0] * len(graph.nodes)
 
 
 class DovetailPlanner:
     """Answers how."""
 
-    def __init__(self, table: ProfileTable, settings: Settings | None = None) -> None:
+    def __init__(self, table: ProfileTable, settings: PlannerSettings | None = None) -> None:
         self._table = table
-        self._settings = settings or Settings()
-        self._cluster: Cluster | None = None
-        self._plans: dict[str, _Plan] = {}
+        self._settings = settings or PlannerSettings()
+        self._graphs: dict[str, Graph] = {}
+        self._plans: dict[str, WorkflowPlan] = {}
         self._rates: dict[str, Rate] = {}
+        #: Stage -> wait in its queue that was not chosen.
         self._waits: dict[str, Mean] = {}
+        #: Queue -> since when it is held on purpose; and how long its last batch was.
+        self._held_since_ns: dict[str, int] = {}
+        self._held_ns: dict[str, int] = {}
+        self._finished = 0
+        #: Without re-planning: request -> the plan made on arrival.
+        self._fixed: dict[int, list[Config]] = {}
+
+    def queue_key(self, graph: Graph, node: Node) -> str:
+        """One queue per stage: requests of all workflows batch together."""
+        self._graphs[graph.name] = graph
+        return node.stage
+
+    def bind(self, cluster: Cluster) -> None:
+        """Remember the cluster; frontiers are made when its prices are known."""
+        self._cluster = cluster
+
+    def plan_of(self, name: str) -> WorkflowPlan | None:
+        """The frontiers of a workflow, made or made again if its fan-out has changed; None while it cannot run."""
+        plan = self._plans.get(name)
+        if plan is None:
+            graph = self._graphs[name]
+            if not all(self._cluster.holders[s.name] for s in graph.stages):
+                return None
+            plan = WorkflowPlan(graph, self._table, self._settings.space, self._settings.percentile)
+            plan.build(self._cluster.holders)
+            self._plans[name] = plan
+        elif plan.stale:
+            plan.build(self._cluster.holders)
+        return plan
+
+    # -- admission ----------------------------------------------------------------------------------------------
+
+    def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
+        """Refuse what cannot be in time: the fastest plan behind the work that waits already ends too late.
+
+        The work that waits is counted at its cheapest and spread over all devices, so this is the least wait that there can be.
+        """
+        open_requests = len(self._cluster.requests)
+        if open_requests >= self._settings.max_open:
+            return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
+        plan = self.plan_of(graph.name) if self._settings.admission else None
+        if plan is None or not plan.profiled:
+            return None
+        slack_ns = objective_ns - now_ns - plan.fastest_ns
+        if slack_ns < 0:
+            return Refusal(
+                f"its fastest plan takes {format_ns(plan.fastest_ns)}, longer than its objective, on an idle cluster"
+            )
+        excess_ns = self._queued_ns() - slack_ns
+        if excess_ns > 0:
+            return Refusal(f"it would be {format_ns(excess_ns)} late behind the work that waits", excess_ns)
+        return None
+
+    def _queued_ns(self) -> int:
+        """How long all devices need at least for the work that waits."""
+        longest = 0
+        for workers, share_ns in self._queued_work().values():
+            longest = max(longest, share_ns // (FULL_SHARE * workers))
+        return longest
+
+    def _queued_work(self) -> dict[bool, tuple[int, int]]:
+        """Of devices and of host processes: how many there are, and share times nanoseconds that wait for them."""
+        work: dict[bool, tuple[int, int]] = {}
+        for queue in self._cluster.queues.values():
+            if not queue.size:
+                continue
+            on_host = queue.stage.on_host
+            workers, waiting = work.get(on_host, (0, 0))
+            least = next(
+                (p.least_work[queue.stage.name] for p in self._plans.values() if queue.stage.name in p.least_work), 0
+            )
+            workers = max(workers, len(self._cluster.holders[queue.stage.name]), 1)
+            work[on_host] = (workers, waiting + least * queue.size)
+        return work
+
+    # -- decisions ----------------------------------------------------------------------------------------------
+
+    def order(self, request: Request, node: int) -> int:
+        """Higher classes first; inside a class, what has to start soonest to be in time."""
+        plan = self.plan_of(request.graph.name)
+        rest_ns = 0 if plan is None else plan.fastest_rest_ns[node]
+        return request.priority * _CLASS_STEP + request.objective_ns - rest_ns
+
+    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+        """The cheapest configuration for the head's budget, smaller batches of it in case it does not fit, or a hold."""
+        head = queue.head()
+        assert head is not None
+        request, node = head.request, head.node
+        plan = self.plan_of(request.graph.name)
+        if plan is None:
+            return ()
+        if not self._settings.replan:
+            return (self._as_planned(plan, request, node, now_ns),)
+        left_ns = request.objective_ns - now_ns
+        frontiers = plan.frontiers
+        size = queue.size
+        choice = frontiers.choose(node, left_ns - plan.waits_behind_ns[node], size)
+        if choice.slack_ns < 0:
+            choice = frontiers.choose(node, left_ns, size)
+            if choice.slack_ns < 0:
+                self._go(queue.key, now_ns)
+                return (frontiers.choose(node, _CLASS_STEP, size).option.config,)
+        if self._settings.wait and size < queue.stage.batch[-1]:
+            hold = self._worth_waiting(queue, plan, choice, now_ns)
+            if hold is not None:
+                self._held_since_ns.setdefault(queue.key, now_ns)
+                return hold
+        self._go(queue.key, now_ns)
+        configs = [choice.option.config]
+        smaller = choice.option.config.batch - 1
+        while smaller:
+            other = frontiers.choose(node, left_ns, smaller)
+            if other.slack_ns < 0 or other.option.config.batch > smaller:
+                break
+            configs.append(other.option.config)
+            smaller = other.option.config.batch - 1
+        return configs
+
+    def _worth_waiting(self, queue: Queue, plan: WorkflowPlan, now_choice: Choice, now_ns: int) -> Hold | None:
+        """A hold, if a larger batch is expected soon enough and saves enough."""
+        rate = self._rates.get(queue.key)
+        room_ns = now_choice.slack_ns - _HOLD_MARGIN_NS
+        if rate is None or room_ns <= 0:
+            return None
+        left_ns = now_choice.need_ns + now_choice.slack_ns
+        best = now_choice.cost_usd * (1 - _WORTH_WAITING)
+        wanted, wait_ns = 0, 0
+        for batch in queue.stage.batch:
+            if batch <= queue.size:
+                continue
+            fill_ns = rate.expected_ns(batch - queue.size)
+            if fill_ns is None or fill_ns > room_ns:
+                break
+            later = plan.frontiers.choose(now_choice.node, left_ns - fill_ns - _HOLD_MARGIN_NS, batch)
+            if later.slack_ns >= 0 and later.option.config.batch == batch and later.cost_usd < best:
+                best, wanted, wait_ns = later.cost_usd, batch, fill_ns
+        if not wanted:
+            return None
+        # Twice the expected wait: arrivals are irregular, and what was learned by then is looked at again.
+        until_ns = now_ns + max(_HOLD_MARGIN_NS, min(2 * wait_ns, room_ns))
+        return Hold(until_ns, f"a batch of {wanted} is expected in {format_ns(wait_ns)} and is cheaper")
+
+    def _go(self, key: str, now_ns: int) -> None:
+        since = self._held_since_ns.pop(key, None)
+        if since is not None:
+            self._held_ns[key] = now_ns - since
+
+    def _as_planned(self, plan: WorkflowPlan, request: Request, node: int, now_ns: int) -> Config:
+        fixed = self._fixed.get(request.id)
+        if fixed is None:
+            options = plan.frontiers.plan(request.objective_ns - request.arrived_ns) or plan.fastest
+            fixed = self._fixed[request.id] = [o.config for o in options]
+        return fixed[node]
+
+    # -- learning -----------------------------------------------------------------------------------------------
+
+    def note(self, item: Item, now_ns: int) -> None:
+        """Learn how often items come to a queue."""
+        key = item.request.graph.nodes[item.node].queue.key
+        rate = self._rates.get(key)
+        if rate is None:
+            rate = self._rates[key] = Rate()
+        rate.arrived(now_ns)
+
+    def finished(self, batch: Batch) -> None:
+        """Learn how long the head of a batch had waited against the planner's will."""
+        queue = batch.queue
+        waited_ns = batch.sent_ns - batch.items[0].queued_ns - self._held_ns.pop(queue.key, 0)
+        self._waits.setdefault(queue.stage.name, Mean()).add(max(0, waited_ns))
+        self._finished += 1
+        if self._finished % _WAITS_EVERY == 0:
+            waits = {stage: mean.value for stage, mean in self._waits.items()}
+            for plan in self._plans.values():
+                plan.set_waits(waits)
+
+    def closed(self, request: Request) -> None:
+        """Learn how large fan-outs are."""
+        self._fixed.pop(request.id, None)
+        if request.sizes:
+            plan = self._plans.get(request.graph.name)
+            if plan is not None:
+                for node, size in request.sizes.items():
+                    plan.saw_size(node, size)

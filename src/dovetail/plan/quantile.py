@@ -34,6 +34,9 @@ from ..errors import DeclarationError
 
 __all__ = ["LADDER", "Ruler", "rulers", "z_value"]
 
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
 #: Rungs of the ladder of θ, in steps of 2 downwards from the largest deviation that can be in time.
 LADDER = 4
 
@@ -41,13 +44,23 @@ LADDER = 4
 class Ruler(NamedTuple):
     """An additive measure of time: mean + per_sd × deviation + per_var × variance for each stage, offset once."""
 
+    z: float = 0.0
     per_sd: float = 0.0
     per_var: float = 0.0
     offset_ns: int = 0
 
-    def time_ns(self, mean_ns: npt.NDArray[np.float64], sd_ns: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    def time_ns(self, mean_ns: Floats, sd_ns: Floats) -> Ints:
         """Times of options by this ruler, rounded up."""
         return np.ceil(mean_ns + self.per_sd * sd_ns + self.per_var * sd_ns * sd_ns).astype(np.int64)
+
+    def percentile_ns(self, time_ns: Ints, mean_ns: Floats, var_ns2: Floats) -> Ints:
+        """What plans need of the time left: q from their means and variances, or the ruler's bound if that is less.
+
+        It is less for some plans with forks, whose mean and variance are bounds that no single path need have.
+        """
+        if self.z == 0:
+            return time_ns
+        return np.minimum(time_ns + self.offset_ns, np.ceil(mean_ns + self.z * np.sqrt(var_ns2)).astype(np.int64))
 
 
 def z_value(percentile: float, *, spread: float = 0.0, paths: int = 1) -> float:
@@ -74,4 +87,4 @@ def rulers(z: float, spread: float, objective_ns: int) -> list[Ruler]:
     # A plan in time has Σm + z√v <= objective, and √v <= spread × Σm: deviations add up to at most their sum.
     largest_sd_ns = objective_ns / (z + 1 / spread)
     thetas = [largest_sd_ns * 2 ** -(rung + 0.5) for rung in range(LADDER)]
-    return [Ruler(per_sd=z)] + [Ruler(0.0, z / (2 * theta), ceil(z * theta / 2)) for theta in thetas]
+    return [Ruler(z, per_sd=z)] + [Ruler(z, 0.0, z / (2 * theta), ceil(z * theta / 2)) for theta in thetas]

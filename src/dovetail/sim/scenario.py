@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from ..units import parse_bytes, parse_duration, parse_rate
 from .arrivals import Diurnal, Gamma, Poisson, Process, Steps
+from .branching import FanOut
 from .located import Located, text_hook
 from .recorded import Recorded
 
@@ -78,14 +79,6 @@ class StageEntry(_Table, frozen=True, kw_only=True):
     #: It runs only if that stage says so; see `condition` of the workflow.
     when: str = ""
     weights: Bytes = Bytes(0)
-
-
-class FanOut(_Table, frozen=True, kw_only=True):
-    """How many elements the lists have that a stage (or an input) gives."""
-
-    mean: Annotated[float, Meta(ge=0)]
-    kind: Literal["poisson", "fixed", "geometric"] = "poisson"
-    max: Annotated[int, Meta(ge=0)] | None = None
 
 
 class WorkflowEntry(_Table, frozen=True, kw_only=True):
