@@ -1,24 +1,23 @@
-"""FaST-GShare (ICPP '23): instances are rectangles (share of the device x part of the time), scaled by what they yield.
+"""FaST-GShare (ICPP '23): instances are rectangles, share of a device by part of the time, scaled by what they yield.
 
-Source of the rules: the authors' slides (ICPP '23, p. 12 and 13) and public code: YukioZzz/FaSTAutoscaler and
-KontonGu/FaST-GShare-Autoscaler (scaling), KontonGu/FaST-GShare (admission by area), Interstellarss/faas-share
-(choice of the device). Look-ups in their profile are stubs there, so the choice of configurations follows the
-description. docs/rivals.md says what was adapted and why.
+Source of the rules: the authors' slides (ICPP '23, p. 12, 13, 16) and public code: YukioZzz/FaSTAutoscaler of 2023 and
+KontonGu/FaST-GShare-Autoscaler of 2024 (scaling), Interstellarss/faas-share (which device). Look-ups of the profile are
+stubs there, so the choice of points follows the description. docs/rivals.md says what was adapted and why.
 
 - A profiled point p = (share S, quota Q) yields T requests per second; its efficiency is RPR = T / (S * Q).
-- The processing gap of a function is its rate minus the summed T of its instances. Nothing happens while it is within
-  20 % of what they yield.
+- The processing gap of a function is its rate less the summed T of its instances.
 - Scale up: floor(gap / T) instances of the most efficient point, and for what remains the point that yields least above
-  it. Scale down: instances go in ascending order of RPR as long as the gap stays closed.
-- An instance goes to the device that has room for its area and least area left.
+  it. Scale down, if the gap is more than 20 % of the capacity: instances go in ascending order of RPR.
+- An instance goes to the device that has room for its rectangle and least room left. Requests wait for an instance of
+  their function.
 
-Here devices are packed by area alone, as the current release does; the packing of maximal rectangles and the token
-windows inside a device belong to `scale` and `device`, and this file does not know them.
+Rectangles are packed in rows of equal share here. Maximal rectangles and the token windows that enforce quotas inside
+a device belong to `scale` and `device`; a quota is a reservation here, and as in the original not a limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -29,11 +28,13 @@ from ..workflow.graph import Graph, StageSpec
 from .common import Market, queue_key, slo_shares
 from .instances import Instance, InstancePlanner
 
-__all__ = ["FastGSharePlanner", "ProfilePoint", "points"]
+__all__ = ["FastGSharePlanner", "ProfilePoint", "height_pct", "points"]
 
 #: Quotas that are profiled. [slides p. 16]
 QUOTAS = (0.2, 0.4, 0.6, 0.8, 1.0)
-#: No action while the gap is within this part of the capacity. [FaST-GShare-Autoscaler]
+#: No action while the gap is within this part of the capacity: the autoscaler of 2024. That of 2023 has no such band.
+#: We scale up by the latter and down by the former: a band above the capacity leaves a function short of up to a fifth
+#: of its load for ever, and its queue grows without bound.
 DEAD_BAND = 0.2
 #: Added to the measured rate. [FaSTAutoscaler: rate + 1.0 - capacity]
 HEADROOM_RPS = 1.0
@@ -86,7 +87,7 @@ def points(stage: StageSpec, slo_ns: int, market: Market) -> list[ProfilePoint]:
 class FastGSharePlanner(InstancePlanner):
     """Keeps each function's capacity near its rate."""
 
-    def __init__(self, market: Market, *, dead_band_up: float = DEAD_BAND, dead_band_down: float = DEAD_BAND) -> None:
+    def __init__(self, market: Market, *, dead_band_up: float = 0.0, dead_band_down: float = DEAD_BAND) -> None:
         super().__init__(market, tick_ns=TICK_NS, rate_weight=RATE_WEIGHT)
         self.points: dict[str, list[ProfilePoint]] = {}
         self._dead_band_up = dead_band_up
@@ -105,36 +106,49 @@ class FastGSharePlanner(InstancePlanner):
     def rescale(self, queue: Queue, rps: float) -> None:
         """Close the gap if it is out of the dead band."""
         have = self.fleet.of(queue.key)
-        capacity = sum(i.max_rps for i in have)
-        gap = rps + HEADROOM_RPS - capacity
-        if gap > self._dead_band_up * capacity:
-            self._grow(queue, gap)
-        elif -gap > self._dead_band_down * capacity:
+        capacity_rps = sum(i.max_rps for i in have)
+        gap_rps = rps + HEADROOM_RPS - capacity_rps
+        if gap_rps > self._dead_band_up * capacity_rps:
+            while gap_rps > 0:
+                instance = self._next(queue, gap_rps)
+                if instance is None:
+                    return  # the cluster is full: the rest waits
+                self.fleet.add(queue.key, instance)
+                gap_rps -= instance.max_rps
+        elif -gap_rps > self._dead_band_down * capacity_rps:
             for instance in sorted(have, key=lambda i: i.max_rps / (i.config.share_pct * i.quota)):
-                if instance.max_rps <= -gap and len(self.fleet.of(queue.key)) > 1:
+                if instance.max_rps <= -gap_rps and len(self.fleet.of(queue.key)) > 1:
                     self.fleet.remove(queue.key, instance)
-                    gap += instance.max_rps
+                    gap_rps += instance.max_rps
 
-    def _grow(self, queue: Queue, gap_rps: float) -> None:
+    def _next(self, queue: Queue, gap_rps: float) -> Instance | None:
+        """The most efficient instance; once it would be too large, the smallest that is large enough."""
         ranked = self.points[queue.key]
-        while gap_rps > 0:
+        if ranked[0].rps > gap_rps:
             enough = [p for p in ranked if p.rps > gap_rps]
-            # The last instance need only be as large as what remains; before it, the most efficient are taken.
-            wanted = ranked if ranked[0].rps <= gap_rps else sorted(enough, key=lambda p: p.rps) + ranked
-            instance = next((i for i in (self._place(queue, p) for p in wanted) if i is not None), None)
-            if instance is None:
-                return  # the cluster is full: the rest waits
-            self.fleet.add(queue.key, instance)
-            gap_rps -= instance.max_rps
+            ranked = sorted(enough, key=lambda p: p.rps) + ranked
+        held = self.fleet.by_worker()
+        for point in ranked:
+            best: tuple[int, Instance] | None = None
+            for worker in self.cluster.holders[queue.stage.name]:
+                instance = Instance(worker, point.config, point.rps, quota=point.quota)
+                left = FULL_SHARE - height_pct([*held[worker], instance])
+                if left >= 0 and (best is None or left < best[0]):
+                    best = (left, instance)
+            if best is not None:
+                return best[1]
+        return None
 
-    def _place(self, queue: Queue, point: ProfilePoint) -> Instance | None:
-        """On the device with the least area left that still has room for it."""
-        held = self.fleet.reserved()
-        free = {
-            worker: FULL_SHARE - held.get(worker, (0.0, 0))[0] for worker in self.cluster.holders[queue.stage.name]
-        }
-        fits = [worker for worker, area_pct in free.items() if area_pct >= point.area_pct - 1e-9]
-        if not fits:
-            return None
-        worker = min(fits, key=lambda w: free[w])
-        return Instance(worker, point.config, point.rps, quota=point.quota)
+
+def height_pct(instances: Iterable[Instance]) -> int:
+    """What rectangles take of a device if each goes into the first row of its share that has time left."""
+    rows: list[tuple[int, float]] = []
+    for instance in instances:
+        share, quota = instance.config.share_pct, instance.quota
+        for at, (row_share, used) in enumerate(rows):
+            if row_share == share and used + quota <= 1 + 1e-9:
+                rows[at] = (share, used + quota)
+                break
+        else:
+            rows.append((share, quota))
+    return sum(share for share, _ in rows)

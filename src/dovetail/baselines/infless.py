@@ -41,8 +41,9 @@ LOAD_RATE = 0.8
 #: [handlers/deploy.go].
 TICK_NS = 1 * SECOND
 IDLE_TICKS = 30
-#: Weight of a second in the mean rate. The code reads the rate off its load generator; ours has to be measured.
-RATE_WEIGHT = 0.2
+#: Weight of the last second in the mean rate: the code takes the last second's as it is. Smoothing was tried and costs
+#: it hits, because a noisy rate leaves it with instances to spare.
+RATE_WEIGHT = 1.0
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -89,7 +90,7 @@ def _enumerated(stage: StageSpec, batch: int, market: Market) -> list[Config]:
     return chosen or known
 
 
-def cre(offer: Offer, best_efficiency: float, worker: WorkerSpec, free_pct: float, free_cpus: int) -> float:
+def cre(offer: Offer, best_efficiency: float, worker: WorkerSpec, free_pct: int, free_cpus: int) -> float:
     """Resource efficiency of an instance on a worker with so much left: large for fast ones that leave few scraps."""
     cores = worker.cores
     # The code adds a thousandth of each resource, so that a worker filled to the brim is not a division by nought.
@@ -147,12 +148,12 @@ class INFlessPlanner(InstancePlanner):
 
     def _best(self, queue: Queue, uncovered_rps: float) -> Instance | None:
         """The instance with the highest CRE, of the largest batch that can be placed and filled."""
-        held = self.fleet.reserved()
+        held = self.fleet.by_worker()
         for row in self.offers[queue.key].values():
             best: tuple[float, Instance] | None = None
             for worker in self.cluster.holders[queue.stage.name].values():
-                area_pct, cpus = held.get(worker.id, (0.0, 0))
-                free_pct, free_cpus = FULL_SHARE - area_pct, (worker.spec.cores or UNCOUNTED_CPUS) - cpus
+                free_pct = FULL_SHARE - sum(i.config.share_pct for i in held[worker.id])
+                free_cpus = (worker.spec.cores or UNCOUNTED_CPUS) - sum(i.config.cpus for i in held[worker.id])
                 for o in row:
                     if o.min_rps > uncovered_rps or o.config.share_pct > free_pct or o.config.cpus > free_cpus:
                         continue

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..plan import Hold
-from ..state import Batch, Cluster, Config, Item, Queue, Worker
+from ..state import Cluster, Config, Item, Queue, Worker
 from ..units import SECOND
 from .common import BestFitPlacer, Market, Rival
 
@@ -37,7 +37,7 @@ class Instance(msgspec.Struct, frozen=True):
     min_rps: float = 0.0
     #: How long the first item may wait for the batch to fill.
     timeout_ns: int = 0
-    #: Part of the time in which it may run.
+    #: Part of the time that is reserved for it.
     quota: float = 1.0
 
 
@@ -47,8 +47,6 @@ class Fleet:
     def __init__(self) -> None:
         self.cluster: Cluster
         self._slots: dict[str, dict[_Slot, list[Instance]]] = {}
-        #: When instances that have used up their quota may run again.
-        self._resting: dict[tuple[str, _Slot], list[int]] = {}
 
     def of(self, key: str) -> list[Instance]:
         """Instances of a function."""
@@ -67,44 +65,24 @@ class Fleet:
         if not members:
             del self._slots[key][slot]
 
-    def reserved(self) -> dict[int, tuple[float, int]]:
-        """Worker -> per cent of the device (share times quota) and cores that instances hold."""
-        held: dict[int, tuple[float, int]] = {}
+    def by_worker(self) -> dict[int, list[Instance]]:
+        """Instances of all functions on each worker that is there."""
+        held: dict[int, list[Instance]] = {worker: [] for worker in self.cluster.workers}
         for key in self._slots:
-            for i in self.of(key):
-                area_pct, cpus = held.get(i.worker, (0.0, 0))
-                held[i.worker] = (area_pct + i.config.share_pct * i.quota, cpus + i.config.cpus)
+            for slot, members in self._living(key).items():
+                held[slot[0]].extend(members)
         return held
 
-    def free(self, queue: Queue, now_ns: int) -> list[Instance]:
-        """One instance of each slot that could start a batch now: idle, within quota, with room on its worker."""
+    def free(self, queue: Queue) -> list[Instance]:
+        """One instance of each slot that could start a batch now: idle, and with room on its worker."""
         found = []
         for slot, members in self._living(queue.key).items():
             worker, config = self.cluster.workers[slot[0]], slot[1]
             if worker.free_pct < config.share_pct or worker.free_cpus < config.cpus:
                 continue
-            taken = sum(b.queue is queue and b.config == config for b in worker.running.values())
-            if len(members) > taken + len(self._rests(queue.key, slot, now_ns)):
+            if len(members) > sum(b.queue is queue and b.config == config for b in worker.running.values()):
                 found.append(members[0])
         return found
-
-    def next_ready_ns(self, queue: Queue, now_ns: int) -> int | None:
-        """When the first resting instance of the function may run again."""
-        rests = [t for slot in self._living(queue.key) for t in self._rests(queue.key, slot, now_ns)]
-        return min(rests, default=None)
-
-    def rest(self, batch: Batch) -> None:
-        """A batch has ended: if its slot has a quota, one of its instances pauses until the batch is paid for.
-
-        The quota is kept per batch and by the expected duration d: the next may start d / quota after this one did.
-        """
-        slot = (batch.worker.id, batch.config)
-        members = self._slots.get(batch.queue.key, {}).get(slot)
-        if members:
-            quota = sum(i.quota for i in members) / len(members)
-            if quota < 1.0:
-                until_ns = batch.sent_ns + round(batch.expected_ns / quota)
-                self._resting.setdefault((batch.queue.key, slot), []).append(until_ns)
 
     def _living(self, key: str) -> dict[_Slot, list[Instance]]:
         """Slots on workers that are still there."""
@@ -113,13 +91,6 @@ class Fleet:
         if any(slot[0] not in workers for slot in slots):
             slots = self._slots[key] = {s: members for s, members in slots.items() if s[0] in workers}
         return slots
-
-    def _rests(self, key: str, slot: _Slot, now_ns: int) -> list[int]:
-        rests = self._resting.get((key, slot))
-        if not rests:
-            return []
-        rests[:] = [t for t in rests if t > now_ns]
-        return rests
 
 
 class FleetPlacer:
@@ -133,7 +104,7 @@ class FleetPlacer:
         """The worker of a free instance, or None."""
         if not self._fleet.of(queue.key):
             return self._anywhere.choose(queue, config, holders, now_ns)
-        for instance in self._fleet.free(queue, now_ns):
+        for instance in self._fleet.free(queue):
             if instance.config == config and instance.worker in holders:
                 return holders[instance.worker]
         return None
@@ -190,19 +161,13 @@ class InstancePlanner(Rival):
         """What a function runs in anywhere while it has no instance."""
         raise NotImplementedError
 
-    def finished(self, batch: Batch) -> None:
-        """Quotas are charged."""
-        self.fleet.rest(batch)
-
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         """The largest batch that can be filled on a free instance; or a part of one whose time is up; or a hold."""
         if not self.fleet.of(queue.key):
             return self.spare(queue)
-        free = self.fleet.free(queue, now_ns)
+        free = self.fleet.free(queue)
         if not free:
-            ready_ns = self.fleet.next_ready_ns(queue, now_ns)
-            # Without a hold, the end of a batch asks again: some instance is busy or its worker is full.
-            return () if ready_ns is None else Hold(ready_ns, "its instances have used up their quota")
+            return ()  # all are busy, or their workers are full: the end of a batch asks again
         full = [i.config for i in free if i.config.batch <= queue.size]
         if full:
             return sorted(full, key=lambda c: -c.batch)

@@ -19,6 +19,7 @@ from ..control.story import Moment, Story, UnknownRequest, story
 from ..control.verdict import Leg
 from ..control.worst import Ending, worst
 from ..errors import DovetailError
+from ..lab.table import results_console
 from ..state import OUTCOMES
 from ..units import MS, format_ns
 from .reading import new_table, printable, reading, watched
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if name is not None and name not in OUTCOMES and args.worst is not None:
         raise DovetailError(f"--worst lists requests of an outcome ({', '.join(OUTCOMES)}), not of request {name!r}")
-    out = Console(highlight=False, markup=False, emoji=False)
+    out = results_console()
     if (name is None or name in OUTCOMES) and not args.id:
         found = _worst(args.log, args.worst or DEFAULT_WORST, name or "")
         _print_json(found) if args.json else _print_worst(out, found, name)
@@ -109,7 +110,7 @@ def _print_worst(out: Console, found: list[Ending], outcome: str | None) -> None
         table.add_row(
             str(e.request),
             printable(e.client_id),
-            e.workflow,
+            printable(e.workflow),
             str(e.priority),
             Text(e.outcome, _COLOURS.get(e.outcome, "red")),
             _ms(e.spent_ns),
@@ -124,12 +125,12 @@ def _print_story(out: Console, told: Story) -> None:
     title = Text.assemble(
         (f"request {told.request}", "bold"),
         f" of {told.workflow}, class {told.priority}",
-        f", client's id {printable(told.client_id)}" if told.client_id else "",
+        printable(f", client's id {told.client_id}" if told.client_id else ""),
     )
     cost = f", ${told.cost_usd:.3g}" if told.cost_usd else ""
     facts = f"arrived {told.arrived_ns / 1e9:.3f} s into the run{cost}"
-    outcome, sentence = printable(told.verdict).split(" ", 1)
-    out.print(Group(title, facts, Text.assemble((outcome, f"bold {colour}"), " ", sentence)))
+    outcome, sentence = told.verdict.split(" ", 1)
+    out.print(Group(title, facts, Text.assemble((outcome, f"bold {colour}"), " ", printable(sentence))))
     out.print(Padding(_timeline(told), (1, 0)))
     if told.path:
         out.print(_path(told.path))
@@ -148,7 +149,7 @@ def _timeline(told: Story) -> Group:
             continue
         # An offset is shown where time has moved: lines without one happened at once.
         offset = _ms(m.at_ns - told.arrived_ns) if m.at_ns != last_ns else ""
-        table.add_row(offset, f"#{m.step}", Text(printable(m.text), _KINDS[m.kind]))
+        table.add_row(offset, f"#{m.step}", printable(m.text, _KINDS[m.kind]))
         last_ns = m.at_ns
     return Group(table)
 
@@ -163,7 +164,7 @@ def _path(path: tuple[Leg, ...]) -> Group:
         name = f"{leg.name} (failed)" if leg.failed else leg.name
         figures = [_ms(getattr(leg, f"{part}_ns")) for part in parts]
         expected = _ms(leg.expected_ns) if leg.batch else "-"
-        table.add_row(name, str(leg.batch or "-"), *figures, expected, _Bar(leg, at_ns, whole_ns))
+        table.add_row(printable(name), str(leg.batch or "-"), *figures, expected, _Bar(leg, at_ns, whole_ns))
         at_ns += leg.waiting_ns + leg.transport_ns + leg.running_ns
     legend = Text.assemble(*((f"{_MARKS[part][0]} {part}  ", _MARKS[part][1]) for part in parts))
     return Group(table, legend.append(f"{format_ns(whole_ns)} in all"))

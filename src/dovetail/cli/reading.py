@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from ..control.log import LogReader, Step
 
@@ -45,6 +46,7 @@ def new_table(*heads: str) -> Table:
     return table
 
 
-def printable(text: str) -> str:
-    """Text from a client or an exception, fit for a terminal: on one line and without escape sequences."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
+def printable(text: str, style: str = "") -> Text:
+    """Text from a client or an exception, fit for a terminal: one line, no escape sequences, no markup."""
+    clean = (c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return Text("".join(clean), style)

@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.text import Text
 
-from ..control.ledger import Summary
 from ..control.log import LogReader
 from ..errors import DovetailError
 from ..lab.replay import Difference, ReplayResult, replay
+from ..lab.table import render, results_console
 from ..lab.trace import TraceRecorder
 from .reading import printable, reading
 
@@ -67,23 +66,12 @@ def _note(text: str) -> None:
 
 
 def _print(result: ReplayResult) -> None:
-    out = Console(highlight=False)
-    _print_outcomes(out, result.outcomes)
+    out = results_console()
+    out.print(render(result.outcomes), "")
     if result.first_difference is None:
         out.print(f"[bold green]same[/]: {result.steps} steps of a {result.world} run with {result.policy.name}")
     else:
         _print_difference(out, result, result.first_difference)
-
-
-def _print_outcomes(out: Console, outcomes: list[Summary]) -> None:
-    try:
-        from ..lab.table import render
-    except ImportError:
-        for s in outcomes:
-            counts = ", ".join(f"{count} {name}" for name, count in s.outcomes.items() if count)
-            out.print(f"{s.workflow} class {s.priority}: {s.requests} requests, {counts}; p99 {s.p99_ms:.1f} ms")
-    else:
-        out.print(render(outcomes))
 
 
 def _print_difference(out: Console, result: ReplayResult, found: Difference) -> None:
@@ -91,11 +79,11 @@ def _print_difference(out: Console, result: ReplayResult, found: Difference) -> 
     out.print(
         f"[bold red]different[/]: step {found.step} of {result.steps}; the {result.same_steps} before it are the same"
     )
-    out.print(Text(printable(f"  event  {found.event!r}")), soft_wrap=True)
+    out.print(printable(f"  event  {found.event!r}"), soft_wrap=True)
     for sign, line in _diff(found):
-        out.print(Text(printable(f"  {sign} {line}"), {"-": "red", "+": "green"}.get(sign, "")), soft_wrap=True)
+        out.print(printable(f"  {sign} {line}", {"-": "red", "+": "green"}.get(sign, "")), soft_wrap=True)
     if found.raised:
-        out.print(Text(printable(f"  + raised {found.raised}"), "green"), soft_wrap=True)
+        out.print(printable(f"  + raised {found.raised}", "green"), soft_wrap=True)
 
 
 def _diff(found: Difference) -> Iterator[tuple[str, str]]:

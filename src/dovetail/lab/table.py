@@ -5,60 +5,103 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from ..control.ledger import Summary
 from ..state import OUTCOMES
 
-__all__ = ["render"]
+__all__ = ["OutcomeTable", "render", "results_console"]
 
 GOOD, BAD, FAINT = "green", "bold red", "dim"
-#: Of the outcomes, what is bad news; a shed or cancelled request is a decision, a late one a miss.
+#: Outcomes that somebody should look into; to shed a request or to cancel it was a decision.
 _ALARMING = ("late", "expired", "failed")
+#: Columns that a narrow terminal can do without, the first to go first.
+_SPARE = ("p50", "good/s", "$/1000", "requests", "p99")
+#: A workflow's name is cut short to this many characters before columns are left out.
+_SHORT_NAME = 20
+#: Width of a table that goes into a file or a pipe.
+_FILE_WIDTH = 160
 
 
-def render(summaries: Sequence[Summary], *, target: float = 0.95) -> Table:
-    """A table for the terminal. A percentile above the objective and a hit rate below `target` are red."""
-    outcomes = [name for name in OUTCOMES if name == "ok" or any(s.outcomes.get(name) for s in summaries)]
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("workflow", overflow="fold")
-    for head in ("class", "requests", *outcomes, "p50", "p95", "p99", "objective", "hit rate", "good/s", "$/1000"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for s in summaries:
-        table.add_row(
-            s.workflow,
-            str(s.priority),
-            f"{s.requests:,}",
-            *(_count(name, s.outcomes.get(name, 0)) for name in outcomes),
-            *(_latency(s, ms) for ms in (s.p50_ms, s.p95_ms, s.p99_ms)),
-            _milliseconds(s.objective_ms),
-            Text(_percent(s.hit_rate), GOOD if s.hit_rate >= target else BAD),
-            f"{s.goodput_per_s:,.1f}",
-            f"{s.cost_usd_per_1000:.4f}",
-        )
+class OutcomeTable:
+    """A table for the terminal, as wide as the terminal allows. Times are in milliseconds.
+
+    A percentile above its objective and a hit rate below `target` are red. Outcomes that nobody met have no column.
+    """
+
+    def __init__(self, summaries: Sequence[Summary], target: float) -> None:
+        self._summaries = summaries
+        self._target = target
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = [self._row(summary) for summary in self._summaries]
+        boundless = options.update(max_width=10_000)
+        for spared in range(len(_SPARE) + 1):
+            for name_chars in (max((len(s.workflow) for s in self._summaries), default=0), _SHORT_NAME):
+                table = _table(rows, _SPARE[:spared], name_chars)
+                if Measurement.get(console, boundless, table).maximum <= options.max_width:
+                    yield table
+                    return
+        yield table
+
+    def _row(self, s: Summary) -> dict[str, Text]:
+        answered = s.outcomes.get("ok", 0) + s.outcomes.get("late", 0)
+        outcomes = [name for name in OUTCOMES if name == "ok" or any(t.outcomes.get(name) for t in self._summaries)]
+
+        def latency(ms: float) -> Text:
+            return Text(_figure(ms), BAD if ms > s.objective_ms else "") if answered else Text("-", FAINT)
+
+        return {
+            "workflow": Text(s.workflow),
+            "class": Text(str(s.priority)),
+            "requests": Text(f"{s.requests:,}"),
+            **{name: _count(name, s.outcomes.get(name, 0)) for name in outcomes},
+            "p50": latency(s.p50_ms),
+            "p95": latency(s.p95_ms),
+            "p99": latency(s.p99_ms),
+            "goal": Text(_figure(s.objective_ms)),
+            "hits": Text(_percent(s.hit_rate), GOOD if s.hit_rate >= self._target else BAD),
+            "good/s": Text(_figure(s.goodput_per_s)),
+            "$/1000": Text(_figure(s.cost_usd_per_1000)),
+        }
+
+
+def render(summaries: Sequence[Summary], *, target: float = 0.95) -> OutcomeTable:
+    """The table of these rows; `target` is the share of requests that should be answered within their objective."""
+    return OutcomeTable(summaries, target)
+
+
+def results_console() -> Console:
+    """Where results go: stdout, and a file or a pipe is as wide as need be."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_FILE_WIDTH)
+
+
+def _table(rows: Sequence[dict[str, Text]], left_out: Sequence[str], name_chars: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1), collapse_padding=True)
+    heads = [head for head in (rows[0] if rows else ("workflow",)) if head not in left_out]
+    for head in heads:
+        table.add_column(head, justify="left" if head == "workflow" else "right", no_wrap=True)
+    for row in rows:
+        name = row["workflow"].plain
+        short = name if len(name) <= name_chars else f"…{name[1 - name_chars :]}"
+        table.add_row(*(Text(short) if head == "workflow" else row[head] for head in heads))
     return table
 
 
 def _count(outcome: str, count: int) -> Text:
-    if not count:
-        return Text("0", FAINT)
-    return Text(f"{count:,}", "red" if outcome in _ALARMING else "")
+    return Text(f"{count:,}", FAINT if not count else "red" if outcome in _ALARMING else "")
 
 
-def _latency(summary: Summary, ms: float) -> Text:
-    answered = summary.outcomes.get("ok", 0) + summary.outcomes.get("late", 0)
-    if not answered:
-        return Text("-", FAINT)
-    return Text(_milliseconds(ms), BAD if ms > summary.objective_ms else "")
-
-
-def _milliseconds(ms: float) -> str:
-    """Three figures, with the unit: ``"2.62 ms"``, ``"41.5 ms"``, ``"1,230 ms"``."""
-    digits = 2 if ms < 10 else 1 if ms < 100 else 0
-    return f"{ms:,.{digits}f} ms"
+def _figure(value: float) -> str:
+    """Three figures or more: ``"0.012"``, ``"2.62"``, ``"41.5"``, ``"1,230"``."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:,.{digits}f}"
 
 
 def _percent(share: float) -> str:
     """Rounded down, so that 100 % means all of them and 95.0 % is no less."""
-    return f"{int(share * 1000) / 10:.1f} %"
+    return f"{int(share * 1000) / 10:.1f}%"

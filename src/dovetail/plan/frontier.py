@@ -1,25 +1,26 @@
 """The exact planner: what is best for a node is looked up by the time that is left, not searched for.
 
-    frontiers = build(decompose(successors), options, objective_ns)
+    frontiers = build(decompose(successors_of(graph)), options, objective_ns)
     choice = frontiers.choose(node, leftover_ns, batch_max=queue.size)
 
-For every node, everything that is still to come when it begins is one Pareto front of (time, cost), made once from the last
-part to the first: in series times and costs add up, side by side the slowest counts and all are paid for. A
-decision is then one bisection, for graphs of any length, which makes groups of three stages unnecessary.
+For every node, everything that is still to come when it begins is one Pareto front of (time, cost), made once, from
+the last part to the first: in series times and costs add up; side by side the slowest counts and all are paid for.
+A decision is then one bisection, for graphs of any length, which makes groups of three stages unnecessary.
 
 Rules of this file
-- Exact for mean times (z = 0, resolution_ns = 1) on series-parallel graphs: at the entry, on the main line and at forks no
-  plan is cheaper. With a coarser resolution no point's time is rounded, but points are dropped: what costs c
-  within a budget B is found at that cost or less within B + `loss_ns`.
+- Exact for mean times (z = 0) on series-parallel graphs: no plan is cheaper at the entries, on the main line and at
+  forks. If fronts had to be thinned, `loss_ns` says by how much: what is found within B + loss_ns costs no more than
+  the best within B. Nought, the usual, is exact.
 - Nodes further inside a branch take their siblings to be on plan (project.py); graphs that are not series-parallel
-  are planned with some waiting added (series_parallel.layered). Both can cost more than needed; neither is ever late.
-- With z > 0 the time of a plan is its percentile (quantile.py): sound, never dearer than percentiles added up, and
-  within 6.1 % of z√v of the best.
-- Nothing here learns. If profiles or predicted interference change, build again: a few tens of milliseconds.
+  are planned with some waiting added (series_parallel.layered). Both may cost more than needed, neither is late.
+- With z > 0 the time of a plan is a percentile (quantile.py): sound, never dearer than percentiles added up, and
+  best but for counting z√v at most 6.1 % too high.
+- Nothing here learns. When profiles or predicted interference change, build again: some ten milliseconds.
 """
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -27,17 +28,18 @@ import msgspec
 import numpy as np
 
 from ..errors import DeclarationError
-from .front import Floats, Ints
+from .front import Floats, Ints, Limits
 from .options import Option
 from .project import WHOLE, Table, node_tables
 from .quantile import Ruler, rulers
-from .series_parallel import Parallel, Series, layered
+from .series_parallel import Series, layered
 from .solve import Line, Stage, read_plan, solve
 
 __all__ = ["Choice", "Frontiers", "build"]
 
-#: Steps that an objective is divided into, for means and for percentiles (which need five fronts instead of one).
-MEAN_STEPS, PERCENTILE_STEPS = 4096, 1024
+#: Points above which a front is thinned, and steps of the objective it is thinned to. Percentiles make do with fewer
+#: because they need five fronts instead of one.
+MEAN_POINTS, PERCENTILE_POINTS = 4096, 1024
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -154,28 +156,30 @@ def build(
 ) -> Frontiers:
     """Tables for all nodes of a workflow; `options[node]` is what the node can be run in.
 
-    Nobody has more time than `objective_ns`, so slower plans are left out. `z` is `quantile.z_value(...)` for a percentile, 0 for
-    the mean. `resolution_ns=1` drops nothing but may take long for many stages; the default is a 4096th of the
-    objective (1024th if z > 0).
+    Nobody has more time than `objective_ns`, so slower plans are left out. `z` is 0 for means and
+    `quantile.z_value(...)` for a percentile. By default fronts are thinned only if they grow too long;
+    `resolution_ns=1` never thins them, a larger one always does, to steps of that length.
     """
     if sorted(shape.nodes()) != list(range(len(options))):
         raise DeclarationError("each node of the shape needs its list of options, and there must be no others")
     if not all(options) or objective_ns < 1:
         raise DeclarationError("every node needs at least one option, and the objective must be longer than nothing")
     spread = max(option.spread for row in options for option in row)
-    if resolution_ns is None:
-        resolution_ns = max(1, objective_ns // (PERCENTILE_STEPS if z and spread else MEAN_STEPS))
+    points = PERCENTILE_POINTS if z and spread else MEAN_POINTS
+    step_ns = objective_ns // points + 1
+    if resolution_ns is not None:
+        points, step_ns = (sys.maxsize if resolution_ns <= 1 else 0), max(1, resolution_ns)
     shape = layered(shape)
     stages = {node: Stage(row) for node, row in enumerate(options)}
     solved: list[tuple[Ruler, Line]] = []
     by_ruler: list[dict[int, list[tuple[int, Table]]]] = []
     for ruler in rulers(z, spread, objective_ns):
-        line = solve(shape, stages, ruler, resolution_ns, max(1, objective_ns - ruler.offset_ns))
+        line = solve(shape, stages, ruler, Limits(max(1, objective_ns - ruler.offset_ns), points, step_ns))
         solved.append((ruler, line))
         by_ruler.append({})
         node_tables(line, ruler, WHOLE, by_ruler[-1])
     tables = [_cheapest([found[node] for found in by_ruler]) for node in range(len(options))]
-    return Frontiers(options, tables, solved, _sieves(shape) * (resolution_ns - 1))
+    return Frontiers(options, tables, solved, max(line.suffix[0].loss_ns for _, line in solved))
 
 
 def _cheapest(by_ruler: Sequence[Sequence[tuple[int, Table]]]) -> Sequence[tuple[int, Table]]:
@@ -187,12 +191,3 @@ def _cheapest(by_ruler: Sequence[Sequence[tuple[int, Table]]]) -> Sequence[tuple
         columns = zip(*(table for _, table in same_batch), strict=True)
         merged.append((same_batch[0][0], Table(*(np.concatenate(column) for column in columns)).best()))
     return merged
-
-
-def _sieves(series: Series) -> int:
-    """How often the points of one path through the fronts were sieved, at most: each can drop one step of time."""
-    count = len(series.parts)
-    for part in series.parts:
-        if isinstance(part, Parallel):
-            count += 1 + max(_sieves(branch) for branch in part.branches)
-    return count

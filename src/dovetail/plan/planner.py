@@ -36,8 +36,8 @@ _CLASS_STEP = 1 << 62
 _HOLD_MARGIN_NS = 1 * MS
 #: A larger batch is waited for only if it saves at least this part of what is left to pay.
 _WORTH_WAITING = 0.005
-#: Batches between two looks at the waits in queues; they change slowly.
-_WAITS_EVERY = 32
+#: Batches between two looks at waits in queues and arrival rates; they change slowly.
+_LOOK_EVERY = 32
 
 
 class PlannerSettings(msgspec.Struct, frozen=True):
@@ -90,10 +90,10 @@ class DovetailPlanner:
             if not all(self._cluster.holders[s.name] for s in graph.stages):
                 return None
             plan = WorkflowPlan(graph, self._table, self._settings.space, self._settings.percentile)
-            plan.build(self._cluster.holders)
+            plan.build(self._cluster.holders, self._intervals_ns())
             self._plans[name] = plan
         elif plan.stale:
-            plan.build(self._cluster.holders)
+            plan.build(self._cluster.holders, self._intervals_ns())
         return plan
 
     # -- admission ----------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class DovetailPlanner:
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
         """Refuse what cannot be in time: the fastest plan behind the work that waits already ends too late.
 
-        The work that waits is counted at its cheapest and spread over all devices, so this is the least wait that there can be.
+        The work that waits is counted at its cheapest and spread over all devices: the least wait that there can be.
         """
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
@@ -150,7 +150,7 @@ class DovetailPlanner:
         return request.priority * _CLASS_STEP + request.objective_ns - rest_ns
 
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
-        """The cheapest configuration for the head's budget, smaller batches of it in case it does not fit, or a hold."""
+        """Configurations for the head's budget, the cheapest first, or a hold."""
         head = queue.head()
         assert head is not None
         request, node = head.request, head.node
@@ -158,31 +158,33 @@ class DovetailPlanner:
         if plan is None:
             return ()
         if not self._settings.replan:
-            return (self._as_planned(plan, request, node, now_ns),)
+            return (self._as_planned(plan, request, node),)
         left_ns = request.objective_ns - now_ns
-        frontiers = plan.frontiers
-        size = queue.size
-        choice = frontiers.choose(node, left_ns - plan.waits_behind_ns[node], size)
-        if choice.slack_ns < 0:
-            choice = frontiers.choose(node, left_ns, size)
-            if choice.slack_ns < 0:
+        in_time = self._in_time(plan, queue, node, left_ns - plan.waits_behind_ns[node])
+        if not in_time:
+            in_time = self._in_time(plan, queue, node, left_ns)
+            if not in_time:
                 self._go(queue.key, now_ns)
-                return (frontiers.choose(node, _CLASS_STEP, size).option.config,)
-        if self._settings.wait and size < queue.stage.batch[-1]:
-            hold = self._worth_waiting(queue, plan, choice, now_ns)
+                return (plan.cheapest(node, queue.size),)
+        if self._settings.wait and queue.size < queue.stage.batch[-1]:
+            hold = self._worth_waiting(queue, plan, in_time[0], now_ns)
             if hold is not None:
                 self._held_since_ns.setdefault(queue.key, now_ns)
                 return hold
         self._go(queue.key, now_ns)
-        configs = [choice.option.config]
-        smaller = choice.option.config.batch - 1
-        while smaller:
-            other = frontiers.choose(node, left_ns, smaller)
-            if other.slack_ns < 0 or other.option.config.batch > smaller:
+        return [choice.option.config for choice in in_time]
+
+    def _in_time(self, plan: WorkflowPlan, queue: Queue, node: int, left_ns: int) -> list[Choice]:
+        """The best choice for each batch size that is at hand and in time, the cheapest first."""
+        choices: list[Choice] = []
+        for batch in queue.stage.batch:
+            if batch > queue.size and choices:
                 break
-            configs.append(other.option.config)
-            smaller = other.option.config.batch - 1
-        return configs
+            choice = plan.choose(node, left_ns, batch)
+            if choice is not None:
+                choices.append(choice)
+        choices.sort(key=lambda c: c.cost_usd)
+        return choices
 
     def _worth_waiting(self, queue: Queue, plan: WorkflowPlan, now_choice: Choice, now_ns: int) -> Hold | None:
         """A hold, if a larger batch is expected soon enough and saves enough."""
@@ -190,8 +192,9 @@ class DovetailPlanner:
         room_ns = now_choice.slack_ns - _HOLD_MARGIN_NS
         if rate is None or room_ns <= 0:
             return None
-        left_ns = now_choice.need_ns + now_choice.slack_ns
-        best = now_choice.cost_usd * (1 - _WORTH_WAITING)
+        node = now_choice.node
+        left_ns = now_choice.need_ns + now_choice.slack_ns - plan.fill_ns[node, now_choice.option.config.batch]
+        best_usd = now_choice.cost_usd * (1 - _WORTH_WAITING)
         wanted, wait_ns = 0, 0
         for batch in queue.stage.batch:
             if batch <= queue.size:
@@ -199,9 +202,9 @@ class DovetailPlanner:
             fill_ns = rate.expected_ns(batch - queue.size)
             if fill_ns is None or fill_ns > room_ns:
                 break
-            later = plan.frontiers.choose(now_choice.node, left_ns - fill_ns - _HOLD_MARGIN_NS, batch)
-            if later.slack_ns >= 0 and later.option.config.batch == batch and later.cost_usd < best:
-                best, wanted, wait_ns = later.cost_usd, batch, fill_ns
+            later = plan.choose(node, left_ns - fill_ns - _HOLD_MARGIN_NS, batch)
+            if later is not None and later.cost_usd < best_usd:
+                best_usd, wanted, wait_ns = later.cost_usd, batch, fill_ns
         if not wanted:
             return None
         # Twice the expected wait: arrivals are irregular, and what was learned by then is looked at again.
@@ -213,7 +216,8 @@ class DovetailPlanner:
         if since is not None:
             self._held_ns[key] = now_ns - since
 
-    def _as_planned(self, plan: WorkflowPlan, request: Request, node: int, now_ns: int) -> Config:
+    def _as_planned(self, plan: WorkflowPlan, request: Request, node: int) -> Config:
+        """The configuration that was chosen when the request came."""
         fixed = self._fixed.get(request.id)
         if fixed is None:
             options = plan.frontiers.plan(request.objective_ns - request.arrived_ns) or plan.fastest
@@ -236,10 +240,17 @@ class DovetailPlanner:
         waited_ns = batch.sent_ns - batch.items[0].queued_ns - self._held_ns.pop(queue.key, 0)
         self._waits.setdefault(queue.stage.name, Mean()).add(max(0, waited_ns))
         self._finished += 1
-        if self._finished % _WAITS_EVERY == 0:
+        if self._finished % _LOOK_EVERY == 0:
             waits = {stage: mean.value for stage, mean in self._waits.items()}
+            intervals = self._intervals_ns()
             for plan in self._plans.values():
                 plan.set_waits(waits)
+                plan.saw_intervals(intervals)
+
+    def _intervals_ns(self) -> dict[str, int]:
+        """Stage -> interval between arrivals in the long run, where enough is known."""
+        known = ((key, rate.steady_interval_ns()) for key, rate in self._rates.items())
+        return {key: interval for key, interval in known if interval is not None}
 
     def closed(self, request: Request) -> None:
         """Learn how large fan-outs are."""

@@ -39,7 +39,7 @@ class Table(NamedTuple):
 
     def best(self) -> Table:
         """Only the points that no other beats."""
-        kept = sieve(self.need_ns, self.cost_usd, [len(self.need_ns)], 1, _NO_LIMIT)[0]
+        kept = sieve(self.need_ns, self.cost_usd, [len(self.need_ns)], _NO_LIMIT)[0]
         return Table(self.need_ns[kept], self.cost_usd[kept], self.option[kept])
 
 
@@ -112,7 +112,7 @@ def _inside(plans: Plans, front: Front, rest: Front, block: Block, number: int) 
     own = block.branches[number].suffix[0]
     others_usd = total_usd - own.cost_usd[block.front.picks[number][chosen]]
     reserve_ns = able.reserve_ns + rest.time_ns[after]
-    kept = sieve(able.leftover_ns, total_usd, [len(total_usd)], 1, _NO_LIMIT)[0]
+    kept = sieve(able.leftover_ns, total_usd, [len(total_usd)], _NO_LIMIT)[0]
     tight = int(kept[0])
     return Plans(
         able.leftover_ns[kept],

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .front import NOTHING, Floats, Front, Ints, beside, followed_by, sieve
+from .front import NOTHING, Floats, Front, Ints, Limits, beside, followed_by, sieve
 from .options import Option
 from .quantile import Ruler
 from .series_parallel import Leaf, Parallel, Series
@@ -44,7 +44,7 @@ class Stage:
         unlimited = int(time_ns.max())
         chosen: list[Ints] = []
         for begin, kept in zip(
-            starts, sieve(time_ns[by_batch], self.cost_usd[by_batch], ends, 1, unlimited), strict=True
+            starts, sieve(time_ns[by_batch], self.cost_usd[by_batch], ends, unlimited), strict=True
         ):
             chosen.append(by_batch[kept[kept >= begin]])  # those before were chosen with their own size
         which = np.concatenate(chosen)
@@ -78,7 +78,7 @@ class Line:
         self.times_ns: list[Ints] = [NOTHING.time_ns] * count
 
 
-def solve(series: Series, stages: Mapping[int, Stage], ruler: Ruler, resolution_ns: int, horizon_ns: int) -> Line:
+def solve(series: Series, stages: Mapping[int, Stage], ruler: Ruler, limits: Limits) -> Line:
     """All fronts of a series that has no tangles."""
     line = Line(series)
     for j in range(len(series.parts) - 1, -1, -1):
@@ -86,16 +86,16 @@ def solve(series: Series, stages: Mapping[int, Stage], ruler: Ruler, resolution_
         if isinstance(part, Leaf):
             stage = stages[part.node]
             points, which, sizes, ends = stage.worth_having(ruler)
-            fronts = followed_by(points, which, rest, ends, resolution_ns, horizon_ns)
+            fronts = followed_by(points, which, rest, ends, limits)
             line.by_batch[j] = list(zip(sizes, fronts, strict=True))
             line.suffix[j] = fronts[-1]
             line.times_ns[j] = ruler.time_ns(stage.mean_ns, stage.sd_ns)
             continue
         assert isinstance(part, Parallel), "tangles are layered before they are solved"
-        branches = [solve(branch, stages, ruler, resolution_ns, horizon_ns) for branch in part.branches]
-        block = Block(beside([b.suffix[0] for b in branches], resolution_ns, horizon_ns), branches)
+        branches = [solve(branch, stages, ruler, limits) for branch in part.branches]
+        block = Block(beside([b.suffix[0] for b in branches], limits), branches)
         count = len(block.front.time_ns)
-        line.suffix[j] = followed_by(block.front, np.arange(count), rest, [count], resolution_ns, horizon_ns)[0]
+        line.suffix[j] = followed_by(block.front, np.arange(count), rest, [count], limits)[0]
         line.blocks[j] = block
         line.times_ns[j] = block.front.time_ns
     return line

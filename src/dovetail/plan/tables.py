@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isqrt
 
 from ..profile.table import ProfileTable
-from ..state import Worker
+from ..state import Config, Worker
 from ..units import MS
 from ..workflow.graph import Graph
 from .dominators import successors_of
-from .frontier import Frontiers, build
+from .frontier import Choice, Frontiers, build
 from .learned import MILLION, Mean
 from .options import Option, Prices, item_cost_usd
 from .quantile import z_value
@@ -20,8 +21,20 @@ __all__ = ["WorkflowPlan"]
 
 #: Time of a stage without a profile, per batch: only good enough to go on.
 UNPROFILED_NS = 10 * MS
-#: Frontiers are made again when a fan-out has grown or shrunk by more than a quarter.
-_SIZE_CHANGE = 0.25
+#: Frontiers are made again when a fan-out or an interval between arrivals has changed by more than a quarter.
+_CHANGE = 0.25
+#: Wait for one more item where arrivals are not known yet: no batch is planned on.
+_UNKNOWN_NS = 1 << 50
+
+
+def _likely_fill_ns(interval_ns: int, batch: int) -> int:
+    """Within this time the rest of a batch has come in more than nine cases of ten.
+
+    The wait for n arrivals has mean n and deviation √n intervals (Poisson). A plan that counted on the mean would spend
+    money early for batches that fail to form half of the time; measured, that made strict objectives dearer.
+    """
+    others = batch - 1
+    return interval_ns * others + interval_ns * isqrt(others * 9) // 2
 
 
 class WorkflowPlan:
@@ -37,7 +50,12 @@ class WorkflowPlan:
         #: Mapped node -> items per request, in millionths, as seen and as planned with.
         self._sizes = {i: Mean() for i, n in enumerate(graph.nodes) if n.mapped}
         self._planned_sizes = dict.fromkeys(self._sizes, MILLION)
+        #: Stage -> interval between arrivals in its queue, as planned with.
+        self._intervals_ns: dict[str, int] = {}
+        #: (node, batch) -> wait for such a batch to fill that the node's options contain.
+        self.fill_ns: dict[tuple[int, int], int] = {}
         self.options: list[list[Option]] = []
+        self._smallest: list[int] = []
         self.frontiers: Frontiers
         #: False if some stage has no profile: then times are guesses and nothing is refused because of them.
         self.profiled = True
@@ -52,9 +70,10 @@ class WorkflowPlan:
         #: Node -> wait to be expected in the queues behind it.
         self.waits_behind_ns = [0] * len(graph.nodes)
 
-    def build(self, holders: Mapping[str, Mapping[int, Worker]]) -> None:
-        """Make the frontiers for the workers that hold the stages now."""
+    def build(self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]) -> None:
+        """Make the frontiers for the workers that hold the stages now and for arrivals as they are now."""
         self.stale = False
+        self._intervals_ns = {s.name: intervals_ns.get(s.name, _UNKNOWN_NS) for s in self._graph.stages}
         for node in self._sizes:
             if self._sizes[node].count:
                 self._planned_sizes[node] = max(1, self._sizes[node].value)
@@ -65,13 +84,20 @@ class WorkflowPlan:
         if self._percentile > 0.5:
             z = z_value(self._percentile, spread=spread, paths=path_count(self._shape))
         self.frontiers = build(self._shape, self.options, self._graph.slo_ns, z=z)
+        self._smallest = [min(o.config.batch for o in row) for row in self.options]
         self.fastest = [min(row, key=lambda o: (o.mean_ns, o.cost_usd)) for row in self.options]
         self.fastest_rest_ns = [self.frontiers.choose(i, 0).need_ns for i in range(len(self.options))]
         entries = set(range(len(self.options))) - {j for row in self._successors for j in row}
         self.fastest_ns = max(self.fastest_rest_ns[i] for i in entries)
 
     def _node_options(self, index: int, holders: Mapping[str, Mapping[int, Worker]]) -> list[Option]:
-        """The node's configurations; a mapped node runs as many batches as its list needs, one after the other."""
+        """The node's configurations and what they take.
+
+        A batch is there only when its items are, so the time of an option contains the wait for them: that keeps a
+        plan from counting on batches at later stages that will never form. What is at hand does not wait, so
+        whoever decides for a node gives that time back (`fill_ns`). A mapped node runs as many batches as its list
+        needs, one after the other, and its own list fills them.
+        """
         stage = self._graph.stage_of(index)
         worker = next(iter(holders[stage.name].values())).spec
         entry = self._table.entry(stage.name, worker.kind)
@@ -88,9 +114,26 @@ class WorkflowPlan:
             least = work if least is None else min(least, work)
             batches = max(1, -(-millionths // (config.batch * MILLION)))
             cost = item_cost_usd(config, mean_ns, prices) * millionths / MILLION
-            rows.append(Option(config, mean_ns * batches, 0.0 if entry is None else entry.spread, cost))
+            fill_ns = 0
+            if index not in self._sizes:
+                fill_ns = _likely_fill_ns(self._intervals_ns[stage.name], config.batch)
+            self.fill_ns[index, config.batch] = fill_ns
+            spread = 0.0 if entry is None else entry.spread * mean_ns / (mean_ns + fill_ns)
+            rows.append(Option(config, mean_ns * batches + fill_ns, spread, cost))
         self.least_work[stage.name] = least or 0
         return rows
+
+    def choose(self, node: int, left_ns: int, batch: int) -> Choice | None:
+        """The cheapest choice with just this batch at the node, whose items are at hand; None if it is not in time."""
+        choice = self.frontiers.choose(node, left_ns + self.fill_ns[node, batch], batch)
+        return choice if choice.slack_ns >= 0 and choice.option.config.batch == batch else None
+
+    def cheapest(self, node: int, batch_max: int) -> Config:
+        """The configuration that costs least however long it takes, for work that is late already."""
+        return min(
+            (o for o in self.options[node] if o.config.batch <= max(batch_max, self._smallest[node])),
+            key=lambda o: (o.cost_usd, o.mean_ns),
+        ).config
 
     def set_waits(self, waits_ns: Mapping[str, int]) -> None:
         """Sum up, along the longest way, what queues behind each node are known to take."""
@@ -108,5 +151,11 @@ class WorkflowPlan:
         mean = self._sizes[node]
         mean.add(size * MILLION)
         planned = self._planned_sizes[node]
-        if abs(mean.value - planned) > _SIZE_CHANGE * planned:
+        if abs(mean.value - planned) > _CHANGE * planned:
             self.stale = True
+
+    def saw_intervals(self, intervals_ns: Mapping[str, int]) -> None:
+        """Arrivals are at these intervals now."""
+        for stage, planned in self._intervals_ns.items():
+            if abs(intervals_ns.get(stage, _UNKNOWN_NS) - planned) > _CHANGE * planned:
+                self.stale = True
