@@ -13,6 +13,8 @@ import msgspec
 from .baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
 from .control import Controller, Policy
 from .errors import DeclarationError
+from .place import BestFitPlacer
+from .plan import DovetailPlanner, PlannerSettings, Space
 from .predict import ProfiledPredictor
 from .profile.table import Entry, ProfileTable
 from .workflow.graph import Graph
@@ -30,6 +32,9 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: dict[str, int] = {}
     #: Requests that may be open before new ones are shed.
     max_open: int = 10_000
+    #: For the `dovetail` policy: part of requests that should be in time, and shares it may give (empty: tenths).
+    percentile: float = 0.99
+    shares_pct: tuple[int, ...] = ()
 
 
 def _first_come(spec: PolicySpec, table: ProfileTable, cores: int, *, by_class: bool = False) -> Policy:
@@ -43,6 +48,17 @@ def _first_come(spec: PolicySpec, table: ProfileTable, cores: int, *, by_class: 
     )
 
 
+def _dovetail(spec: PolicySpec, table: ProfileTable, cores: int) -> Policy:
+    space = Space(shares_pct=spec.shares_pct) if spec.shares_pct else Space()
+    settings = PlannerSettings(space=space, percentile=spec.percentile, max_open=spec.max_open)
+    return Policy(
+        planner=DovetailPlanner(table, settings),
+        placer=BestFitPlacer(),
+        scaler=LoadEverything(),
+        predictor=ProfiledPredictor(table),
+    )
+
+
 def _by_class(spec: PolicySpec, table: ProfileTable, cores: int) -> Policy:
     return _first_come(spec, table, cores, by_class=True)
 
@@ -50,6 +66,7 @@ def _by_class(spec: PolicySpec, table: ProfileTable, cores: int) -> Policy:
 #: Name -> (how it is made, what it does).
 POLICIES: dict[str, tuple[Callable[[PolicySpec, ProfileTable, int], Policy], str]] = {
     "first-come": (_first_come, "first come first served, fixed configuration, classes not looked at"),
+    "dovetail": (_dovetail, "least cost within the objective, planned again before every batch; early refusal"),
     "by-class": (_by_class, "a higher class goes first; first come first served inside a class"),
 }
 

@@ -163,6 +163,21 @@ def test_a_model_that_was_not_there_yet() -> None:
     assert "9 #3 gpu1 has loaded the model of read" in texts(told)
 
 
+def test_a_worker_that_came_instead_of_a_lost_one() -> None:
+    scene = Scene(one_stage())
+    scene.join(1)
+    scene.arrive(0, 1)
+    scene.arrive(0, 2)
+    scene.tell(WorkerLost(1 * MS, 0, 1, "gone"))
+    scene.join(2, at_ms=10)
+    scene.finish(2, 10, 20)
+    scene.finish(3, 20, 30)
+    assert scene.story(1).verdict == "late by 5 ms: waited 9 ms for stage read, whose model no worker held"
+    assert scene.story(2).verdict == (
+        "late by 15 ms: waited 20 ms for stage read, whose worker gpu2 was busy with batch 2 of stage read"
+    )
+
+
 def test_loads_and_evictions_of_its_models_are_part_of_it() -> None:
     scene = Scene(one_stage())
     scene.join(1)

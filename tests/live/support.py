@@ -22,7 +22,7 @@ from dovetail.workflow import load_target
 
 T = TypeVar("T")
 #: A system that hangs should fail a test, not hang it.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
 #: Each gate is used once.
 _gates = count(1)
 
@@ -93,14 +93,16 @@ class Live:
     def wait(self, *futures: asyncio.Future[Result]) -> list[Result]:
         """The results, copied out of shared memory."""
 
-        async def wait() -> list[Result]:
-            results = await asyncio.gather(*futures)
-            for result in results:
-                result.outputs = {name: _copied(value) for name, value in result.outputs.items()}
-                result.release()
-            return results
+        async def read(future: asyncio.Future[Result]) -> Result:
+            result = await future
+            result.outputs = {name: _copied(value) for name, value in result.outputs.items()}
+            result.release()
+            return result
 
-        return self.run(wait())
+        async def read_all() -> list[Result]:
+            return await asyncio.gather(*map(read, futures))
+
+        return self.run(read_all())
 
     def ask(self, workflow: str, *inputs: Any, **options: Any) -> Result:
         """One request and its result."""

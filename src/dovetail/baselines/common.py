@@ -18,7 +18,7 @@ import msgspec
 
 from ..control import Policy
 from ..errors import ProfileError
-from ..place import Placer
+from ..place import BestFitPlacer, Placer
 from ..plan import Hold, Planner, Refusal
 from ..plan.space import Space, configs_for
 from ..predict import ProfiledPredictor
@@ -165,18 +165,6 @@ class StaticPlanner(Rival):
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         """As planned, at once: the originals do not wait for a batch to fill."""
         return self.planned[queue.key]
-
-
-class BestFitPlacer:
-    """The worker that has room and the least share left over, in order of joining among equals.
-
-    Packing tightly keeps whole devices free for large configurations; spreading out would strand them.
-    """
-
-    def choose(self, queue: Queue, config: Config, holders: Mapping[int, Worker], now_ns: int) -> Worker | None:
-        """The tightest fit, or None."""
-        fits = [w for w in holders.values() if w.free_pct >= config.share_pct and w.free_cpus >= config.cpus]
-        return min(fits, key=lambda w: w.free_pct, default=None)
 
 
 class _Placing(Planner, Protocol):

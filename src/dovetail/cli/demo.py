@@ -20,7 +20,7 @@ from rich.text import Text
 
 from ..control.ledger import Summary
 from ..lab.demo import CLASSES, TARGET, DemoResult, Moment, Options, Watch, run_demo
-from ..lab.table import render
+from ..lab.table import render, results_console
 from ..units import MS, format_ns
 from .reading import new_table
 
@@ -94,7 +94,7 @@ def _progress() -> Iterator[tuple[Watch, Console]]:
 
 def show(result: DemoResult) -> None:
     """The result for people."""
-    out = Console(highlight=False)
+    out = results_console()
     objective = format_ns(result.classes[0].objective_ms * MS)
     out.print(f"{TARGET} on {result.device}: about {result.capacity_per_s:.1f} pages/s; objective {objective}\n")
     _show_texts(out, result)

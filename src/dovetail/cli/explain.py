@@ -35,7 +35,14 @@ _BAR_CELLS = (8, 40)
 #: Part of a leg -> its mark in the bar and its colour.
 _MARKS = {"waiting": ("░", "yellow"), "transport": ("▒", "magenta"), "running": ("█", "green")}
 _COLOURS = {"ok": "green", "late": "yellow", "open": "cyan"}
-_KINDS = {"request": "bold", "queue": "yellow", "batch": "green", "model": "magenta", "worker": "red"}
+_KINDS = {
+    "request": "bold",
+    "queue": "yellow",
+    "batch": "green",
+    "failure": "red",
+    "model": "magenta",
+    "worker": "magenta",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

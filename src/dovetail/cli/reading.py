@@ -25,8 +25,8 @@ def reading(what: str) -> Iterator[Callable[[int, int], None]]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(what, total=None, visible=False)  # a short log is read before a bar is worth drawing
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 def watched(log: LogReader, progress: Callable[[int, int], None]) -> Iterator[Step]:

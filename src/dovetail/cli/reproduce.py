@@ -17,6 +17,7 @@ from rich.text import Text
 
 from ..lab.experiment import Claim, Report, Watch, run_experiment
 from ..lab.experiments import EXPERIMENTS, find
+from ..lab.table import results_console
 from .reading import new_table
 
 __all__ = ["configure", "run"]
@@ -53,7 +54,7 @@ def _list(*, as_json: bool) -> None:
     table = new_table("experiment", "~what it shows")
     for name, summary in EXPERIMENTS.items():
         table.add_row(name, summary)
-    Console(highlight=False).print(table)
+    results_console().print(table)
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def _progress() -> Iterator[Watch]:
 
 def show(report: Report) -> None:
     """The report for people."""
-    out = Console(highlight=False)
+    out = results_console()
     table = new_table("claim", ">published", ">goal", ">measured", ">95 % interval", "")
     for claim in report.claims:
         verdict = "[green]holds[/]" if claim.holds else "[bold red]fails[/]"

@@ -78,6 +78,8 @@ class SetTimer(_Action, frozen=True, gc=False, array_like=True, tag=True):
 
     timer: int
     at_ns: int
+    #: Why work is held back until then, if that is what the timer is for.
+    reason: str = ""
 
 
 class Drained(_Action, frozen=True, gc=False, array_like=True, tag=True):

@@ -224,7 +224,7 @@ class Controller:
                 raise ValueError(f"the planner holds queue {queue.key!r} until the past ({choice.reason})")
             if queue.held_until_ns != choice.until_ns:
                 queue.held_until_ns = choice.until_ns
-                self._set_timer(choice.until_ns, queue.key)
+                self._set_timer(choice.until_ns, queue.key, choice.reason)
             return False
         for config in choice:
             chosen = policy.placer.choose(queue, config, holders, now)
@@ -329,8 +329,9 @@ class Controller:
                 if (reason == "error" and alone) or item.attempts >= MAX_ATTEMPTS:
                     self._close(request, "failed", why)
                     continue
-            # One of several items may be the culprit of an error: run them alone, so that it fails by itself.
-            item.alone = item.alone or reason == "error"
+            # One of several items may be what raised, killed the worker or was too large: run them alone, so that
+            # it fails by itself.
+            item.alone = item.alone or reason != "too_late"
             queue.push(self.policy.planner.order(request, item.node), item)
             self._touched.append(queue)
 
@@ -373,10 +374,10 @@ class Controller:
 
     # -- time -------------------------------------------------------------------------------------------------
 
-    def _set_timer(self, at_ns: int, purpose: int | str) -> int:
+    def _set_timer(self, at_ns: int, purpose: int | str, reason: str = "") -> int:
         self._last_timer += 1
         self.timers[self._last_timer] = purpose
-        self._out.append(SetTimer(self.step_number, self._last_timer, at_ns))
+        self._out.append(SetTimer(self.step_number, self._last_timer, at_ns, reason))
         return self._last_timer
 
     def _timer_fired(self, event: TimerFired) -> None:

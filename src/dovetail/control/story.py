@@ -30,7 +30,7 @@ class UnknownRequest(LogError):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """One line of the story. `kind` is one of: request, queue, batch, model, worker."""
+    """One line of the story. `kind` is one of: request, queue, batch, failure, model, worker."""
 
     at_ns: int
     step: int
@@ -106,8 +106,8 @@ class _Teller:
         #: Visits that have not ended, by batch.
         self.open: dict[int, list[Visit]] = {}
         self.rivals: dict[int, Rival] = {}
-        #: (node, index) -> time, step, depth of the queue and number of holders when it was queued.
-        self.queued: dict[tuple[int, int], tuple[int, int, int, int]] = {}
+        #: (node, index) -> time, step, depth of the queue and holders of the model when it was queued.
+        self.queued: dict[tuple[int, int], tuple[int, int, int, tuple[int, ...]]] = {}
         self.stages = {node.stage.name for node in request.graph.nodes}
         for run in follower.running.values():
             self._rival(run)
@@ -196,7 +196,7 @@ class _Teller:
             self._say("queue", f"{_count(count, 'item')} queued{again} for {stage}{before}")
         for item in items:
             stage = self.request.graph.nodes[item.node].stage.name
-            seen = (f.now_ns, f.number, f.depth[stage], len(f.holders[stage]))
+            seen = (f.now_ns, f.number, f.depth[stage], tuple(f.holders[stage]))
             self.queued[item.node, item.index] = seen
 
     def _started(self, run: Run) -> None:
@@ -224,7 +224,8 @@ class _Teller:
             visit.done_ns, visit.done_step, visit.failed = run.done_ns, self.follower.number, run.failed
             ran, expected = format_ns(run.end_ns - run.begin_ns), format_ns(visit.expected_ns)
             how = f"failed: {run.failed}" if run.failed else f"finished: ran {ran}, expected {expected}"
-            self._say("batch", f"batch {visit.batch} of {visit.stage} on {visit.worker} {how}")
+            kind = "failure" if run.failed else "batch"
+            self._say(kind, f"batch {visit.batch} of {visit.stage} on {visit.worker} {how}")
 
     def _still_waiting(self) -> None:
         for node in dict.fromkeys(node for node, _ in self.queued):
@@ -248,7 +249,7 @@ class _Teller:
             queued_ns=last[0],
             first_queued_ns=min(seen)[0],
             queued_step=last[1],
-            depth=min(seen)[2],
+            depth=last[2],
             holders=last[3],
         )
         self.visits.append(visit)

@@ -39,9 +39,9 @@ class Visit(msgspec.Struct):
     queued_ns: int
     first_queued_ns: int
     queued_step: int
-    #: Items of all requests that waited for the stage when the first was queued, and workers that held its model.
+    #: Items of all requests that waited for the stage then, and workers that held its model.
     depth: int
-    holders: int
+    holders: tuple[int, ...]
     sent_ns: int = -1
     sent_step: int = -1
     cpus: int = 0
@@ -133,7 +133,7 @@ def verdict(
         return f"shed on arrival: {reason}"
     if outcome == "failed":
         where = f" in stage {path[-1].stage}" if path else ""
-        tries = sum(1 for v in path if path and v.failed and v.node == path[-1].node)
+        tries = sum(1 for v in path if v.failed and v.node == path[-1].node)
         attempt = f" at attempt {tries}" if tries > 1 else ""
         return f"failed after {spent}{where}{attempt}: {reason}"
     if outcome == "open":
@@ -172,7 +172,7 @@ def _cause(path: Sequence[Visit], parts: Sequence[Leg], rivals: list[Rival], spe
 
 def _why_waited(visit: Visit, leg: Leg, rivals: list[Rival]) -> str:
     until_ns = visit.queued_ns + leg.waiting_ns
-    if not visit.holders:
+    if not visit.holders or not visit.workers:
         return "whose model no worker held"
     busy = [
         r
@@ -183,7 +183,9 @@ def _why_waited(visit: Visit, leg: Leg, rivals: list[Rival]) -> str:
         and (r.done_ns < 0 or r.done_ns > visit.queued_ns)
     ]
     if not busy:
-        return "which its policy held back"
+        # Idle all the time: either it could not have run this, or somebody did not let it.
+        late = visit.batch and visit.workers[0] not in visit.holders
+        return f"until {visit.worker} had loaded its model" if late else "which its policy held back"
     who = f"whose worker {visit.worker} was" if visit.batch else "whose workers were"
     stages = sorted({r.stage for r in busy})
     of = f" of stage {stages[0]}" if len(stages) == 1 else f" of {len(stages)} stages"

@@ -66,9 +66,17 @@ def _node_done(request: Request, node: CompiledNode, now_ns: int, ready: list[It
 
 def _count(request: Request, source: Source) -> int:
     """Count of a source; a mapped node used as a whole list has as many elements as it has items."""
-    if source.node >= 0 and request.graph.nodes[source.node].node.mapped:
+    if source.node < 0:
+        return request.counts[source.node, source.output]
+    node = request.graph.nodes[source.node].node
+    if node.mapped:
         return request.sizes[source.node]
-    return request.counts[source.node, source.output]
+    count = request.counts.get((source.node, source.output))
+    if count is not None:
+        return count
+    # The step was skipped by its condition: what counts is what took its place.
+    instead = node.instead(source.output)
+    return 0 if instead is None else _count(request, instead)
 
 
 def _open(request: Request, node: CompiledNode, now_ns: int, ready: list[Item]) -> None:

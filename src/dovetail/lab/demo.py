@@ -294,7 +294,7 @@ def _settle(
     unaccounted = [n for n, answer in tally.answers.items() if logged.get(n) != [outcome_of(answer)]]
     exact, lines = _compare(pages, tally)
     read = sorted(tally.texts)
-    shown = [i for turned in (0, 180) for i in read if pages[i].turned_deg == turned][:1]
+    shown = [i for turned in (180, 0) for i in read if pages[i].turned_deg == turned][:1]
     return DemoResult(
         device=options.device,
         capacity_per_s=capacity,

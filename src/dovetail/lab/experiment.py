@@ -22,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -230,17 +230,22 @@ class Lab:
     @contextmanager
     def figure(self, name: str, *, width_in: float = 6.4, height_in: float = 4.0) -> Iterator[Figure]:
         """A figure to draw on, written to `out/NAME.png` at the end; drawn and thrown away if there is no `out`."""
+        from cycler import cycler  # matplotlib's own
+        from matplotlib import rc_context
         from matplotlib.figure import Figure as MatplotlibFigure
 
-        figure = MatplotlibFigure((width_in, height_in), dpi=130, layout="constrained")
-        yield figure
+        from .plots import COLOURS
+
+        with rc_context({"axes.prop_cycle": cycler(color=COLOURS)}):
+            figure = MatplotlibFigure((width_in, height_in), dpi=130, layout="constrained")
+            yield figure
         for axes in figure.axes:
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.25)
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
             path = self.out / f"{name}.png"
-            figure.savefig(path)
+            figure.savefig(path, metadata={"Software": None})  # no version inside: the same run gives the same bytes
             self.figures.append(str(path))
 
 
@@ -267,9 +272,3 @@ def run_experiment(
     seconds = round(time.monotonic() - begin, 1)
     command = f"dovetail reproduce {name}{' --quick' if quick else ''}"
     return Report(name, command, lab.seeds, seconds, lab.claims, lab.left_out, lab.figures)
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """The report as plain data."""
-    plain: dict[str, Any] = msgspec.to_builtins(report)
-    return plain

@@ -6,13 +6,14 @@ colour vision can tell apart; lines of different classes differ in dash as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
 from ..control.ledger import Ledger
 from ..units import MS, SECOND
@@ -24,7 +25,10 @@ __all__ = ["draw_latency", "draw_timeline"]
 #: Okabe and Ito 2008, without the yellow, which is too faint for lines on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("-", "--", ":", "-.")
+DASHED = (0, (4, 3))
 GREY, FAINT = "#555555", "#CCCCCC"
+#: Answers that a bin should have on average, so that its 95th percentile means something.
+MIN_ANSWERS = 40
 #: Panels beside each other before the next row.
 MAX_COLUMNS = 3
 
@@ -48,17 +52,26 @@ def draw_latency(ledger: Ledger, path: Path) -> None:
             points = row.latency.cumulative()
             x = [points[0][0] / MS, *(ns / MS for ns, _ in points)]
             y = [0.0, *(share * answered for _, share in points)]
-            panel.step(x, y, where="post", **_style(priority), label=f"class {priority}")
-        panel.axvline(objective_ns / MS, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
+            panel.step(x, y, where="post", **_line_style(priority - 1, priority), label=f"class {priority}")
+        panel.axvline(objective_ns / MS, color=GREY, linewidth=1, linestyle=DASHED)
         panel.annotate(
-            f"objective {_plain(objective_ns / MS)} ms", (objective_ns / MS, 0.02), rotation=90, color=GREY,
-            fontsize=8, ha="right", va="bottom", xytext=(-3, 0), textcoords="offset points",
-        )  # fmt: skip
-        panel.set(title=name, xscale="log", ylim=(0, 1.01), xlabel="latency (ms)")
+            f"objective {_plain(objective_ns / MS)} ms",
+            (objective_ns / MS, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            color=GREY,
+            fontsize=8,
+        )
+        panel.set(xscale="log", ylim=(0, 1.01), xlabel="latency (ms)")
+        panel.set_title(name, pad=18, fontsize=10)
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _plain(x)))
-        panel.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: ""))
+        panel.xaxis.set_minor_formatter(NullFormatter())
         panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-        panel.legend(loc="upper left", frameon=False)
+        panel.legend(loc="lower right", frameon=False, fontsize=8)
     for panel in panels[:, 0]:
         panel.set_ylabel("share of requests answered")
     _save(figure, path)
@@ -68,33 +81,47 @@ def draw_timeline(timeline: Timeline, graphs: Sequence[Graph], path: Path) -> No
     """Load, latency and devices over the time of the run, one above the other."""
     figure = _figure(9.0, 7.5)
     load, latency, devices = figure.subplots(3, 1, sharex=True, height_ratios=(1.1, 1.3, 0.9))
+    timeline.widen(MIN_ANSWERS)
     bins = timeline.bins[: timeline.end_ns // timeline.width_ns + 1]
-    width_s = timeline.width_ns / SECOND
-    edges_s = [i * width_s for i in range(len(bins) + 1)]
-    centres_s = [(a + b) / 2 for a, b in zip(edges_s, edges_s[1:], strict=False)]
+    end_s = timeline.end_ns / SECOND
+    edges_s = [min(i * timeline.width_ns / SECOND, end_s) for i in range(len(bins) + 1)]
+    widths_s = [max(b - a, 1e-9) for a, b in pairwise(edges_s)]
+    middles_s = [(a + b) / 2 for a, b in pairwise(edges_s)]
     lines = sorted({line for b in bins for line in b.latency})
+    styles = {line: _line_style(number, line[1]) for number, line in enumerate(lines)}
+    names = {line: f"{graphs[line[0]].name}, class {line[1]}" for line in lines}
 
-    arrived = [b.arrived / width_s for b in bins]
-    load.stairs(arrived, edges_s, fill=True, color=FAINT, label="arrivals")
+    def per_s(counts: Iterable[int]) -> list[float]:
+        return [count / width for count, width in zip(counts, widths_s, strict=True)]
+
+    load.stairs(per_s(b.arrived for b in bins), edges_s, fill=True, color=FAINT, label="arrivals")
     for line in lines:
-        load.plot(centres_s, [b.good[line] / width_s for b in bins], **_line_style(line), label=_label(line, graphs))
-    load.set(ylabel="requests per second", title="arrivals, and answers within the objective")
-    load.set_ylim(bottom=0)
+        load.plot(middles_s, per_s(b.good[line] for b in bins), **styles[line], label=names[line])
+    load.set(ylabel="requests per second", ylim=(0, None))
+    load.set_title("Arrivals, and answers within the objective", loc="left", fontsize=10)
 
     for line in lines:
-        latency.plot(centres_s, [_p95_ms(b, line) for b in bins], **_line_style(line), label=_label(line, graphs))
-    for graph in sorted({graph for graph, _ in lines}):
-        latency.axhline(
-            graphs[graph].slo_ns / MS, color=_colour(graph), linewidth=1, linestyle=(0, (4, 3)), alpha=0.7
+        latency.plot(middles_s, [_p95_ms(b, line) for b in bins], **styles[line], label=names[line])
+    for objective_ms in sorted({graphs[graph].slo_ns / MS for graph, _ in lines}):
+        latency.axhline(objective_ms, color=GREY, linewidth=1, linestyle=DASHED)
+        latency.annotate(
+            f"objective {_plain(objective_ms)} ms",
+            (1.0, objective_ms),
+            xycoords=("axes fraction", "data"),
+            xytext=(-2, 2),
+            textcoords="offset points",
+            ha="right",
+            color=GREY,
+            fontsize=8,
         )
-    latency.set(ylabel="95th percentile (ms)", title="latency by time of answer; objectives dashed")
-    latency.set_ylim(bottom=0)
+    latency.set(ylabel="95th percentile (ms)", ylim=(0, None))
+    latency.set_title("Latency, by time of answer", loc="left", fontsize=10)
 
     kinds = sorted({kind for b in bins for kind in b.there_ns})
     for number, kind in enumerate(kinds):
-        busy = [b.busy(kind) for b in bins]
-        devices.plot(centres_s, busy, color=COLOURS[-1 - number % len(COLOURS)], label=kind, linewidth=1.4)
-    devices.set(ylabel="share at work", xlabel="time (s)", ylim=(0, 1.05), xlim=(0, edges_s[-1]), title="devices")
+        devices.plot(middles_s, [b.busy(kind) for b in bins], **_line_style(-1 - number, number + 1), label=kind)
+    devices.set(ylabel="share at work", xlabel="time (s)", ylim=(0, 1.05), xlim=(0, end_s))
+    devices.set_title("Devices", loc="left", fontsize=10)
     devices.yaxis.set_major_formatter(PercentFormatter(1.0))
 
     for panel in (load, latency, devices):
@@ -108,27 +135,13 @@ def _p95_ms(b: Bin, line: tuple[int, int]) -> float:
     return histogram.quantile(0.95) / MS if histogram is not None and histogram.count else float("nan")
 
 
-def _colour(graph: int) -> str:
-    return COLOURS[graph % len(COLOURS)]
-
-
-def _style(priority: int) -> dict[str, Any]:
-    """Of a class, where workflows have panels of their own."""
+def _line_style(number: int, priority: int) -> dict[str, Any]:
+    """Colour tells lines apart, dash tells classes."""
     return {
-        "color": COLOURS[(priority - 1) % len(COLOURS)],
+        "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[(priority - 1) % len(DASHES)],
         "linewidth": 1.6,
     }
-
-
-def _line_style(line: tuple[int, int]) -> dict[str, Any]:
-    """Colour says the workflow, dash the class."""
-    graph, priority = line
-    return {"color": _colour(graph), "linestyle": DASHES[(priority - 1) % len(DASHES)], "linewidth": 1.4}
-
-
-def _label(line: tuple[int, int], graphs: Sequence[Graph]) -> str:
-    return f"{graphs[line[0]].name}, class {line[1]}"
 
 
 def _plain(value: float) -> str:
@@ -146,7 +159,6 @@ def _save(figure: Figure, path: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(True, color="#EEEEEE", linewidth=0.8)
         panel.set_axisbelow(True)
-        panel.title.set(fontsize=10)
         panel.tick_params(labelsize=8)
     # No date and no version inside: the same run gives the same bytes.
     figure.savefig(path, dpi=130, metadata={"Software": None})

@@ -9,14 +9,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from ..control import Action, BatchFinished, Event, Reject, Reply, RequestArrived, RunBatch, WorkerJoined, WorkerLost
+from ..control import (
+    Action,
+    BatchFailed,
+    BatchFinished,
+    Event,
+    Reject,
+    Reply,
+    RequestArrived,
+    RunBatch,
+    WorkerJoined,
+    WorkerLost,
+)
 from ..control.ledger import Histogram
 from ..state.worker import FULL_SHARE
 from ..units import MS
 
 __all__ = ["Bin", "Timeline"]
 
-MAX_BINS = 240
+MAX_BINS, MIN_BINS = 240, 15
 #: Width of a bin at first: far below what is worth drawing.
 FIRST_WIDTH_NS = 10 * MS
 
@@ -62,6 +73,7 @@ class Timeline:
         self.width_ns = FIRST_WIDTH_NS
         self.bins: list[Bin] = []
         self.end_ns = 0
+        self._answers = 0
         self._batches: dict[int, RunBatch] = {}
         self._kinds: dict[int, str] = {}
         #: Worker -> since when its presence is not yet counted.
@@ -80,8 +92,11 @@ class Timeline:
         elif type(event) is WorkerJoined:
             self._kinds[event.worker] = event.spec.kind
             self._since_ns[event.worker] = now_ns
+        elif type(event) is BatchFailed:
+            self._batches.pop(event.batch, None)
         elif type(event) is WorkerLost:
             self._count_presence(event.worker, now_ns)
+            self._batches = {ident: b for ident, b in self._batches.items() if b.worker != event.worker}
         for action in actions:
             if type(action) is RunBatch:
                 self._batches[action.batch] = action
@@ -90,6 +105,7 @@ class Timeline:
                 now = self._bin(now_ns)
                 now.latency[line].add(now_ns - action.arrived_ns)
                 now.good[line] += action.outcome == "ok"
+                self._answers += 1
                 self.end_ns = now_ns
             elif type(action) is Reject:
                 self.end_ns = now_ns
@@ -113,6 +129,11 @@ class Timeline:
             self.bins.append(Bin())
         return self.bins[index]
 
+    def widen(self, answers: int) -> None:
+        """Put neighbours together until the bins have so many answers on average, or there are few bins."""
+        while len(self.bins) > 2 * MIN_BINS and self._answers < answers * len(self.bins):
+            self._widen()
+
     def _widen(self) -> None:
         for left, right in zip(self.bins[::2], self.bins[1::2], strict=False):
             left.merge(right)
@@ -122,7 +143,7 @@ class Timeline:
     def _spread(self, begin_ns: int, end_ns: int, give: Callable[[Bin, int], None]) -> None:
         """Give each bin between two times its part of the time."""
         if end_ns > begin_ns:
-            self._bin(end_ns)
+            self._bin(end_ns - 1)
         while begin_ns < end_ns:
             part_end_ns = min(end_ns, (begin_ns // self.width_ns + 1) * self.width_ns)
             give(self._bin(begin_ns), part_end_ns - begin_ns)

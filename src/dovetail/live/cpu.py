@@ -22,8 +22,9 @@ from .wire import Done, Failed, FromWorker, Hello, Load, Loaded, LoadFailure, Ru
 
 __all__ = ["CpuExecutor"]
 
-#: How long a finished batch waits for room for its results, holding its share, before it counts as failed.
-MEMORY_WAIT_SECONDS = 2.0
+#: How long a finished batch waits for room for its results, holding its share, before it counts as failed. The front
+#: admits no more than should fit (`door`), so this is for the rare case that requests grew.
+MEMORY_WAIT_SECONDS = 0.5
 
 
 class _Task:

@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from ..errors import DovetailError
+from ..units import format_bytes
 from ..workflow.local import count_of, pick
 from .arena import Arena, ArenaFull
 from .codec import Ref, decode, encode
@@ -77,12 +80,15 @@ class Values:
         give_up = time.monotonic() + wait_s
         with self._freed:
             while True:
-                empty = not self._own.used_bytes
                 try:
                     return self._store(values)
-                except ArenaFull as error:
-                    if empty:
-                        raise DovetailError(f"the results of one batch are larger than the arena: {error}") from None
+                except ArenaFull:
+                    needed = sum(map(_tensor_bytes, values))
+                    if needed > self._own.size:
+                        raise DovetailError(
+                            f"the results of a batch of {len(values)} take {format_bytes(needed)}, more than the "
+                            f"arena of {format_bytes(self._own.size)}; serve it with a larger --arena"
+                        ) from None
                     left_s = give_up - time.monotonic()
                     if left_s <= 0 or not self._freed.wait(left_s):
                         raise
@@ -104,6 +110,15 @@ class Values:
             for offset in offsets:
                 self._own.free(offset)
             self._freed.notify_all()
+
+
+def _tensor_bytes(value: Any) -> int:
+    """Bytes of the tensors in a value, which is nearly all of it."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, list | tuple):
+        return sum(map(_tensor_bytes, value))
+    return sum(map(_tensor_bytes, value.values())) if isinstance(value, dict) else 0
 
 
 def counts(values: list[Any], counted: list[tuple[int, ...]]) -> tuple[int, ...]:

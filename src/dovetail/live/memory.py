@@ -35,6 +35,8 @@ class Memory:
         #: Blocks and bytes in use in each worker's arena.
         self.blocks: dict[int, int] = {}
         self.used_bytes: dict[int, int] = {}
+        #: Kind of the worker that each arena is or was of.
+        self.kinds: dict[int, str] = {}
         self._workers = workers
         self._to_free: dict[int, list[int]] = {}
         self._loop = asyncio.get_running_loop()
@@ -52,6 +54,7 @@ class Memory:
                 worker.send(Attach(ident), [arena.fd])
         self.arenas[worker.ident] = worker.arena
         self.blocks[worker.ident] = self.used_bytes[worker.ident] = 0
+        self.kinds[worker.ident] = worker.spec.kind
 
     def lose(self, ident: int) -> None:
         """A worker is gone; its arena goes as soon as nothing in it is of use."""
@@ -75,6 +78,8 @@ class Memory:
 
     def free(self, ref: Ref) -> None:
         """Nobody reads this block any more."""
+        if self.closed:
+            return
         ident = ref.arena
         self.blocks[ident] -= 1
         self.used_bytes[ident] -= ref.nbytes
@@ -100,10 +105,15 @@ class Memory:
             if worker.arena is not None:
                 worker.send(Detach(ident))
         self.arenas.pop(ident).close()
-        del self.blocks[ident], self.used_bytes[ident]
+        del self.blocks[ident], self.used_bytes[ident], self.kinds[ident]
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything was let go."""
+        return self.front.fd < 0
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Let go of everything; what is freed later is of no interest."""
         if self._timer is not None:
             self._timer.cancel()
         for arena in self.arenas.values():

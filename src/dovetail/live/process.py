@@ -124,7 +124,8 @@ class WorkerProcess:
         except BlockingIOError:
             return False
         except (OSError, msgspec.DecodeError) as error:
-            self.kill(f"its doorbell broke: {error}")
+            gone = isinstance(error, ConnectionResetError)  # it died with messages unread
+            self.kill("" if gone else f"its doorbell broke: {error}")
             return False
         if packet is None:
             self.kill("")  # it has closed its end, so it is ending or of no use

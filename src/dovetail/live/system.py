@@ -47,6 +47,7 @@ from ..units import SECOND
 from ..workflow.graph import Graph
 from .arena import ArenaFull
 from .codec import Ref, encode
+from .door import Door
 from .fleet import Fleet, Settings
 from .process import WorkerProcess
 from .stats import Statistics
@@ -121,6 +122,7 @@ class LiveSystem:
         #: Done when the controller has broken: nothing can be promised any more.
         self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._graph_index = {g.name: i for i, g in enumerate(settings.graphs)}
+        self._door = Door(len(settings.graphs), settings.workers, settings.arena_bytes)
         self._stages = sorted({s.name for g in settings.graphs for s in g.stages})
         self._log = log
         self._say = say
@@ -230,12 +232,16 @@ class LiveSystem:
         reads the inputs any more. Raises `Overloaded` if there is no memory for it, or no worker for its stages.
         """
         index = self._graph_index[workflow]
-        self._check_room(self.settings.graphs[index])
+        self._check_workers(self.settings.graphs[index])
         refs, owned = self._place(inputs)
+        try:
+            self._door.enter(index)
+        except Overloaded:
+            self._free_inputs(owned)
+            raise
 
         def freed() -> None:
-            for ref in owned:
-                self.memory.front.free(ref.offset)
+            self._free_inputs(owned)
             on_free()
 
         self._last_request += 1
@@ -259,7 +265,7 @@ class LiveSystem:
         )
         return ident, future
 
-    def _check_room(self, graph: Graph) -> None:
+    def _check_workers(self, graph: Graph) -> None:
         if self._closing or self.fault.done():
             raise Overloaded("the server has stopped", 1000)
         since = self._unready_since_ns
@@ -281,12 +287,16 @@ class LiveSystem:
                     owned.append(encode(value, self.memory.front))
                     refs.append(owned[-1])
         except DovetailError as error:
-            for ref in owned:
-                self.memory.front.free(ref.offset)
+            self._free_inputs(owned)
             if isinstance(error, ArenaFull):
                 raise Overloaded(str(error), retry_after_ms=1000) from error
             raise
         return refs, owned
+
+    def _free_inputs(self, refs: list[Ref]) -> None:
+        if not self.memory.closed:
+            for ref in refs:
+                self.memory.front.free(ref.offset)
 
     def cancel(self, ident: int) -> None:
         """The client gave up."""
@@ -398,6 +408,7 @@ class LiveSystem:
         timer = self._timers.pop(request.state.timer, None) if request.state is not None else None
         if timer is not None:
             timer.cancel()
+        self._door.leave(action.graph, request.taken_bytes(self.memory.kinds))
         latency = now - action.arrived_ns
         self.ledger.add(action, now)
         self.statistics.answered(action, latency)

@@ -53,6 +53,14 @@ class LiveRequest:
         if not self._users:
             self._free_all()
 
+    def taken_bytes(self, kinds: Mapping[int, str]) -> dict[str, int]:
+        """Bytes of its results so far, by kind of the worker that made them."""
+        taken: dict[str, int] = {}
+        for ref in self.values.values():
+            kind = kinds[ref.arena]
+            taken[kind] = taken.get(kind, 0) + ref.nbytes
+        return taken
+
     def _free_all(self) -> None:
         for ref in self.values.values():
             self._free(ref)

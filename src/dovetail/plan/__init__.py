@@ -4,6 +4,8 @@ Pure: this package reads state and answers; it has no clock, no randomness and n
 not ours live in `baselines`; `wiring` chooses.
 """
 
+from .planner import DovetailPlanner, PlannerSettings
 from .protocol import Hold, Planner, Refusal
+from .space import Space
 
-__all__ = ["Hold", "Planner", "Refusal"]
+__all__ = ["DovetailPlanner", "Hold", "Planner", "PlannerSettings", "Refusal", "Space"]

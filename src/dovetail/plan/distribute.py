@@ -29,8 +29,8 @@ __all__ = ["GROUP_SIZE", "Distribution", "NodeShare", "average_normalised_length
 #: (docs/results/plan.md), which points to the same number.
 GROUP_SIZE = 3
 
-#: Lengths become integers with so many steps, so that all that follows is exact.
-_STEPS = 1 << 32
+#: A node of no length counts as this part of the longest, so that no window is empty.
+_LEAST = 2.0**-32
 
 
 class NodeShare(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ def distribute(shape: Series, lengths: Sequence[float], group_size: int = GROUP_
     top = max(lengths)
     if min(lengths) < 0 or top <= 0:
         raise DeclarationError("lengths cannot be negative, and one at least must be above nought")
-    weights = [max(1, round(length / top * _STEPS)) for length in lengths]
+    weights = [Fraction(max(length, top * _LEAST)) for length in lengths]
     shares: dict[int, NodeShare] = {}
     _split(shape, Fraction(0), Fraction(1), weights, group_size, shares)
     return Distribution(tuple(shares[node] for node in range(len(lengths))))
@@ -97,7 +97,7 @@ def _split(
     series: Series,
     begin: Fraction,
     window: Fraction,
-    weights: Sequence[int],
+    weights: Sequence[Fraction],
     group_size: int,
     shares: dict[int, NodeShare],
 ) -> None:
@@ -111,11 +111,11 @@ def _split(
             shares[node] = NodeShare(node_begin, node_end, group, run[-1][2])
         run.clear()
 
-    done = 0
+    done = Fraction(0)
     for part in series.parts:
-        part_begin = begin + window * Fraction(done, total)
+        part_begin = begin + window * done / total
         done += _part_length(part, weights)
-        part_end = begin + window * Fraction(done, total)
+        part_end = begin + window * done / total
         if isinstance(part, Leaf):
             run.append((part.node, part_begin, part_end))
             if len(run) == group_size:
@@ -131,7 +131,7 @@ def _split(
 
 
 def _split_tangle(
-    tangle: Tangle, begin: Fraction, window: Fraction, weights: Sequence[int], shares: dict[int, NodeShare]
+    tangle: Tangle, begin: Fraction, window: Fraction, weights: Sequence[Fraction], shares: dict[int, NodeShare]
 ) -> None:
     """Each node alone; its deadline is how much of the longest path through it is over.
 
@@ -139,23 +139,23 @@ def _split_tangle(
     head / (head + what is left) grows with its first and falls with its second.
     """
     head = {node: weights[node] for node in tangle.nodes}  # longest path that ends with the node
-    left = dict.fromkeys(tangle.nodes, 0)  # longest path after the node
+    left = dict.fromkeys(tangle.nodes, Fraction(0))  # longest path after the node
     for before, after in sorted(tangle.edges):
         head[after] = max(head[after], head[before] + weights[after])
     for before, after in sorted(tangle.edges, reverse=True):
         left[before] = max(left[before], weights[after] + left[after])
-    ends = {node: begin + window * Fraction(head[node], head[node] + left[node]) for node in tangle.nodes}
+    ends = {node: begin + window * head[node] / (head[node] + left[node]) for node in tangle.nodes}
     for node in tangle.nodes:
         node_begin = max((ends[before] for before, after in tangle.edges if after == node), default=begin)
         shares[node] = NodeShare(node_begin, ends[node], (node,), ends[node])
 
 
-def _length(series: Series, weights: Sequence[int]) -> int:
+def _length(series: Series, weights: Sequence[Fraction]) -> Fraction:
     """Length of the longest path."""
-    return sum(_part_length(part, weights) for part in series.parts)
+    return sum((_part_length(part, weights) for part in series.parts), Fraction(0))
 
 
-def _part_length(part: Part, weights: Sequence[int]) -> int:
+def _part_length(part: Part, weights: Sequence[Fraction]) -> Fraction:
     if isinstance(part, Leaf):
         return weights[part.node]
     if isinstance(part, Parallel):

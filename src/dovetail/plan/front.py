@@ -87,7 +87,7 @@ class Front:
         """Itself, or with one point per step of time if it is too long."""
         if len(self.time_ns) <= limits.points:
             return self
-        last_of_step = np.flatnonzero(np.diff(self.time_ns // limits.step_ns, append=-1))
+        last_of_step = np.flatnonzero(_last_of_equals(self.time_ns // limits.step_ns))
         kept = last_of_step if last_of_step[0] == 0 else np.concatenate(([0], last_of_step))
         thin = self.take(kept)
         thin.loss_ns += limits.step_ns - 1
@@ -129,7 +129,7 @@ def sieve(time_ns: Ints, cost_usd: Floats, ends: Sequence[int], horizon_ns: int)
         order = within[np.argsort(time_ns[within], kind="stable")]
         price = cost_usd[order]
         order = order[price < _least_before(price)]
-        kept = order[np.diff(time_ns[order], append=-1) != 0]  # of equal times the last is the cheapest
+        kept = order[_last_of_equals(time_ns[order])]  # which is the cheapest
         fronts.append(kept)
         begin = end
     return fronts
@@ -141,6 +141,13 @@ def _least_before(values: Floats) -> Floats:
     least[:1] = np.inf
     np.minimum.accumulate(values[:-1], out=least[1:])
     return least
+
+
+def _last_of_equals(values: Ints) -> npt.NDArray[np.bool_]:
+    """Per place of an ascending row, whether the next is another value."""
+    last = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=last[:-1])
+    return last
 
 
 def followed_by(first: Front, labels: Ints, rest: Front, ends: Sequence[int], limits: Limits) -> list[Front]:

@@ -35,7 +35,7 @@ _CLASS_STEP = 1 << 62
 #: A hold ends this much before the last moment at which its plan is in time: timers are not exact.
 _HOLD_MARGIN_NS = 1 * MS
 #: A larger batch is waited for only if it saves at least this part of what is left to pay.
-_WORTH_WAITING = 0.005
+_WORTH_WAITING = 0.0005
 #: Batches between two looks at waits in queues and arrival rates; they change slowly.
 _LOOK_EVERY = 32
 
@@ -45,7 +45,7 @@ class PlannerSettings(msgspec.Struct, frozen=True):
 
     space: Space = Space()
     #: Part of requests whose time should be within the plan; 0.5 and below plan with means.
-    percentile: float = 0.95
+    percentile: float = 0.99
     #: Wait for a larger batch when that is cheaper and in time.
     wait: bool = True
     #: Decide again before every stage; otherwise the plan made on arrival stands.

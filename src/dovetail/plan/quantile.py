@@ -38,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 #: Rungs of the ladder of θ, in steps of 2 downwards from the largest deviation that can be in time.
-LADDER = 4
+LADDER = 3
 
 
 class Ruler(NamedTuple):

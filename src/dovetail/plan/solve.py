@@ -11,6 +11,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -25,31 +26,30 @@ __all__ = ["Block", "Line", "Stage", "read_plan", "solve"]
 class Stage:
     """The options of one node as columns."""
 
-    __slots__ = ("batch", "cost_usd", "mean_ns", "sd_ns")
+    __slots__ = ("_by_batch", "_ends", "cost_usd", "mean_ns", "sd_ns", "sizes")
 
     def __init__(self, options: Sequence[Option]) -> None:
         count = len(options)
         self.mean_ns: Floats = np.fromiter((o.mean_ns for o in options), np.float64, count)
         self.sd_ns: Floats = self.mean_ns * np.fromiter((o.spread for o in options), np.float64, count)
         self.cost_usd: Floats = np.fromiter((o.cost_usd for o in options), np.float64, count)
-        self.batch: Ints = np.fromiter((o.config.batch for o in options), np.int64, count)
+        batch: Ints = np.fromiter((o.config.batch for o in options), np.int64, count)
+        #: Options in order of batch size, the sizes, and where the options of each size end.
+        self._by_batch: Ints = np.argsort(batch, kind="stable")
+        sizes, counts = np.unique(batch, return_counts=True)
+        self.sizes: list[int] = sizes.tolist()
+        self._ends: list[int] = np.cumsum(counts).tolist()
 
-    def worth_having(self, ruler: Ruler) -> tuple[Front, Ints, list[int], list[int]]:
-        """Options by ascending batch without those that can be left out, as points; which ones they are; the
-        batch sizes; and how many of the options have at most each size."""
+    def worth_having(self, ruler: Ruler) -> tuple[Front, Ints, list[int]]:
+        """The options that cannot be left out, by ascending batch: as points, which ones they are, and how many have at
+        most each of the sizes."""
         time_ns = ruler.time_ns(self.mean_ns, self.sd_ns)
-        by_batch = np.argsort(self.batch, kind="stable")
-        sizes, starts = np.unique(self.batch[by_batch], return_index=True)
-        ends = [*(int(s) for s in starts[1:]), len(by_batch)]
-        unlimited = int(time_ns.max())
-        chosen: list[Ints] = []
-        for begin, kept in zip(
-            starts, sieve(time_ns[by_batch], self.cost_usd[by_batch], ends, unlimited), strict=True
-        ):
-            chosen.append(by_batch[kept[kept >= begin]])  # those before were chosen with their own size
-        which = np.concatenate(chosen)
+        fronts = sieve(time_ns[self._by_batch], self.cost_usd[self._by_batch], self._ends, int(time_ns.max()))
+        # Of each front those of its own size; smaller ones were taken with theirs.
+        own = [kept[kept >= begin] for begin, kept in zip([0, *self._ends], fronts, strict=False)]
+        which = self._by_batch[np.concatenate(own)]
         points = Front(time_ns[which], self.cost_usd[which], self.mean_ns[which], self.sd_ns[which] ** 2)
-        return points, which, [int(s) for s in sizes], [int(e) for e in np.cumsum([len(c) for c in chosen])]
+        return points, which, list(accumulate(len(kept) for kept in own))
 
 
 class Block:
@@ -85,9 +85,9 @@ def solve(series: Series, stages: Mapping[int, Stage], ruler: Ruler, limits: Lim
         part, rest = series.parts[j], line.suffix[j + 1]
         if isinstance(part, Leaf):
             stage = stages[part.node]
-            points, which, sizes, ends = stage.worth_having(ruler)
+            points, which, ends = stage.worth_having(ruler)
             fronts = followed_by(points, which, rest, ends, limits)
-            line.by_batch[j] = list(zip(sizes, fronts, strict=True))
+            line.by_batch[j] = list(zip(stage.sizes, fronts, strict=True))
             line.suffix[j] = fronts[-1]
             line.times_ns[j] = ruler.time_ns(stage.mean_ns, stage.sd_ns)
             continue

@@ -67,7 +67,7 @@ def inline_graph(entry: WorkflowEntry, key: str, file: Located) -> tuple[Graph, 
         }
     assert entry.slo is not None
     try:
-        graph = chain(entry.name, entry.slo, specs, after)
+        graph = chain(entry.name, int(entry.slo), specs, after)
     except DovetailError as error:
         raise file.error(f"{key}.stages", str(error)) from None
     return msgspec.structs.replace(graph, nodes=_branched(graph, stages)), times
@@ -86,7 +86,7 @@ def _stage(stage: StageEntry) -> StageSpec:
     sizes = tuple(sorted(set(stage.batch or stage.time.batch)))
     if stage.host:
         return StageSpec(stage.name, "python", sizes)
-    return StageSpec(stage.name, "model", sizes, weights_bytes=stage.weights)
+    return StageSpec(stage.name, "model", sizes, weights_bytes=int(stage.weights))
 
 
 def _branched(graph: Graph, stages: Mapping[str, StageEntry]) -> tuple[Node, ...]:

@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 
+# Types for what is written as text. Whoever hands such a value on makes it a plain number: logs hold only those.
 class Duration(int):
     """Nanoseconds, written as ``"300ms"``."""
 

@@ -120,7 +120,7 @@ class _Builder:
         graph = msgspec.structs.replace(
             graph,
             name=entry.name or graph.name,
-            slo_ns=entry.slo or graph.slo_ns,
+            slo_ns=int(entry.slo or graph.slo_ns),
             priority=entry.priority or graph.priority,
         )
         if any(graph.name == other.name for other in self.graphs):
@@ -164,17 +164,18 @@ class _Builder:
                 card = catalogue.device(entry.kind)
             cores, memory_bytes, usd_per_hour = entry.cores, card.memory_bytes, card.usd_per_hour
         if entry.memory is not None:
-            memory_bytes = entry.memory
+            memory_bytes = int(entry.memory)
         if entry.usd_per_hour is not None:
             usd_per_hour = entry.usd_per_hour
+        join_ns, leave_ns = int(entry.join), None if entry.leave is None else int(entry.leave)
         mark = f"{number}-" if len(self.scenario.devices) > 1 else ""  # names are unique over all entries
         for i in range(entry.count):
             name = f"{entry.kind}-{mark}{i}"
             spec = WorkerSpec(name, entry.kind, ("onnx", "model"), cores, memory_bytes, usd_per_hour, "simulated")
-            yield Place(spec, entry.join, entry.leave)
+            yield Place(spec, join_ns, leave_ns)
         for i in range(entry.host):
             spec = WorkerSpec(f"{HOST}-{mark}{i}", HOST, ("python",), 1, 0, usd_per_core_hour, "simulated")
-            yield Place(spec, entry.join, entry.leave)
+            yield Place(spec, join_ns, leave_ns)
 
     def _check_room(self, workers: Sequence[WorkerSpec]) -> None:
         """Every stage must have a worker that can run it and hold its model."""
@@ -252,7 +253,7 @@ class _Builder:
             if isinstance(entry, FileEntry) and not (self.folder / entry.path).is_file():
                 raise self.file.error(f"{key}.path", f"there is no file {self.folder / entry.path}")
             process = entry.process(self.folder)
-            yield Stream(process, names.index(entry.workflow), entry.class_ or 0, entry.timeout or 0)
+            yield Stream(process, names.index(entry.workflow), entry.class_ or 0, int(entry.timeout or 0))
 
 
 def _timed(spec: StageSpec, kind: str, times: Times) -> Entry:

@@ -80,6 +80,13 @@ class Node(msgspec.Struct, frozen=True):
             yield self.otherwise
 
 
+    def instead(self, output: int = WHOLE) -> Source | None:
+        """Where this output comes from when the condition does not hold; None if from nowhere."""
+        if self.otherwise is None or output == WHOLE:
+            return self.otherwise
+        return Source(self.otherwise.node, output)
+
+
 class Port(msgspec.Struct, frozen=True):
     """A named input or output of a workflow with its tensor type."""
 
@@ -107,11 +114,22 @@ class Graph(msgspec.Struct, frozen=True):
 
     def counted(self, node: int) -> tuple[int, ...]:
         """Outputs of `node` whose count the controller needs: lists that are mapped over, conditions."""
-        return tuple(sorted({s.output for n in self.nodes for s in counted_sources(n) if s.node == node}))
+        return tuple(sorted({s.output for s in self._counted() if s.node == node}))
 
     def counted_inputs(self) -> tuple[int, ...]:
         """Inputs of the workflow whose count the controller needs, as indices into `inputs`."""
-        return tuple(sorted({-1 - s.node for n in self.nodes for s in counted_sources(n) if s.node < 0}))
+        return tuple(sorted({-1 - s.node for s in self._counted() if s.node < 0}))
+
+    def _counted(self) -> set[Source]:
+        """Sources that decide how often some node runs, be it in place of a step that was skipped."""
+        todo = [s for n in self.nodes for s in counted_sources(n)]
+        found: set[Source] = set()
+        while todo:
+            source = todo.pop()
+            found.add(source)
+            if source.node >= 0 and (instead := self.nodes[source.node].instead(source.output)) is not None:
+                todo.append(instead)
+        return found
 
 
 def counted_sources(node: Node) -> Iterable[Source]:

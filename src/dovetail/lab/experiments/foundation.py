@@ -284,7 +284,7 @@ def storm(job: Storm) -> tuple[int, dict[str, int]]:
     arrivals = requests(streams, job.seed, limit=STORM_REQUESTS)
     simulation = Simulation(controller, Ledger([(graph.name, graph.slo_ns)]), arrivals, observers)
     spec = WorkerSpec("device", "device", ("model",))
-    # Three places: whoever sits there is lost after a while, and another one comes a little later; the last one stays.
+    # Three places: whoever sits there is lost after a while and another one comes a little later; the last stays.
     ident = 0
     for _ in range(3):
         at_ns, stays = 0, False

@@ -1,0 +1,164 @@
+"""`dovetail simulate scenario.toml`: run a scenario against simulated devices and show what became of the requests.
+
+Exit code 0: every workflow and class met its objective (the scenario's `target` share of its requests, 95 % if it
+does not say). 1: some did not. 2: the scenario is wrong. The same scenario gives the same stdout, byte for byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from ..control.log import LogWriter
+from ..errors import DovetailError
+from ..lab.simulate import Result, Run
+from ..lab.table import render, results_console
+from ..sim.driver import Observer
+
+#: A bar is not worth drawing for less.
+_BAR_AFTER_S = 1.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options of this verb."""
+    parser.add_argument("scenario", type=Path, metavar="SCENARIO", help="scenario file; docs/simulate.md explains it")
+    parser.add_argument("--policy", metavar="NAME", help="policy to use instead of the scenario's")
+    parser.add_argument("--seed", type=_seed, metavar="N", help="seed to use instead of the scenario's")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw latencies and time line into this directory")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="write a log for dovetail replay and explain")
+    parser.add_argument("--check", action="store_true", help="check all invariants after every step (slow)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate; the exit code."""
+    simulated = Run(args.scenario, policy=args.policy, seed=args.seed)
+    for note in simulated.world.notes:
+        _say(f"note: {note}")
+    with ExitStack() as at_end:
+        # Opened before the run: a place that cannot be written to is better known before than after.
+        observers = [
+            *_log(args, simulated, at_end),
+            *_plots(args, simulated, at_end),
+            *_trace(args, simulated, at_end),
+        ]
+        with _bar(args.scenario.name) as progress:
+            begin_s = time.perf_counter()
+            result = simulated.go(observers, check=args.check, progress=progress)
+            took_s = time.perf_counter() - begin_s
+    requests = sum(line.requests for line in result.summaries)
+    _say(f"{requests:,} requests, {result.events:,} events in {took_s:.1f} s ({requests / took_s:,.0f} requests/s)")
+    if args.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result, order="sorted"), indent=2).decode() + "\n")
+    else:
+        _print(result)
+    return 0 if result.met else 1
+
+
+def _seed(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 0 or more")
+    return int(text)
+
+
+def _say(text: str) -> None:
+    print(f"dovetail simulate: {text}", file=sys.stderr)
+
+
+def _print(result: Result) -> None:
+    out = results_console()
+    out.print(render(result.summaries, target=result.target))
+    busy = ", ".join(f"{device.name} {device.busy:.0%}" for device in result.devices)
+    out.print(Text(f"\n{result.policy.name}, seed {result.seed}, {result.simulated_s:,.1f} s; busy: {busy}"))
+    goal = f"{result.target:.0%} of the requests of each class within the objective"
+    out.print(f"[green]met[/]: {goal}" if result.met else f"[bold red]missed[/]: {goal}")
+
+
+def _log(args: argparse.Namespace, simulated: Run, at_end: ExitStack) -> Iterator[Observer]:
+    if args.log is not None:
+        with _writing(args.log):
+            writer = LogWriter(args.log, simulated.header)
+        at_end.callback(writer.close)
+        yield writer.step
+
+
+def _trace(args: argparse.Namespace, simulated: Run, at_end: ExitStack) -> Iterator[Observer]:
+    if args.trace is not None:
+        from ..lab.trace import TraceRecorder
+
+        with _writing(args.trace):
+            args.trace.open("ab").close()
+        recorder = TraceRecorder(simulated.world.graphs)
+        at_end.callback(recorder.write, args.trace)
+        yield recorder.observe
+
+
+def _plots(args: argparse.Namespace, simulated: Run, at_end: ExitStack) -> Iterator[Observer]:
+    if args.plot is not None:
+        from ..lab.plots import draw_latency, draw_timeline
+        from ..lab.timeline import Timeline
+
+        folder: Path = args.plot
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        timeline = Timeline()
+
+        def draw() -> None:
+            timeline.finish()
+            with _writing(folder):
+                draw_latency(simulated.ledger, folder / "latency.png")
+                draw_timeline(timeline, simulated.world.graphs, folder / "timeline.png")
+            _say(f"wrote {folder / 'latency.png'} and {folder / 'timeline.png'}")
+
+        at_end.callback(draw)
+        yield timeline.observe
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DovetailError(f"cannot write to {path}: {error.strerror}") from None
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[_Bar | None]:
+    """A bar on stderr, if that is a terminal and the run takes long enough; it leaves no trace."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True)
+    try:
+        yield _Bar(bar, what)
+    finally:
+        bar.stop()
+
+
+class _Bar:
+    """Moves a bar that appears after a while."""
+
+    def __init__(self, bar: Progress, what: str) -> None:
+        self._bar = bar
+        self._task = bar.add_task(what, total=1.0)
+        self._begin_s = time.perf_counter()
+        self._shown = False
+
+    def __call__(self, done: float) -> None:
+        if not self._shown and time.perf_counter() - self._begin_s > _BAR_AFTER_S:
+            self._shown = True
+            self._bar.start()
+        if self._shown:
+            self._bar.update(self._task, completed=done)

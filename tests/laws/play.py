@@ -1,0 +1,217 @@
+"""A hostile world for the controller: whatever may happen happens, in any order, and its books are checked each time.
+
+It knows nothing of the controller's insides beside `validate`. What it keeps itself, from events and actions alone, is
+a second set of books: who was answered how often, what runs where, how much of each device and its memory is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from tests.laws.recipes import Lengths, counts_of, input_counts
+
+from dovetail.control import (
+    Action,
+    BatchFailed,
+    BatchFinished,
+    DrainStarted,
+    Drained,
+    Event,
+    EvictModel,
+    LoadFailed,
+    LoadModel,
+    ModelLoaded,
+    Reject,
+    Reply,
+    RequestArrived,
+    RequestCancelled,
+    RunBatch,
+    SetTimer,
+    TimerFired,
+    WorkerJoined,
+    WorkerLost,
+)
+from dovetail.control.validate import validate
+from dovetail.profile.curve import Curve
+from dovetail.profile.table import Entry
+from dovetail.state import WorkerSpec
+from dovetail.units import MS
+from dovetail.wiring import PolicySpec, make_controller
+from dovetail.workflow.graph import Graph
+
+KIND = "any"
+REASONS = ("error", "too_late", "not_loaded", "no_share", "no_memory")
+#: A play that does not end by then will never.
+MAX_STEPS = 20_000
+
+
+def entries_of(graphs: Sequence[Graph]) -> list[Entry]:
+    """Every stage takes 5 ms alone and 8 ms in a batch of four."""
+    curve = Curve((1, 4), (5 * MS, 8 * MS), (2 * MS, 6 * MS))
+    return [Entry(name, KIND, curve=curve) for name in dict.fromkeys(s.name for g in graphs for s in g.stages)]
+
+
+class Play:
+    """Feeds one controller, and keeps the second set of books."""
+
+    def __init__(self, graphs: Sequence[Graph], policy: PolicySpec | None = None) -> None:
+        self.graphs = graphs
+        self.controller = make_controller(graphs, policy or PolicySpec(), entries_of(graphs), cores=1)
+        self.now_ns = 0
+        self.events: list[Event] = []
+        self.actions: list[list[Action]] = []
+        self.given: dict[int, tuple[int, Lengths]] = {}
+        #: Request -> every answer that it got.
+        self.answers: dict[int, list[Reply | Reject]] = defaultdict(list)
+        self.running: dict[int, RunBatch] = {}
+        self.loading: list[LoadModel] = []
+        self.timers: dict[int, int] = {}
+        self.budgets: dict[int, int] = {}
+        self.held: dict[int, dict[str, int]] = {}
+        self.last_worker = 0
+        self.drains = 0
+        #: Request -> node -> items that were finished.
+        self.done: dict[int, Counter[int]] = defaultdict(Counter)
+        self.weights = {s.name: s.weights_bytes for g in graphs for s in g.stages}
+
+    # -- what may happen --------------------------------------------------------------------------------------
+
+    def arrive(self, graph: int, given: Lengths, *, priority: int = 0, patience_ns: int = 0) -> int:
+        """A new request; its number."""
+        ident = len(self.given) + 1
+        self.given[ident] = (graph, given)
+        deadline_ns = self.now_ns + patience_ns if patience_ns else 0
+        counts = input_counts(self.graphs[graph], given)
+        self._step(RequestArrived(self.now_ns, 0, ident, graph, priority, 0, deadline_ns, counts))
+        return ident
+
+    def cancel(self, request: int) -> None:
+        """A client gives up, perhaps one that was answered long ago."""
+        self._step(RequestCancelled(self.now_ns, 0, request))
+
+    def finish(self, batch: int) -> None:
+        """A batch is done."""
+        action = self.running.pop(batch)
+        counts: list[int] = []
+        for request, node, _ in action.items:
+            graph, given = self.given[request]
+            counts += counts_of(self.graphs[graph], node, given)
+            self.done[request][node] += 1
+        self._step(BatchFinished(self.now_ns, action.cause, batch, self.now_ns, self.now_ns, tuple(counts)))
+
+    def fail(self, batch: int, reason: str) -> None:
+        """A batch could not be run."""
+        action = self.running.pop(batch)
+        self._step(BatchFailed(self.now_ns, action.cause, batch, self.now_ns, self.now_ns, reason, "on purpose"))
+
+    def load(self, which: int, *, fails: bool = False) -> None:
+        """A model has been loaded, or not."""
+        action = self.loading.pop(which)
+        if fails:
+            self._step(LoadFailed(self.now_ns, action.cause, action.worker, action.stage, "on purpose"))
+            return
+        nbytes = self.weights[action.stage]
+        if action.worker in self.held:
+            self.held[action.worker][action.stage] = nbytes
+        self._step(ModelLoaded(self.now_ns, action.cause, action.worker, action.stage, nbytes))
+
+    def join(self, memory_bytes: int = 0) -> int:
+        """A worker joins; its number."""
+        self.last_worker += 1
+        self.held[self.last_worker] = {}
+        self.budgets[self.last_worker] = memory_bytes
+        spec = WorkerSpec(f"w{self.last_worker}", KIND, ("model", "python"), memory_bytes=memory_bytes, usd_per_hour=3.6)
+        self._step(WorkerJoined(self.now_ns, 0, self.last_worker, spec))
+        return self.last_worker
+
+    def lose(self, worker: int) -> None:
+        """A worker is gone with all that it had."""
+        del self.held[worker]
+        self.running = {ident: batch for ident, batch in self.running.items() if batch.worker != worker}
+        self._step(WorkerLost(self.now_ns, 0, worker, "on purpose"))
+
+    def drain(self) -> None:
+        """Nothing new is taken any more."""
+        self._step(DrainStarted(self.now_ns, 0))
+
+    def wait(self, until_ns: int) -> None:
+        """Time passes; timers that come due are told."""
+        while self.timers:
+            timer, at_ns = min(self.timers.items(), key=lambda entry: (entry[1], entry[0]))
+            if at_ns > until_ns:
+                break
+            del self.timers[timer]
+            self.now_ns = max(self.now_ns, at_ns)
+            self._step(TimerFired(self.now_ns, 0, timer))
+        self.now_ns = max(self.now_ns, until_ns)
+
+    def end(self) -> None:
+        """Let everything that is open come to its end, with a worker that can run all of it."""
+        self.join()
+        for _ in range(MAX_STEPS):
+            if self.loading:
+                self.load(0)
+            elif self.running:
+                self.now_ns += MS
+                self.finish(next(iter(self.running)))
+            elif self.timers:
+                self.wait(min(self.timers.values()))
+            else:
+                return
+        raise AssertionError("it does not come to an end")
+
+    # -- the second set of books ------------------------------------------------------------------------------
+
+    def _step(self, event: Event) -> None:
+        actions = self.controller.step(event)
+        self.events.append(event)
+        self.actions.append(actions)
+        for action in actions:
+            assert action.cause == len(self.events)
+            if isinstance(action, Reply | Reject):
+                self.answers[action.request].append(action)
+            elif isinstance(action, RunBatch):
+                assert action.worker in self.held, "a batch for a worker that is not there"
+                assert action.stage in self.held[action.worker], "a batch for a worker without its model"
+                self.running[action.batch] = action
+            elif isinstance(action, LoadModel):
+                self.loading.append(action)
+            elif isinstance(action, EvictModel):
+                del self.held[action.worker][action.stage]
+            elif isinstance(action, SetTimer):
+                assert action.at_ns >= self.now_ns, "a timer in the past"
+                self.timers[action.timer] = action.at_ns
+            elif isinstance(action, Drained):
+                self.drains += 1
+        self._check_devices()
+        validate(self.controller)
+
+    def _check_devices(self) -> None:
+        shares: Counter[int] = Counter()
+        items: Counter[tuple[int, int, int]] = Counter()
+        for batch in self.running.values():
+            shares[batch.worker] += batch.share_pct
+            for item in batch.items:
+                items[item] += not self.answers[item[0]]
+        assert all(share <= 100 for share in shares.values()), f"shares {dict(shares)}"
+        assert all(times <= 1 for times in items.values()), "an item runs twice at once"
+        for worker, held in self.held.items():
+            budget = self.budgets[worker]
+            assert not budget or sum(held.values()) <= budget, f"worker {worker} holds too much"
+
+    def check_end(self) -> None:
+        """Everything has come to its end: nothing is lost, nothing is left."""
+        for request in self.given:
+            assert len(self.answers[request]) == 1, f"request {request} was answered {self.answers[request]}"
+        assert set(self.answers) <= set(self.given), "an answer that nobody asked for"
+        c = self.controller
+        left = {"requests": c.requests, "batches": c.batches, "timers": c.timers}
+        assert not any(left.values()), {name: dict(table) for name, table in left.items()}
+        assert not any(queue.size for queue in c.queues.values())
+
+
+def outcome(answers: Mapping[int, Sequence[Reply | Reject]], request: int) -> str:
+    """How the request ended."""
+    (answer,) = answers[request]
+    return answer.outcome
