@@ -7,7 +7,11 @@ falling with share and cores by a power below 1, growing with the batch by a pow
 are 0.8, 1.0 and 1.2 times the time with every stage in its smallest configuration. All contenders take
 turns in every round, so that a busy neighbour meets all of them; a figure is the median over rounds, with the least
 and the most. In every round the costs found by both ways are compared, and must be equal. Results go to stdout,
-progress to stderr. Takes about a minute.
+progress to stderr. Takes about half a minute.
+
+It also says what groups cost: the same chains planned in groups of three with deadlines by average normalised length
+(dovetail.plan.distribute, our reconstruction of ESG's way), every group planned exactly, against the whole planned at
+once. That is a matter of counting, not of timing.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -28,6 +33,7 @@ from rich.progress import track
 from rich.table import Table
 
 from dovetail.plan.astar import search
+from dovetail.plan.distribute import average_normalised_lengths, distribute
 from dovetail.plan.frontier import Frontiers, build
 from dovetail.plan.options import Option, Prices, options_for, pareto
 from dovetail.plan.quantile import z_value
@@ -35,12 +41,15 @@ from dovetail.plan.series_parallel import Series, decompose
 from dovetail.profile import catalogue
 
 SEED = 2024
-ROUNDS = 7
+ROUNDS = 5
 WORKLOADS = 4
+#: Number of stages -> workloads.
+LONGER = {4: 4, 5: 1, 8: 1}
 TIGHTNESS = (0.8, 1.0, 1.2)
 LOOKUPS_PER_ROUND = 4000
-#: Where A* on four stages is stopped: some seconds.
-NODE_CAP = 200_000
+BUILDS_PER_ROUND = 3
+#: Where A* on four and more stages is stopped. On eight it is nowhere near its end at ten times as many, either.
+NODE_CAP = 300_000
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32)
 CPUS = (1, 2, 4, 8)
 SHARES_PCT = (10, 20, 30, 40, 50, 60, 80, 100)
@@ -49,6 +58,7 @@ SPREAD = 0.08
 VGPUS = 7
 
 Stages = list[list[Option]]
+T = TypeVar("T")
 
 
 def stage(rng: np.random.Generator, prices: Prices) -> list[Option]:
@@ -81,9 +91,9 @@ def chain(count: int) -> Series:
     return decompose([[i + 1] for i in range(count - 1)] + [[]])
 
 
-def timed_ns(what: Callable[[], Any]) -> tuple[int, Any]:
+def timed_ns(what: Callable[..., T], *args: Any, **named: Any) -> tuple[int, T]:
     begin_ns = time.perf_counter_ns()
-    answer = what()
+    answer = what(*args, **named)
     return time.perf_counter_ns() - begin_ns, answer
 
 
@@ -93,9 +103,10 @@ class Bench:
     def __init__(self) -> None:
         self.three = [stages_of(3, seed) for seed in range(WORKLOADS)]
         self.frontiers = [build(chain(3), s, int(1.2 * smallest_ns(s))) for s in self.three]
-        self.others = {n: stages_of(n, 100 + n) for n in (4, 5, 8)}
+        self.longer = {n: [stages_of(n, 100 * n + seed) for seed in range(w)] for n, w in LONGER.items()}
         self.nodes: list[int] = []
-        self.capped: list[int] = []
+        #: Stages -> per workload whether A* finished, and partial paths generated.
+        self.ends: dict[int, list[tuple[bool, int]]] = {}
         self.rng = np.random.default_rng(SEED)
 
     def astar(self, pareto_tails: bool) -> list[int]:
@@ -105,7 +116,7 @@ class Bench:
             rows = [stages[0], *(pareto(s) for s in stages[1:])] if pareto_tails else stages
             for tightness in TIGHTNESS:
                 budget_ns = int(tightness * smallest_ns(stages))
-                duration, found = timed_ns(lambda rows=rows, budget_ns=budget_ns: search(rows, budget_ns))
+                duration, found = timed_ns(search, rows, budget_ns)
                 durations.append(duration)
                 looked_up = frontiers.choose(0, budget_ns).cost_usd
                 if abs(found.paths[0].cost_usd - looked_up) > 1e-9 * looked_up:
@@ -114,30 +125,60 @@ class Bench:
                     self.nodes.append(found.generated)
         return durations
 
-    def lookups(self) -> list[int]:
-        """Warm decisions on three stages: any leftover time, any queue length."""
+    def lookups(self, workloads: Sequence[tuple[Stages, Frontiers]]) -> list[int]:
+        """Warm decisions: any node, any leftover time, any queue length."""
         durations = []
-        for stages, frontiers in zip(self.three, self.frontiers, strict=True):
-            count = LOOKUPS_PER_ROUND // WORKLOADS
-            leftovers = self.rng.integers(smallest_ns(stages) // 4, int(1.2 * smallest_ns(stages)), count).tolist()
+        count = LOOKUPS_PER_ROUND // len(workloads)
+        for stages, frontiers in workloads:
+            most_ns = smallest_ns(stages)
+            nodes = self.rng.integers(0, len(stages), count).tolist()
+            leftovers = self.rng.integers(most_ns // 10, most_ns, count).tolist()
             waiting = self.rng.integers(1, 40, count).tolist()
-            for node, leftover_ns, batch_max in zip([0, 1, 2] * count, leftovers, waiting, strict=False):
+            for node, leftover_ns, batch_max in zip(nodes, leftovers, waiting, strict=True):
                 begin_ns = time.perf_counter_ns()
                 frontiers.choose(node, leftover_ns, batch_max)
                 durations.append(time.perf_counter_ns() - begin_ns)
         return durations
 
-    def build(self, count: int, z: float = 0.0) -> tuple[list[int], Frontiers]:
-        stages = self.three[0] if count == 3 else self.others[count]
-        duration, frontiers = timed_ns(lambda: build(chain(count), stages, smallest_ns(stages), z=z))
-        return [duration], frontiers
+    def builds(self, count: int, z: float = 0.0) -> list[int]:
+        """All tables of a chain of so many stages, from nothing."""
+        return [timed_ns(self.whole, count, z)[0] for _ in range(BUILDS_PER_ROUND)]
 
-    def astar_four(self) -> list[int]:
-        """A* on four stages until it is done or at the cap; the lookup of the same needs no more than before."""
-        stages = self.others[4]
-        duration, found = timed_ns(lambda: search(stages, smallest_ns(stages), max_generated=NODE_CAP))
-        self.capped.append(found.generated if found.finished else -found.generated)
-        return [duration]
+    def whole(self, count: int, z: float = 0.0) -> Frontiers:
+        stages = self.three[0] if count == 3 else self.longer[count][0]
+        return build(chain(count), stages, smallest_ns(stages), z=z)
+
+    def long_astar(self, count: int) -> list[int]:
+        """A* on more stages, until it is done or at the cap."""
+        durations, self.ends[count] = [], []
+        for stages in self.longer[count]:
+            duration, found = timed_ns(search, stages, smallest_ns(stages), max_generated=NODE_CAP)
+            durations.append(duration)
+            self.ends[count].append((found.finished, found.generated))
+        return durations
+
+
+def cost_of_groups_pct(count: int) -> list[float]:
+    """How much dearer chains are in groups than as a whole, by chain and objective; times are the means."""
+    excess = []
+    for seed in range(WORKLOADS):
+        stages = stages_of(count, 200 + seed)
+        shares = distribute(chain(count), average_normalised_lengths([[o.mean_ns for o in s] for s in stages]))
+        groups = list(dict.fromkeys(share.group for share in shares.nodes))
+        for tightness in TIGHTNESS:
+            objective_ns = int(tightness * smallest_ns(stages))
+            now_ns, cost_usd = 0, 0.0
+            for group in groups:
+                leftover_ns = shares.group_deadlines_ns(objective_ns)[group[0]] - now_ns
+                members = [stages[node] for node in group]
+                plan = build(chain(len(group)), members, objective_ns).plan(leftover_ns)
+                if plan is None:
+                    raise SystemExit(f"group {group} has no plan within {leftover_ns} ns")
+                now_ns += sum(option.mean_ns for option in plan)
+                cost_usd += sum(option.cost_usd for option in plan)
+            best = build(chain(count), stages, objective_ns).choose(0, objective_ns).cost_usd
+            excess.append(100 * (cost_usd / best - 1))
+    return excess
 
 
 def measure() -> dict[str, Any]:
@@ -145,25 +186,24 @@ def measure() -> dict[str, Any]:
     bench = Bench()
     z = z_value(0.99, spread=SPREAD)
     turns: dict[str, Callable[[], list[int]]] = {
-        "A*, 3 × 256": lambda: bench.astar(False),
-        "A*, 3 × 256, Pareto tails": lambda: bench.astar(True),
-        "frontier look-up, 3 × 256": bench.lookups,
-        "frontier build, 3 × 256": lambda: bench.build(3)[0],
-        "frontier build, 5 × 256": lambda: bench.build(5)[0],
-        "frontier build, 8 × 256": lambda: bench.build(8)[0],
-        "frontier build, 8 × 256, p99": lambda: bench.build(8, z)[0],
-        "A*, 4 × 256": bench.astar_four,
+        "A*, 3 × 256": partial(bench.astar, False),
+        "A*, 3 × 256, Pareto tails": partial(bench.astar, True),
+        "frontier look-up, 3 × 256": partial(bench.lookups, list(zip(bench.three, bench.frontiers, strict=True))),
+        "frontier look-up, 8 × 256": partial(bench.lookups, [(bench.longer[8][0], bench.whole(8))]),
+        **{f"frontier build, {n} × 256": partial(bench.builds, n) for n in (3, 5, 8)},
+        "frontier build, 8 × 256, p99": partial(bench.builds, 8, z),
+        "A*, 4 × 256": partial(bench.long_astar, 4),
+        "A*, 8 × 256, until its cap": partial(bench.long_astar, 8),
     }
-    for name, turn in turns.items():
-        if name != "A*, 4 × 256":
-            turn()
+    for turn in turns.values():
+        turn()  # warm up
     bench.nodes.clear()
     rounds: dict[str, list[list[int]]] = {name: [] for name in turns}
     names = list(turns)
     for number in track(range(ROUNDS), "rounds", console=Console(stderr=True), transient=True):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             rounds[name].append(turns[name]())
-    sizes = {f"{n} × 256": bench.build(n)[1] for n in (3, 5, 8)}
+    wholes = {f"{n} × 256": bench.whole(n) for n in (3, 5, 8)}
     return {
         "rounds": ROUNDS,
         "python": platform.python_version(),
@@ -174,12 +214,15 @@ def measure() -> dict[str, Any]:
             name: ratio(rounds[name], rounds["frontier look-up, 3 × 256"])
             for name in ("A*, 3 × 256", "A*, 3 × 256, Pareto tails")
         },
-        "front_points": {name: len(frontiers.points(0)[0]) for name, frontiers in sizes.items()},
-        "loss_ns": {name: frontiers.loss_ns for name, frontiers in sizes.items()},
+        "front_points": {name: len(frontiers.points(0)[0]) for name, frontiers in wholes.items()},
+        "loss_ns": {name: frontiers.loss_ns for name, frontiers in wholes.items()},
         "stage_front": [len(pareto(s)) for stages in bench.three for s in stages],
         "astar_nodes": {"least": min(bench.nodes), "most": max(bench.nodes)},
-        "astar_four_finished": all(n > 0 for n in bench.capped),
-        "astar_four_nodes": max(abs(n) for n in bench.capped),
+        "long_astar": {
+            f"{n} × 256": {"finished": sum(done for done, _ in ends), "of": len(ends), "nodes": [m for _, m in ends]}
+            for n, ends in bench.ends.items()
+        },
+        "cost_of_groups_pct": {f"{n} × 256": over_rounds(cost_of_groups_pct(n)) for n in (5, 8)},
     }
 
 
@@ -205,26 +248,31 @@ def short(us: float) -> str:
 
 def show(result: dict[str, Any]) -> None:
     """A table for people."""
-    table = Table("", "p50", "least to most", "p99", "least to most")
+    table = Table("", "p50", "least to most", "p99", "least to most", box=None)
     for name, row in result["us"].items():
         cells = []
         for which in ("p50", "p99"):
             cell = row[which]
             cells += [short(cell["median"]), f"{short(cell['least'])} to {short(cell['most'])}"]
         table.add_row(name, *cells)
-    console = Console()
+    console = Console(width=110)
     console.print(f"{result['rounds']} interleaved rounds; median over rounds, least to most")
     console.print(table)
     for name, row in result["ratio_to_look_up"].items():
         console.print(f"{name}: {row['median']:,.0f} times a look-up ({row['least']:,.0f} to {row['most']:,.0f})")
     nodes = result["astar_nodes"]
     console.print(f"A* on 3 × 256 generates {nodes['least']:,} to {nodes['most']:,} partial paths")
-    ended = "finished" if result["astar_four_finished"] else "stopped unfinished at its cap"
-    console.print(f"A* on 4 × 256 {ended} after {result['astar_four_nodes']:,}")
+    for name, ends in result["long_astar"].items():
+        generated = f"{min(ends['nodes']):,} to {max(ends['nodes']):,}"
+        console.print(f"A* on {name} finished {ends['finished']} of {ends['of']} searches; it generated {generated}")
     stage_front = result["stage_front"]
     console.print(f"Pareto front of one stage: {min(stage_front)} to {max(stage_front)} of 256 options")
     for name, points in result["front_points"].items():
         console.print(f"front of the whole workflow, {name}: {points:,} points, loss {result['loss_ns'][name]} ns")
+    for name, row in result["cost_of_groups_pct"].items():
+        console.print(
+            f"groups of three, {name}: {row['median']:.1f} % dearer ({row['least']:.1f} to {row['most']:.1f} %)"
+        )
 
 
 def main() -> int:

@@ -35,7 +35,7 @@ def test_every_request_is_accounted_for_and_the_texts_are_right(tmp_path: Path) 
     assert [step["load_pct"] for step in result["steps"]] == list(LOADS_PCT)
     by_step = sum(row["requests"] for step in result["steps"] for row in step["classes"])
     by_class = sum(sum(row["outcomes"].values()) for row in result["classes"])
-    assert result["requests"] == by_step == by_class > 0
+    assert result["requests"] - result["refused"] == by_step == by_class > 0
     assert result["lines"] >= result["lines_exact"] > 0
     assert all(reading["drawn"] for reading in result["readings"])
     for phase in ("starting dovetail serve", "measuring the capacity", "130 % of capacity"):
@@ -66,7 +66,9 @@ class TestJudging:
     def answer(self, status: int, body: object = None, error: str = "") -> Answer:
         return Answer("30-batch-0001-p1", 0, 1, 2, status, json.dumps(body or {}).encode(), error)
 
-    @pytest.mark.parametrize(("status", "outcome"), [(429, "shed"), (504, "expired"), (500, "failed")])
+    @pytest.mark.parametrize(
+        ("status", "outcome"), [(429, "shed"), (504, "expired"), (500, "failed"), (503, "refused")]
+    )
     def test_a_status_stands_for_an_outcome(self, status: int, outcome: str) -> None:
         assert outcome_of(self.answer(status)) == outcome
 
@@ -93,7 +95,7 @@ class TestJudging:
         row = Summary("document", 1, 1, {"ok": 1}, 600.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0)
         given: dict[str, object] = {
             "device": "cpu", "capacity_per_s": 9.0, "steps": [], "classes": [row], "client_p95_ms": {1: 1.0},
-            "requests": 1, "unaccounted": [], "lines": 100, "lines_exact": 100, "readings": [],
+            "requests": 1, "refused": 0, "unaccounted": [], "lines": 100, "lines_exact": 100, "readings": [],
             "slowest": (1, 1.0, 1), "log": "demo.log",
         }  # fmt: skip
         assert DemoResult(**{**given, **changes}).holds is holds  # type: ignore[arg-type]

@@ -56,7 +56,8 @@ def graphs(draw: st.DrawFn, name: str = "workflow") -> Graph:
             stage = a_stage(draw(st.sampled_from([0, 0, 2])))
             if kind == "when":
                 condition = draw(st.sampled_from(values))
-                otherwise = draw(st.none() | st.sampled_from(anything))
+                alike = [h for h in anything if not stage.spec.outputs or h._outputs == stage.spec.outputs]
+                otherwise = draw(st.none() | st.sampled_from(alike)) if alike else None
                 result = stage.when(condition, otherwise)(*args)
             else:
                 result = stage(*args)

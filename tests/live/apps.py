@@ -47,6 +47,12 @@ def open_gate(number: float) -> None:
     gate(number).touch()
 
 
+def wait_for_gate(number: float) -> None:
+    """Number nought is always open; so is every gate once the tests are over."""
+    while number and SCRATCH.exists() and not gate(number).exists():
+        time.sleep(0.002)
+
+
 double = onnx(_model("double"), name="double", batch=(1, 2, 4, 8), like="resnet50")
 slow = onnx(_model("slow"), name="slow", batch=(1, 2), like="vgg19")
 
@@ -55,8 +61,7 @@ slow = onnx(_model("slow"), name="slow", batch=(1, 2), like="vgg19")
 def wait_at_gate(items):
     """Each item waits until its gate is open."""
     for item in items:
-        while item[0] and not gate(item[0]).exists():
-            time.sleep(0.002)
+        wait_for_gate(item[0])
     return items
 
 
@@ -69,6 +74,11 @@ def add(left, right):
 def split(items):
     """As many items as the first number says: 1, 2, 3..."""
     return [[np.full(3, i + 1, np.float32) for i in range(int(item[0]))] for item in items]
+
+
+@stage
+def alone(items):
+    return [[item] for item in items]
 
 
 @stage(batch=(1, 4, 16))
@@ -104,6 +114,15 @@ def fragile(items):
         while item[0] == HANGS:
             time.sleep(0.05)
     return items
+
+
+@stage
+def leaves_a_child(items):
+    """Dies, and leaves a child behind that has its descriptors."""
+    if os.fork():
+        os._exit(4)
+    wait_for_gate(99)
+    os._exit(0)
 
 
 @stage
@@ -163,6 +182,12 @@ def maybe_part(x: ITEM):
     return {"low": low, "chosen": double.when(positive(x), otherwise=high)(x), "plain": positive(x)}
 
 
+@workflow(slo="1s")
+def maybe_list(x: ITEM):
+    """As many as the number says, or one."""
+    return double.map(split.when(positive(x), otherwise=alone(x))(x))
+
+
 @workflow(slo="1s", priority=2)
 def gated(x: ITEM) -> ITEM:
     return wait_at_gate(x)
@@ -171,6 +196,11 @@ def gated(x: ITEM) -> ITEM:
 @workflow(slo="1s")
 def breakable(x: ITEM) -> ITEM:
     return fragile(x)
+
+
+@workflow(slo="1s")
+def forked(x: ITEM):
+    return leaves_a_child(x)
 
 
 @workflow(slo="1s")
@@ -188,7 +218,10 @@ def big(x: ITEM) -> ITEM:
     return weigh(blow_up(x))
 
 
-app = App(plain, heavy, joined, fan, elements, maybe, maybe_part, gated, breakable, too_short, too_strange, big)
+app = App(
+    *(plain, heavy, joined, fan, elements, maybe, maybe_part, maybe_list, gated, breakable, big),
+    *(forked, too_short, too_strange),
+)
 #: Without a device.
 hosted = App(gated, breakable, big)
 #: For emulated devices.

@@ -49,6 +49,8 @@ def kill(live, name):
         ("maybe", [-1]),
         ("maybe_part", [1]),
         ("maybe_part", [-1]),
+        ("maybe_list", [3]),
+        ("maybe_list", [-1]),
         ("big", [3]),
     ],
 )

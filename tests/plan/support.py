@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -171,7 +170,3 @@ class Everything:
             mean, variance = self.times[:, path].sum(axis=1), (self.deviations[:, path] ** 2).sum(axis=1)
             slowest = np.maximum(slowest, mean + z * np.sqrt(variance))
         return slowest
-
-
-def is_before(successors: Sequence[Sequence[int]], path: Sequence[int]) -> bool:
-    return all(b in successors[a] for a, b in pairwise(path))

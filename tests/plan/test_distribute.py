@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plan.support import chain, dags, paths, series_parallels
 
 from dovetail.errors import DeclarationError
 from dovetail.plan.distribute import average_normalised_lengths, distribute
 from dovetail.plan.series_parallel import decompose
-from tests.plan.support import chain, dags, paths, series_parallels
 
 
 def test_lengths_are_means_of_normalised_times():

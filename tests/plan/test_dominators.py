@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import given
+from tests.plan.support import dags, predecessors_of
 
 from dovetail.errors import DeclarationError
 from dovetail.plan.dominators import (
@@ -13,7 +14,6 @@ from dovetail.plan.dominators import (
 )
 from dovetail.workflow.graph import StageSpec
 from dovetail.workflow.graph import chain as workflow
-from tests.plan.support import dags, predecessors_of
 
 
 def test_a_diamond_with_a_tail():

@@ -71,4 +71,6 @@ def test_one_after_the_other_adds_and_side_by_side_takes_the_slower(left, right)
 @given(candidates)
 def test_nothing_follows_the_last_part(pairs):
     front = as_front(pairs)
-    assert points(followed_by(front, np.arange(len(front.time_ns)), NOTHING, [len(front.time_ns)], EXACT)[0]) == points(front)
+    assert points(
+        followed_by(front, np.arange(len(front.time_ns)), NOTHING, [len(front.time_ns)], EXACT)[0]
+    ) == points(front)

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plan.support import option
 
 from dovetail.errors import DeclarationError
 from dovetail.plan.options import Option, Prices, item_cost_usd, options_for, pareto
 from dovetail.state import Config
-from tests.plan.support import option
 
 
 def test_an_item_pays_for_its_part_of_the_batch():

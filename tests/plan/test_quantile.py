@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plan.support import Everything, chain, finish, random_options, random_series_parallel
 
 from dovetail.errors import DeclarationError
 from dovetail.plan.frontier import build
 from dovetail.plan.options import Option
 from dovetail.plan.quantile import LADDER, rulers, z_value
 from dovetail.plan.series_parallel import decompose, path_count
-from tests.plan.support import Everything, chain, finish, random_options, random_series_parallel
 
 #: What the rulers count a deviation too high by at most, for deviations on the ladder: (√2 + 1/√2) / 2.
 STRETCH = 1.0607
@@ -115,7 +115,7 @@ def test_log_normal_times_meet_the_percentile(successors, uneven, percentile):
     rng = np.random.default_rng(33)
     runs = 100_000
     for _ in range(3):
-        # Uneven: the first stage scatters most and the others hardly at all, which leans further than a mixture would.
+        # Uneven: one stage scatters and the others hardly do, so that the sum leans as far as that one does.
         spreads = [0.3 if not uneven or node == 0 else 0.03 for node in range(len(successors))]
         options = [random_options(rng, 12, time_max=10**7, spread=s) for s in spreads]
         widest = max(o.spread for row in options for o in row)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plan.support import chain, dags, finish, paths, predecessors_of, series_parallels
 
 from dovetail.errors import DeclarationError
 from dovetail.plan.series_parallel import Leaf, Parallel, Series, Tangle, decompose, layered, path_count
-from tests.plan.support import chain, dags, finish, paths, predecessors_of, series_parallels
 
 
 def line(*parts: object) -> Series:

@@ -10,49 +10,41 @@ what was adapted and why.
 - After each round, runs whose cost leave-one-out prediction puts outside 95 % are taken for anomalies and forgotten.
 - The cheapest configuration seen within the objective is used, for good: nothing is re-planned while running.
 
-Aquatope's other half, predicting how many containers to keep warm, is left out: there are no cold starts in the worlds
-it is compared in. All chance comes from the seed.
+Aquatope's other half, predicting how many containers to keep warm, is left out: there are no cold starts in the
+worlds it is compared in. All chance comes from the seed. The Gaussian processes are in `surrogate`.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import DovetailError
 from ..state import Config
 from ..workflow.graph import Graph
 from .common import Market, StaticPlanner, longest_path
+from .surrogate import Floats, Surrogate, expected_gain, normal_below, one_thread
 
-__all__ = ["AquatopePlanner", "BlackBox", "Surrogate", "expected_gain"]
+__all__ = ["AquatopePlanner", "BlackBox"]
 
 #: Random configurations at first, rounds, configurations per round, draws of the best. [bayesian_optimization.py]
 INITIAL = 10
 ROUNDS = 20
 PER_ROUND = 3
 DRAWS = 32
-#: Runs further than this from leave-one-out prediction are anomalies: 95 %. [bayesian_optimization.py]
-ANOMALY_SIGMAS = 1.96
 #: A round looks among so many random configurations and the neighbours of the best so far. The original climbs the
 #: gradient from ten of 32 random starts; between whole slices and cores there is no gradient.
 CANDIDATES = 256
 NEIGHBOURED = 3
 
-#: Runs per trial, and what of their latencies has to be within the objective. The code runs each configuration once; then
-#: a configuration whose mean is at the objective passes half of the time and is kept for good. Orion is given the same
+#: Runs per trial, and what of their latencies has to be within the objective. The code runs each configuration once;
+#: then one whose mean is at the objective passes half of the time and is kept for good. Orion is given the same
 #: percentile.
 TRIAL_RUNS = 20
 PERCENTILE = 0.95
 
-MISSING = "Aquatope needs scikit-learn, which is not installed; run: pip install dovetail[lab]"
-
-Floats = NDArray[np.float64]
 #: For each stage, which of its configurations.
 Choice = tuple[int, ...]
 
@@ -95,7 +87,7 @@ class BlackBox:
 
     def neighbours(self, choice: Choice) -> list[Choice]:
         """Configurations that differ in one stage, there by at most one rank in each resource."""
-        found = []
+        found: list[Choice] = []
         for stage, table in enumerate(self._features):
             steps = 1 / np.maximum(1, [len(np.unique(column)) - 1 for column in table.T])
             near = np.all(np.abs(table - table[choice[stage]]) < 1.5 * steps, axis=1)
@@ -113,78 +105,6 @@ def _ranks(configs: Sequence[Config]) -> Floats:
         known = sorted(set(values))
         columns.append([known.index(v) / max(1, len(known) - 1) for v in values])
     return np.array(columns, dtype=np.float64).T
-
-
-def _one_thread() -> AbstractContextManager[object]:
-    """Keep linear algebra to one thread: matrices of sixty rows are slower on two, and sums then keep their order."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError as error:
-        raise DovetailError(MISSING) from error
-    limits: AbstractContextManager[object] = threadpool_limits(limits=1)
-    return limits
-
-
-class Surrogate:
-    """A Gaussian process over features; the only place that knows scikit-learn."""
-
-    def __init__(self, x: Floats, y: Floats, *, like: Surrogate | None = None, fit: bool = True) -> None:
-        try:
-            from sklearn.exceptions import ConvergenceWarning
-            from sklearn.gaussian_process import GaussianProcessRegressor
-            from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-        except ImportError as error:
-            raise DovetailError(MISSING) from error
-        kernel = ConstantKernel() * Matern(np.ones(x.shape[1]), (0.05, 100.0), nu=2.5) + WhiteKernel(0.01)
-        self._middle, self._scale = float(y.mean()), float(y.std()) or 1.0
-        self._process = GaussianProcessRegressor(
-            kernel if like is None else like._process.kernel_, optimizer="fmin_l_bfgs_b" if fit else None
-        )
-        with warnings.catch_warnings():
-            # A resource that does not matter has no length; that its bound is reached is no news.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            self._process.fit(x, (y - self._middle) / self._scale)
-        self._noise = float(self._process.kernel_.k2.noise_level)
-
-    def marginal(self, x: Floats) -> tuple[Floats, Floats]:
-        """Mean and standard deviation, without the noise of a run."""
-        mean, std = self._process.predict(x, return_std=True)
-        latent = np.sqrt(np.maximum(std * std - self._noise, 1e-12))
-        return mean * self._scale + self._middle, latent * self._scale
-
-    def draws(self, x: Floats, count: int, rng: np.random.Generator) -> Floats:
-        """Joint draws of the values at `x`, one row each, without the noise of a run."""
-        mean, cov = self._process.predict(x, return_cov=True)
-        values, vectors = np.linalg.eigh(cov - self._noise * np.eye(len(x)))
-        half = vectors * np.sqrt(np.maximum(values, 0.0))
-        normal = rng.standard_normal((count, len(x)))
-        return (mean + normal @ half.T) * self._scale + self._middle
-
-    def anomalies(self, sigmas: float = ANOMALY_SIGMAS) -> NDArray[np.bool_]:
-        """Which observations the process, had it not seen them, would have put further away than that.
-
-        Leave-one-out in closed form: with the inverse P of the covariance, the residual is (P y)_i / P_ii and its
-        variance 1 / P_ii (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, eq. 5.12).
-        """
-        lower = self._process.L_
-        half = np.linalg.solve(lower, np.eye(len(lower)))
-        precision = np.sum(half * half, axis=0)
-        return np.asarray(np.abs(self._process.alpha_) > sigmas * np.sqrt(precision))
-
-
-def expected_gain(best: Floats, mean: Floats, std: Floats, probability: Floats) -> Floats:
-    """Improvement over the best so far times probability of feasibility, for each candidate.
-
-    Runs are noisy, so the best so far is not known but drawn: `best` has one value per draw, the mean is taken.
-    """
-    z = (mean[None, :] - best[:, None]) / std[None, :]
-    density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return np.asarray((std[None, :] * (z * _below(z) + density)).mean(axis=0) * probability)
-
-
-def _below(z: Floats) -> Floats:
-    """The normal distribution function."""
-    return np.asarray(0.5 * (1 + np.vectorize(math.erf, otypes=[np.float64])(z / math.sqrt(2))))
 
 
 class AquatopePlanner(StaticPlanner):
@@ -212,7 +132,7 @@ class AquatopePlanner(StaticPlanner):
         if key not in self._plans:
             rng = np.random.default_rng([self._seed, zlib.crc32(graph.name.encode()), graph.slo_ns])
             box = BlackBox(graph, self.market, rng, runs=self._trial_runs)
-            with _one_thread():
+            with one_thread():
                 choice = self._optimise(box, graph.slo_ns, rng)
             chosen = zip(box.stages, box.configs, choice, strict=True)
             self._plans[key] = {stage.name: row[at] for stage, row, at in chosen}
@@ -230,7 +150,7 @@ class AquatopePlanner(StaticPlanner):
             tried.extend(self._propose(box, tried, value, late, cost_model, late_model, rng))
             x, value, late = self._observed(box, tried, slo_ns)
             cost_model = Surrogate(x, value, like=cost_model)
-            tried = [c for c, odd in zip(tried, cost_model.anomalies(), strict=True) if not odd]
+            tried = [c for c, odd in zip(tried, cost_model.anomalies(), strict=True) if not odd] or tried
         _, value, late = self._observed(box, tried, slo_ns)
         if np.any(late <= 0):
             return tried[int(np.argmax(np.where(late <= 0, value, -np.inf)))]
@@ -251,7 +171,7 @@ class AquatopePlanner(StaticPlanner):
         late_model: Surrogate,
         rng: np.random.Generator,
     ) -> list[Choice]:
-        """The next configurations to run, one after the other, each as if the ones before had come out as predicted."""
+        """The next to try, one after the other, each as if the ones before it had come out as predicted."""
         ranked = np.argsort(np.where(late <= 0, -value, np.inf), kind="stable")[:NEIGHBOURED]
         nearby = [n for at in ranked for n in box.neighbours(tried[int(at)])]
         candidates = [c for c in dict.fromkeys([*nearby, *box.random(CANDIDATES)]) if c not in set(tried)]
@@ -265,7 +185,7 @@ class AquatopePlanner(StaticPlanner):
             at_candidates = box.features(candidates)
             mean, std = cost_model.marginal(at_candidates)
             late_mean, late_std = late_model.marginal(at_candidates)
-            gain = expected_gain(best, mean, std, _below(-late_mean / late_std))
+            gain = expected_gain(best, mean, std, normal_below(-late_mean / late_std))
             at = int(np.argmax(gain))
             fresh.append(candidates.pop(at))
             known = np.vstack([known, at_candidates[at]])

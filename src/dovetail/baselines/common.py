@@ -23,7 +23,7 @@ from ..plan import Hold, Planner, Refusal
 from ..plan.space import Space, configs_for
 from ..predict import ProfiledPredictor
 from ..profile.table import ProfileTable
-from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerSpec
+from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, WorkerSpec
 from ..state.worker import FULL_SHARE
 from ..workflow.graph import Graph, Node, StageSpec
 from .first_come import LoadEverything

@@ -1,18 +1,18 @@
 """FaST-GShare (ICPP '23): instances are rectangles, share of a device by part of the time, scaled by what they yield.
 
-Source of the rules: the authors' slides (ICPP '23, p. 12, 13, 16) and public code: YukioZzz/FaSTAutoscaler of 2023 and
-KontonGu/FaST-GShare-Autoscaler of 2024 (scaling), Interstellarss/faas-share (which device). Look-ups of the profile are
-stubs there, so the choice of points follows the description. docs/rivals.md says what was adapted and why.
+Source of the rules: the authors' slides (ICPP '23, p. 12, 13, 16) and public code: YukioZzz/FaSTAutoscaler of 2023
+and KontonGu/FaST-GShare-Autoscaler of 2024 (scaling), Interstellarss/faas-share (which device). Look-ups of the
+profile are stubs there, so the choice of points follows the description. docs/rivals.md says what was adapted.
 
 - A profiled point p = (share S, quota Q) yields T requests per second; its efficiency is RPR = T / (S * Q).
 - The processing gap of a function is its rate less the summed T of its instances.
-- Scale up: floor(gap / T) instances of the most efficient point, and for what remains the point that yields least above
-  it. Scale down, if the gap is more than 20 % of the capacity: instances go in ascending order of RPR.
-- An instance goes to the device that has room for its rectangle and least room left. Requests wait for an instance of
-  their function.
+- Scale up: floor(gap / T) instances of the most efficient point, and for what remains the point that yields least
+  above it. Scale down, if the gap is more than 20 % of the capacity: instances go in ascending order of RPR.
+- An instance goes to the device that has room for its rectangle and least room left. Requests wait for an instance
+  of their function.
 
 Rectangles are packed in rows of equal share here. Maximal rectangles and the token windows that enforce quotas inside
-a device belong to `scale` and `device`; a quota is a reservation here, and as in the original not a limit.
+a device belong to `scale` and `device`; here a quota is a reservation and, as in the original, not a limit.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = ["FastGSharePlanner", "ProfilePoint", "height_pct", "points"]
 #: Quotas that are profiled. [slides p. 16]
 QUOTAS = (0.2, 0.4, 0.6, 0.8, 1.0)
 #: No action while the gap is within this part of the capacity: the autoscaler of 2024. That of 2023 has no such band.
-#: We scale up by the latter and down by the former: a band above the capacity leaves a function short of up to a fifth
-#: of its load for ever, and its queue grows without bound.
+#: We scale up by the latter and down by the former: a band above the capacity leaves a function short of up to a
+#: fifth of its load for ever, and its queue grows without bound.
 DEAD_BAND = 0.2
 #: Added to the measured rate. [FaSTAutoscaler: rate + 1.0 - capacity]
 HEADROOM_RPS = 1.0
@@ -72,7 +72,7 @@ def points(stage: StageSpec, slo_ns: int, market: Market) -> list[ProfilePoint]:
     the one that yields more comes first, for it needs fewer instances.
     """
     least = market.least(stage)
-    found = []
+    found: list[ProfilePoint] = []
     for config in market.configs(stage):
         if config.batch == least.batch and config.cpus == least.cpus:
             time_ns = market.time_ns(stage, config)

@@ -41,8 +41,8 @@ LOAD_RATE = 0.8
 #: [handlers/deploy.go].
 TICK_NS = 1 * SECOND
 IDLE_TICKS = 30
-#: Weight of the last second in the mean rate: the code takes the last second's as it is. Smoothing was tried and costs
-#: it hits, because a noisy rate leaves it with instances to spare.
+#: Weight of the last second in the mean rate: the code takes the last second's as it is. Smoothing was tried and
+#: costs it hits, because a noisy rate leaves it with instances to spare.
 RATE_WEIGHT = 1.0
 
 
@@ -111,9 +111,10 @@ class INFlessPlanner(InstancePlanner):
 
     def prepare(self, graph: Graph) -> None:
         """What each function may be run in."""
+        shares = slo_shares(graph, self.market)
         for stage in graph.stages:
             key = queue_key(graph, stage.name)
-            found = self.offers[key] = offers(stage, slo_shares(graph, self.market)[stage.name], self.market)
+            found = self.offers[key] = offers(stage, shares[stage.name], self.market)
             self._best_efficiency[key] = max(
                 o.max_rps / (CORE_WEIGHT * o.config.cpus + SHARE_WEIGHT * o.config.share_pct)
                 for row in found.values()

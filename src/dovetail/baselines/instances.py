@@ -23,6 +23,8 @@ from .common import BestFitPlacer, Market, Rival
 
 __all__ = ["Fleet", "FleetPlacer", "Instance", "InstancePlanner"]
 
+#: Ticks without an arrival after which a function is looked at all the same.
+IDLE_TICKS = 5
 #: (worker, configuration)
 _Slot = tuple[int, Config]
 
@@ -111,9 +113,10 @@ class FleetPlacer:
 
 
 class InstancePlanner(Rival):
-    """Measures each function's arrival rate and lets the rival rescale its instances once per `tick_ns`.
+    """Measures each function's arrival rate and lets the rival rescale its instances, once per `tick_ns` at most.
 
-    Ticks are taken when an item arrives, so a system without arrivals does not tick; it has nothing to scale for.
+    A function is rescaled when one of its items arrives, so that a new instance is offered to its queue in that very
+    step; nothing would ask for another queue's work. Functions that nothing arrives for can only shrink.
     """
 
     def __init__(self, market: Market, *, tick_ns: int, rate_weight: float) -> None:
@@ -125,7 +128,7 @@ class InstancePlanner(Rival):
         self._tick_ns = tick_ns
         self._rate_weight = rate_weight
         self._arrived: dict[str, int] = {}
-        self._ticked_ns = -1
+        self._ticked_ns: dict[str, int] = {}
 
     def bind(self, cluster: Cluster) -> None:
         """The fleet looks at the workers."""
@@ -133,25 +136,23 @@ class InstancePlanner(Rival):
         super().bind(cluster)
 
     def note(self, item: Item, now_ns: int) -> None:
-        """Count an arrival, and rescale all functions if it is time."""
-        if self._ticked_ns < 0:
-            self._ticked_ns = now_ns
+        """Count an arrival, and rescale its function if it is time."""
         key = item.request.graph.nodes[item.node].queue.key
-        self._arrived[key] = self._arrived.get(key, 0) + 1
-        if now_ns - self._ticked_ns >= self._tick_ns:
-            self._tick(now_ns)
+        if key not in self._ticked_ns:
+            self._ticked_ns[key], self._arrived[key] = now_ns, 0
+        self._arrived[key] += 1
+        if now_ns - self._ticked_ns[key] >= self._tick_ns:
+            idle = [k for k, ticked_ns in self._ticked_ns.items() if now_ns - ticked_ns >= IDLE_TICKS * self._tick_ns]
+            for due in dict.fromkeys([key, *idle]):
+                self._tick(self.cluster.queues[due], now_ns)
 
-    def _tick(self, now_ns: int) -> None:
-        seconds = (now_ns - self._ticked_ns) / SECOND
-        self._ticked_ns = now_ns
-        for key, queue in self.cluster.queues.items():
-            seen = self._arrived.pop(key, 0) / seconds
-            if key in self.rps:
-                seen = self.rps[key] + self._rate_weight * (seen - self.rps[key])
-            elif not seen:
-                continue  # never used: no instance
-            self.rps[key] = seen
-            self.rescale(queue, seen)
+    def _tick(self, queue: Queue, now_ns: int) -> None:
+        key = queue.key
+        seen = self._arrived[key] * SECOND / (now_ns - self._ticked_ns[key])
+        self._arrived[key], self._ticked_ns[key] = 0, now_ns
+        before = self.rps.get(key, seen)
+        self.rps[key] = before + self._rate_weight * (seen - before)
+        self.rescale(queue, self.rps[key])
 
     def rescale(self, queue: Queue, rps: float) -> None:
         """Add or remove instances of a function for a measured rate."""

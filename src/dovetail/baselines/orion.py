@@ -1,4 +1,4 @@
-"""Orion (OSDI '22), its right-sizing: the sizes of all stages, chosen once so that the 95th percentile meets the target.
+"""Orion (OSDI '22), its right-sizing: the sizes of all stages, chosen once so that the 95th percentile is in time.
 
 Source of the rules: the authors' public code, icanforce/Orion-OSDI22, DAG_Modeler/Program.cs (the search) and
 CDF_PDF_Manager.cs (end-to-end latency). docs/rivals.md says what was adapted and why.
@@ -6,7 +6,8 @@ CDF_PDF_Manager.cs (end-to-end latency). docs/rivals.md says what was adapted an
 - All stages start at their minimum size. Each step tries the next size up on every stage alone and keeps the one that
   gives the lowest 95th percentile of the end-to-end latency; it ends when that is within the target.
 - The end-to-end distribution is made of the stages': a convolution for stages behind one another, the product of the
-  distribution functions where branches join. Branches count as independent, as in the original's default for joins.
+  distribution functions where branches join. Branches count as independent, as in the original's machine-learning
+  pipeline (its video pipeline has measured joint distributions).
 - Static: nothing is re-planned while running, and queueing is not part of the model.
 
 Bundling of parallel invocations and pre-warming, Orion's other two parts, are left out: there are neither many

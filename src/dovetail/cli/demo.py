@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from ..control.ledger import Summary
-from ..lab.demo import CLASSES, TARGET, DemoResult, Moment, Options, Watch, run_demo
+from ..lab.demo import CLASSES, MAX_BATCH, TARGET, DemoResult, Moment, Options, Watch, run_demo
 from ..lab.table import render, results_console
 from ..units import MS, format_ns
 from .reading import new_table
@@ -105,7 +105,7 @@ def show(result: DemoResult) -> None:
     out.print(f"\nTry next (the log of this run is {result.log}):")
     out.print(f"  dovetail explain {slowest} --log {result.log}    why the slowest took {format_ns(latency_ms * MS)}")
     out.print(f"  dovetail replay {result.log}    decide it all again and compare")
-    out.print(f"  dovetail serve {TARGET}    and send it pages of your own")
+    out.print(f"  dovetail serve {TARGET} --max-batch {MAX_BATCH}    and send it pages of your own")
 
 
 def _show_texts(out: Console, result: DemoResult) -> None:
@@ -147,6 +147,8 @@ def _show_accounts(out: Console, result: DemoResult) -> None:
         client_ms = result.client_p95_ms[row.priority]
         parts.append(f"class {row.priority} {client_ms:.0f} ms (server {row.p95_ms:.0f})")
     out.print(f"p95 at the client, from the moment a request was due: {', '.join(parts)}")
+    if result.refused:
+        out.print(f"{result.refused} requests were turned away with 503 for want of memory; they are in no table")
     if not result.unaccounted:
         out.print(f"all {result.requests} requests ended in exactly one outcome, and client and log agree on each")
     else:

@@ -38,6 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=_positive, default=1, metavar="N", help="processes for Python stages")
     parser.add_argument("--policy", default="by-class", choices=list(POLICIES), help="default: by-class")
     parser.add_argument("--share", type=int, default=100, metavar="PCT", help="share of the device for each batch")
+    parser.add_argument(
+        "--max-batch", type=_positive, metavar="N", help="largest batch of any stage, if less than declared"
+    )
     parser.add_argument("--max-open", type=_positive, default=1000, metavar="N", help="requests open before 429")
     parser.add_argument("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
     parser.add_argument("--arena", type=_size, default=1 << 30, metavar="SIZE", help="memory per worker (1GiB)")
@@ -84,12 +87,13 @@ def _load(target: str) -> App:
 
 async def _serve(args: argparse.Namespace) -> int:
     app = _load(args.target)
+    batch = {s.name: min(args.max_batch, s.batch[-1]) for s in app.specs} if args.max_batch else {}
     options = Options(
         device=args.device,
         host=args.host,
         port=args.port,
         hosts=args.hosts,
-        policy=PolicySpec(args.policy, share_pct=args.share, max_open=args.max_open),
+        policy=PolicySpec(args.policy, share_pct=args.share, batch=batch, max_open=args.max_open),
         log=args.log,
         arena_bytes=args.arena,
         max_body_bytes=args.max_body,

@@ -46,10 +46,16 @@ CLASSES = {1: ("interactive", 0.2), 2: ("batch", 0.8)}
 PAGES = 40
 #: Requests kept open while the capacity is measured: enough that no stage idles.
 AT_A_TIME = 8
+#: Larger batches gain nothing on processor cores (docs/models.md), and a higher class has to wait for them.
+MAX_BATCH = 2
 #: Part of the whole time that goes into measuring the capacity.
 CALIBRATION_PART = 0.12
 #: Lines that must be read without any error: 617 of 618 are with the releases in constraints.txt, see docs/models.md.
 LEAST_EXACT = 0.97
+
+
+#: Outcome of a request that the front had no memory for: the controller never heard of it, so no log has it.
+REFUSED = "refused"
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -102,6 +108,8 @@ class DemoResult(msgspec.Struct, frozen=True):
     #: Class -> 95th percentile as the client measured it, from the time at which the request was due.
     client_p95_ms: dict[int, float]
     requests: int
+    #: Requests that were turned away with 503 before the controller heard of them; they are in no table.
+    refused: int
     #: Requests without exactly one outcome in the log, or with another one at the client; there should be none.
     unaccounted: list[str]
     lines: int
@@ -146,7 +154,7 @@ def outcome_of(answer: Answer) -> str:
     if answer.status == 200:
         parameters: Any = answer.json().get("parameters", {})
         return str(parameters.get("dovetail_outcome", "unknown"))
-    by_status = {429: "shed", 504: "expired", 500: "failed"}
+    by_status = {429: "shed", 504: "expired", 500: "failed", 503: REFUSED}
     return by_status.get(answer.status, f"no answer ({answer.error or answer.status})")
 
 
@@ -185,8 +193,9 @@ async def run_demo(options: Options, watch: Watch, say: Callable[[str], None] = 
 async def _server(options: Options, say: Callable[[str], None]) -> AsyncIterator[int]:
     """`dovetail serve` in a process of its own; gives its port, and ends it with a drain."""
     command = [sys.executable, "-m", "dovetail", "serve", TARGET, "--port", "0", "--device", options.device]
+    command += ["--max-batch", str(MAX_BATCH), "--log", str(options.log)]
     process = await asyncio.create_subprocess_exec(
-        *command, "--log", str(options.log), stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+        *command, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
     )
     assert process.stderr is not None
     said: list[str] = []
@@ -291,7 +300,8 @@ def _settle(
                 by_step[int(name.partition("-")[0])].add(action, now_ns)
                 total.add(action, now_ns)
                 slowest = max(slowest, (action.request, (now_ns - action.arrived_ns) / 1e6, action.priority), key=_ms)
-    unaccounted = [n for n, answer in tally.answers.items() if logged.get(n) != [outcome_of(answer)]]
+    ends = {name: outcome_of(answer) for name, answer in tally.answers.items()}
+    unaccounted = [n for n, end in ends.items() if logged.get(n, []) != ([] if end == REFUSED else [end])]
     exact, lines = _compare(pages, tally)
     read = sorted(tally.texts)
     shown = [i for turned in (180, 0) for i in read if pages[i].turned_deg == turned][:1]
@@ -302,6 +312,7 @@ def _settle(
         classes=total.summary(),
         client_p95_ms={priority: _p95_ms(tally, name) for priority, (name, _) in CLASSES.items()},
         requests=len(tally.answers),
+        refused=tally.outcomes[REFUSED],
         unaccounted=unaccounted,
         lines=lines,
         lines_exact=exact,

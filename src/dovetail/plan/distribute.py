@@ -1,16 +1,18 @@
 """How much of a workflow's objective each of its nodes may use, and which stages are searched together.
 
-This is dominator-based distribution in the way of ESG. Its outline is second hand [B], the formula of the length is a
-recollection [M], the concrete algorithm is ours [I]: section A.5 of our notes; nothing of it is verified against the paper.
+This is dominator-based distribution in the way of ESG. Its outline is second hand [B], the formula of the length is
+a recollection [M], the concrete algorithm is ours [I]: section A.5 of our notes; nothing of it is verified against
+the paper.
 
 Rules of this file
-- Deadlines are exact fractions of the objective, counted from arrival: time that was saved or lost earlier is carried
-  forward by itself. In nanoseconds they are rounded down, so no rounding ever ends above the objective.
-- A series splits its window in proportion to the lengths of its parts. Branches of a fork each get the whole window of
-  the fork, and are split in the same way inside.
+- Deadlines are exact fractions of the objective, counted from arrival: time that was saved or lost earlier is
+  carried forward by itself. In nanoseconds they are rounded down, so no rounding ever ends above the objective.
+- A series splits its window in proportion to the lengths of its parts. Branches of a fork each get the whole window
+  of the fork, and are split in the same way inside.
 - A tangle is one part as long as its longest path. Inside, a node's deadline is the fraction of the longest path
   *through that node* that is over when it ends, so nodes off the longest path get their slack, too.
-- A group is what is searched jointly: at most `group_size` leaves that follow each other directly. A fork ends a group.
+- A group is what is searched jointly: at most `group_size` leaves that follow each other directly. A fork ends a
+  group.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from .series_parallel import Leaf, Parallel, Part, Series, Tangle
 
 __all__ = ["GROUP_SIZE", "Distribution", "NodeShare", "average_normalised_lengths", "distribute"]
 
-#: Stages that are searched jointly [M, unverified]. Our own A* needs seconds for 4 stages of 256 configurations
-#: (docs/results/plan.md), which points to the same number.
+#: Stages that are searched jointly [M, unverified]. Our own A* stays below 10 ms for 3 stages of 256 configurations,
+#: and does not for 4 (docs/results/plan.md), which points to the same number.
 GROUP_SIZE = 3
 
 #: A node of no length counts as this part of the longest, so that no window is empty.

@@ -1,14 +1,15 @@
 """Who must be passed on the way to whom: immediate dominators and post-dominators of a workflow.
 
 Rules of this file
-- Nodes are numbered in topological order, as `workflow.graph.Graph` keeps them; an edge goes from a smaller number to a
-  larger one.
+- Nodes are numbered in topological order, as `workflow.graph.Graph` keeps them; an edge goes from a smaller number
+  to a larger one.
 - Several entries and several exits are ordinary: a virtual source stands before all entries (number `SOURCE`) and a
-  virtual sink after all exits (number n of a graph of n nodes), so every node has one dominator and one post-dominator.
+  virtual sink after all exits (number n of a graph of n nodes), so every node has one dominator and one
+  post-dominator.
 
-The algorithm is Cooper, Harvey and Kennedy's ("A Simple, Fast Dominance Algorithm", 2001): the immediate dominator of a
-node is where its predecessors' dominator chains meet. They iterate to a fixed point because of loops; a workflow has
-none, so one pass in topological order is the fixed point. O(edges × depth of the dominator tree).
+The algorithm is Cooper, Harvey and Kennedy's ("A Simple, Fast Dominance Algorithm", 2001): the immediate dominator
+of a node is where its predecessors' dominator chains meet. They iterate to a fixed point because of loops; a
+workflow has none, so one pass in topological order is the fixed point. O(edges × depth of the dominator tree).
 """
 
 from __future__ import annotations

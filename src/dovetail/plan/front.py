@@ -6,7 +6,7 @@ Rules of this file
 - Times are integers and never rounded: every point is a plan that exists, with its own time.
 - A front that has grown too long is thinned: of all points in one step of time only the cheapest stays, and the
   fastest of all. What was dropped is less than a step faster than a point that stays and costs no more; `loss_ns`
-  adds that up. Fronts of real stages hardly ever grow so long (docs/results/plan.md), and then nothing is lost.
+  adds that up. Fronts of eight measured models in a row stay short enough (docs/results/plan.md): nothing is lost.
 - The fastest point always stays, so what can be met at all is never called impossible.
 - Points above the horizon are dropped, as nobody has that much time; if all are above, the fastest stays.
 - A point knows what it was made of (`first`, `rest`, `picks`: positions in the fronts that were put together), so
@@ -25,7 +25,6 @@ __all__ = ["NOTHING", "Floats", "Front", "Ints", "Limits", "beside", "followed_b
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
 
 #: Fewer candidates are sorted at once; more are first compared by cell of time.
 _FEW = 2048

@@ -14,7 +14,7 @@ Rules of this file
 - Nodes further inside a branch take their siblings to be on plan (project.py); graphs that are not series-parallel
   are planned with some waiting added (series_parallel.layered). Both may cost more than needed, neither is late.
 - With z > 0 the time of a plan is a percentile (quantile.py): sound, never dearer than percentiles added up, and
-  best but for counting z√v at most 6.1 % too high.
+  best but for counting z√v at most 6.1 % too high. `loss_ns` holds there as well, by each ruler.
 - Nothing here learns. When profiles or predicted interference change, build again: some ten milliseconds.
 """
 
@@ -38,7 +38,7 @@ from .solve import Line, Stage, read_plan, solve
 __all__ = ["Choice", "Frontiers", "build"]
 
 #: Points above which a front is thinned, and steps of the objective it is thinned to. Percentiles make do with fewer
-#: because they need five fronts instead of one.
+#: because they need four fronts instead of one.
 MEAN_POINTS, PERCENTILE_POINTS = 4096, 1024
 
 
@@ -95,10 +95,9 @@ class Frontiers:
         `batch_max` bounds the batch of this node only. Below the smallest batch that there is, that one is taken:
         it runs with fewer items. If there is not enough time, the fastest is taken and the slack is negative.
         """
-        row = len(self._sizes[node]) if batch_max is None else bisect_right(self._sizes[node], batch_max)
-        row -= row > 0
+        row = self._row(node, batch_max)
         point = bisect_right(self._lookups[node][row].need_ns, leftover_ns)
-        return self._choice(node, row, point - (point > 0), leftover_ns)
+        return self._choice(node, row, point - 1 if point else 0, leftover_ns)
 
     def faster(self, choice: Choice) -> Choice | None:
         """The nearest plan that is faster, dearer, and has another option for this node."""
@@ -107,17 +106,14 @@ class Frontiers:
         return self._neighbour(choice, changes[run - 1] - 1) if run else None
 
     def cheaper(self, choice: Choice) -> Choice | None:
-        """The nearest plan that is cheaper, slower, and has another option for this node; its slack may be negative."""
+        """The nearest plan that is cheaper, slower, and has another option for this node; it may be too late."""
         changes = self._lookups[choice.node][choice.batch_row].changes
         run = bisect_right(changes, choice.point)
         return self._neighbour(choice, changes[run]) if run < len(changes) else None
 
     def points(self, node: int, batch_max: int | None = None) -> tuple[Ints, Floats, Ints]:
         """The node's whole front for tables and plots: needed time, cost of all that is left, option."""
-        row = max(
-            0, (len(self._sizes[node]) if batch_max is None else bisect_right(self._sizes[node], batch_max)) - 1
-        )
-        lookup = self._lookups[node][row]
+        lookup = self._lookups[node][self._row(node, batch_max)]
         return np.asarray(lookup.need_ns), np.asarray(lookup.cost_usd), np.asarray(lookup.option)
 
     def plan(self, leftover_ns: int) -> list[Option] | None:
@@ -135,6 +131,13 @@ class Frontiers:
         chosen: dict[int, int] = {}
         read_plan(best[1], best[2], chosen)
         return [self._options[node][chosen[node]] for node in range(len(self._options))]
+
+    def _row(self, node: int, batch_max: int | None) -> int:
+        """Which of the node's tables holds for such a queue."""
+        if batch_max is None:
+            return -1
+        row = bisect_right(self._sizes[node], batch_max)
+        return row - 1 if row else 0
 
     def _neighbour(self, choice: Choice, point: int) -> Choice:
         return self._choice(choice.node, choice.batch_row, point, choice.need_ns + choice.slack_ns)

@@ -43,8 +43,8 @@ class Prices(msgspec.Struct, frozen=True):
 def item_cost_usd(config: Config, mean_ns: int, prices: Prices) -> float:
     """Cost of one item of a full batch: time × (share × device + cores × core) / batch.
 
-    The form is ours [I]: it is the only one in which the costs of a path's stages add up to "cost per request"; ESG's own
-    formula is not known to us.
+    The form is ours [I]: the only one in which the costs of a path's stages add up to the cost of a request. ESG's
+    own formula is not known to us.
     """
     per_hour = config.share_pct / FULL_SHARE * prices.device_usd_per_hour + config.cpus * prices.core_usd_per_hour
     return mean_ns * per_hour / _NS_PER_HOUR / config.batch

@@ -22,6 +22,7 @@ from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..state.worker import FULL_SHARE
 from ..units import MS, format_ns
 from ..workflow.graph import Graph, Node
+from .demand import Demand
 from .frontier import Choice
 from .learned import Mean, Rate
 from .protocol import Hold, Refusal
@@ -36,6 +37,8 @@ _CLASS_STEP = 1 << 62
 _HOLD_MARGIN_NS = 1 * MS
 #: A larger batch is waited for only if it saves at least this part of what is left to pay.
 _WORTH_WAITING = 0.0005
+#: Part of the devices' capacity that admission counts on; the rest is lost to shares that do not fit together.
+_COUNTED_ON_PCT = 90
 #: Batches between two looks at waits in queues and arrival rates; they change slowly.
 _LOOK_EVERY = 32
 
@@ -70,6 +73,7 @@ class DovetailPlanner:
         self._held_since_ns: dict[str, int] = {}
         self._held_ns: dict[str, int] = {}
         self._finished = 0
+        self._demand = Demand()
         #: Without re-planning: request -> the plan made on arrival.
         self._fixed: dict[int, list[Config]] = {}
 
@@ -99,10 +103,7 @@ class DovetailPlanner:
     # -- admission ----------------------------------------------------------------------------------------------
 
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
-        """Refuse what cannot be in time: the fastest plan behind the work that waits already ends too late.
-
-        The work that waits is counted at its cheapest and spread over all devices: the least wait that there can be.
-        """
+        """Refuse what cannot be in time even alone, and what would make more work due than the devices can do."""
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
             return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
@@ -114,32 +115,16 @@ class DovetailPlanner:
             return Refusal(
                 f"its fastest plan takes {format_ns(plan.fastest_ns)}, longer than its objective, on an idle cluster"
             )
-        excess_ns = self._queued_ns() - slack_ns
+        capacity_pct = self._capacity_pct()
+        due = self._demand.due_by(objective_ns, priority) + plan.least_work_total
+        excess_ns = due // max(1, capacity_pct) - (objective_ns - now_ns) * _COUNTED_ON_PCT // 100
         if excess_ns > 0:
-            return Refusal(f"it would be {format_ns(excess_ns)} late behind the work that waits", excess_ns)
+            return Refusal(f"{format_ns(excess_ns)} more work is due by its objective than can be done", excess_ns)
         return None
 
-    def _queued_ns(self) -> int:
-        """How long all devices need at least for the work that waits."""
-        longest = 0
-        for workers, share_ns in self._queued_work().values():
-            longest = max(longest, share_ns // (FULL_SHARE * workers))
-        return longest
-
-    def _queued_work(self) -> dict[bool, tuple[int, int]]:
-        """Of devices and of host processes: how many there are, and share times nanoseconds that wait for them."""
-        work: dict[bool, tuple[int, int]] = {}
-        for queue in self._cluster.queues.values():
-            if not queue.size:
-                continue
-            on_host = queue.stage.on_host
-            workers, waiting = work.get(on_host, (0, 0))
-            least = next(
-                (p.least_work[queue.stage.name] for p in self._plans.values() if queue.stage.name in p.least_work), 0
-            )
-            workers = max(workers, len(self._cluster.holders[queue.stage.name]), 1)
-            work[on_host] = (workers, waiting + least * queue.size)
-        return work
+    def _capacity_pct(self) -> int:
+        """Shares of all devices together; host processes do not count."""
+        return sum(FULL_SHARE for w in self._cluster.workers.values() if "python" not in w.spec.runs)
 
     # -- decisions ----------------------------------------------------------------------------------------------
 
@@ -233,10 +218,19 @@ class DovetailPlanner:
         if rate is None:
             rate = self._rates[key] = Rate()
         rate.arrived(now_ns)
+        request = item.request
+        if request.id not in self._demand:
+            plan = self._plans.get(request.graph.name)
+            work = 0 if plan is None else plan.least_work_total
+            self._demand.add(request.id, request.priority, request.objective_ns, work)
 
     def finished(self, batch: Batch) -> None:
         """Learn how long the head of a batch had waited against the planner's will."""
         queue = batch.queue
+        for item in batch.items:
+            plan = self._plans.get(item.request.graph.name)
+            if plan is not None:
+                self._demand.done(item.request.id, plan.least_work[queue.stage.name])
         waited_ns = batch.sent_ns - batch.items[0].queued_ns - self._held_ns.pop(queue.key, 0)
         self._waits.setdefault(queue.stage.name, Mean()).add(max(0, waited_ns))
         self._finished += 1
@@ -255,6 +249,7 @@ class DovetailPlanner:
     def closed(self, request: Request) -> None:
         """Learn how large fan-outs are."""
         self._fixed.pop(request.id, None)
+        self._demand.remove(request.id)
         if request.sizes:
             plan = self._plans.get(request.graph.name)
             if plan is not None:

@@ -1,17 +1,20 @@
 """Look-up tables of single nodes, also of those inside a branch, out of the fronts of a workflow.
 
-A node of the main line needs its suffix's front and nothing else. A node inside a branch also depends on what its siblings
-do: they share the join, and what comes after it. At the fork all is decided jointly and exactly; further inside a branch
-the siblings are under way, and a table by leftover time alone cannot know how far. It assumes that they follow the plan.
+A node of the main line needs its suffix's front and nothing else. A node inside a branch also depends on what its
+siblings do: they share the join, and what comes after it. At the fork all is decided jointly and exactly; further
+inside a branch the siblings are under way, and a table by leftover time alone cannot know how far. It assumes that
+they follow the plan.
 
 Rules of this file
-- A `Plans` is a list of plans for the moment when a part begins: how much time is left for everything (`leftover`), how
-  much of it is kept for what comes after the end of this line (`reserve`), and what all but this line costs (`others`).
+- A `Plans` is a list of plans for the moment when a part begins: how much time is left for everything (`leftover`),
+  how much of it is kept for what comes after the end of this line (`reserve`), and what all but this line costs
+  (`others`).
 - From one part to the next within a line, the leftover shrinks by the time that the plan gives the part.
-- Later than the tightest plan, the siblings and all that follows the join stay as in the tightest plan, and what time
-  there is goes to this branch. So a table says "too late" only if even the fastest options of what is left are.
-- Therefore exact: nodes of the main line, and the first node of every branch that starts where its fork is
-  (whatever the nesting). Approximate in cost, never in time: nodes further inside a branch.
+- Later than the tightest plan, the siblings and all that follows the join stay as in the tightest plan, and what
+  time there is goes to this branch. So a table says "too late" only if the fastest options of its path are.
+- Therefore exact: nodes of the main line, and the nodes that begin when a fork of the main line does. Approximate in
+  cost, never in time: nodes further inside a branch, and a bounded batch at a fork (siblings are planned without
+  the bound).
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class Plans(NamedTuple):
     tight_others_usd: float = 0.0
 
     def at(self, front: Front) -> tuple[Plans, Ints]:
-        """The plans that this front can keep, each with its point, and after them every point later than all plans."""
+        """The plans that this front can keep, with their points; then every point as if later than all plans."""
         point = position(front.time_ns, self.leftover_ns - self.reserve_ns)
         able = point >= 0
         count = len(front.time_ns)

@@ -7,13 +7,14 @@
 
 Rules of this file
 - Only who waits for whom matters. An edge that skips over others (a -> b -> c and a -> c) adds no waiting, because
-  whoever waits for c has waited for a as well; such edges are removed first (transitive reduction).
-- The reduction goes from the outside in, which finds the same regions as collapsing fork...join regions from
-  the inside out [I: A.5 of our notes on ESG gives the latter]. In a connected region, first the nodes that every way
-  passes cut it (dominators); between two of them lies a fork...join region, whose connected components are its branches.
-  If no single node is passed, a barrier may be: all of some nodes before all of the others, as in {a, b} -> {c, d}.
-- With those three steps Leaf, Series and Parallel alone result exactly if the order is series-parallel, that is, has no
-  "N" inside (Valdes, Tarjan and Lawler, 1982). What contains an N and cannot be cut becomes a Tangle.
+  c waits for b and b for a; such edges are removed first (transitive reduction).
+- The reduction goes from the outside in, which finds the same regions as collapsing fork...join regions from the
+  inside out [I: A.5 of our notes on ESG gives the latter]. In a connected region, first the nodes that every way
+  passes cut it (dominators); between two of them lies a fork...join region, whose connected components are its
+  branches. If no single node is passed, a barrier may be: all of some nodes before all of the others, as in {a, b}
+  -> {c, d}.
+- With those three steps Leaf, Series and Parallel alone result exactly if the order is series-parallel, that is,
+  has no "N" inside (Valdes, Tarjan and Lawler, 1982). What contains an N and cannot be cut becomes a Tangle.
 """
 
 from __future__ import annotations

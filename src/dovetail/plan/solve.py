@@ -1,11 +1,12 @@
 """Fronts of a whole workflow by one ruler: from the last part to the first, and from the inside to the outside.
 
 Rules of this file
-- `Line.suffix[j]` is the front of the parts from j to the end of that series: everything that is still to come when part
-  j begins, up to the join if the series is a branch.
-- A node's fronts exist once per batch size, because a batch cannot be larger than the queue: `Line.by_batch[j]` are the
-  fronts with at most that batch *now* and any batch later. The last of them is `suffix[j]`.
-- An option can be left out if another is no slower, no dearer and has no larger batch: whenever it is legal, the other is.
+- `Line.suffix[j]` is the front of the parts from j to the end of that series: everything that is still to come when
+  part j begins, up to the join if the series is a branch.
+- A node's fronts exist once per batch size, because a batch cannot be larger than the queue: `Line.by_batch[j]` are
+  the fronts with at most that batch *now* and any batch later. The last of them is `suffix[j]`.
+- An option can be left out if another is no slower, no dearer and has no larger batch: whenever it is legal, the
+  other is.
 """
 
 from __future__ import annotations
@@ -41,8 +42,7 @@ class Stage:
         self._ends: list[int] = np.cumsum(counts).tolist()
 
     def worth_having(self, ruler: Ruler) -> tuple[Front, Ints, list[int]]:
-        """The options that cannot be left out, by ascending batch: as points, which ones they are, and how many have at
-        most each of the sizes."""
+        """Options that cannot be left out, by batch: as points, which they are, how many have at most each size."""
         time_ns = ruler.time_ns(self.mean_ns, self.sd_ns)
         fronts = sieve(time_ns[self._by_batch], self.cost_usd[self._by_batch], self._ends, int(time_ns.max()))
         # Of each front those of its own size; smaller ones were taken with theirs.

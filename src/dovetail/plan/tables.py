@@ -30,8 +30,8 @@ _UNKNOWN_NS = 1 << 50
 def _likely_fill_ns(interval_ns: int, batch: int) -> int:
     """Within this time the rest of a batch has come in more than nine cases of ten.
 
-    The wait for n arrivals has mean n and deviation √n intervals (Poisson). A plan that counted on the mean would spend
-    money early for batches that fail to form half of the time; measured, that made strict objectives dearer.
+    The wait for n arrivals has mean n and deviation √n intervals (Poisson). A plan that counted on the mean would
+    spend money early for batches that fail to form half of the time; measured, that made strict objectives dearer.
     """
     others = batch - 1
     return interval_ns * others + interval_ns * isqrt(others * 9) // 2
@@ -67,6 +67,8 @@ class WorkflowPlan:
         self.fastest: list[Option] = []
         #: Stage -> share times nanoseconds that an item takes at least.
         self.least_work: dict[str, int] = {}
+        #: The same for a whole request, devices only.
+        self.least_work_total = 0
         #: Node -> wait to be expected in the queues behind it.
         self.waits_behind_ns = [0] * len(graph.nodes)
 
@@ -87,6 +89,10 @@ class WorkflowPlan:
         self._smallest = [min(o.config.batch for o in row) for row in self.options]
         self.fastest = [min(row, key=lambda o: (o.mean_ns, o.cost_usd)) for row in self.options]
         self.fastest_rest_ns = [self.frontiers.choose(i, 0).need_ns for i in range(len(self.options))]
+        self.least_work_total = sum(
+            self.least_work[n.stage] * self._planned_sizes.get(i, MILLION) // MILLION
+            for i, n in enumerate(self._graph.nodes)
+        )
         entries = set(range(len(self.options))) - {j for row in self._successors for j in row}
         self.fastest_ns = max(self.fastest_rest_ns[i] for i in entries)
 
@@ -120,12 +126,15 @@ class WorkflowPlan:
             self.fill_ns[index, config.batch] = fill_ns
             spread = 0.0 if entry is None else entry.spread * mean_ns / (mean_ns + fill_ns)
             rows.append(Option(config, mean_ns * batches + fill_ns, spread, cost))
-        self.least_work[stage.name] = least or 0
+        self.least_work[stage.name] = 0 if stage.on_host else least or 0
         return rows
 
     def choose(self, node: int, left_ns: int, batch: int) -> Choice | None:
-        """The cheapest choice with just this batch at the node, whose items are at hand; None if it is not in time."""
-        choice = self.frontiers.choose(node, left_ns + self.fill_ns[node, batch], batch)
+        """The cheapest choice with just this batch at the node, whose items are at hand; None if none is in time."""
+        fill_ns = self.fill_ns.get((node, batch))
+        if fill_ns is None:
+            return None
+        choice = self.frontiers.choose(node, left_ns + fill_ns, batch)
         return choice if choice.slack_ns >= 0 and choice.option.config.batch == batch else None
 
     def cheapest(self, node: int, batch_max: int) -> Config:

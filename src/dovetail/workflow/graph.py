@@ -79,7 +79,6 @@ class Node(msgspec.Struct, frozen=True):
         if self.otherwise is not None:
             yield self.otherwise
 
-
     def instead(self, output: int = WHOLE) -> Source | None:
         """Where this output comes from when the condition does not hold; None if from nowhere."""
         if self.otherwise is None or output == WHOLE:

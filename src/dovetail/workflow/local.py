@@ -32,8 +32,8 @@ def count_of(value: Any) -> int:
 
 
 def pick(value: Any, output: int) -> Any:
-    """One output of a node's value, or the whole of it."""
-    return value if output == WHOLE else value[output]
+    """One output of a node's value, or the whole of it; None, the value of a skipped step, has only itself."""
+    return value if output == WHOLE or value is None else value[output]
 
 
 def run_graph(
@@ -51,7 +51,7 @@ def run_graph(
             values.append(None if node.otherwise is None else value_of(node.otherwise))
             continue
         arguments = [value_of(s) for s in node.args]
-        columns = [list(a) for a in arguments] if node.mapped else [[a] for a in arguments]
+        columns = [[] if a is None else list(a) for a in arguments] if node.mapped else [[a] for a in arguments]
         if len({len(c) for c in columns}) > 1:
             lengths = ", ".join(str(len(c)) for c in columns)
             raise StageFailed(f"stage {node.stage!r} is mapped over lists of different lengths: {lengths}")

@@ -17,6 +17,7 @@ __all__ = ["EXPERIMENTS", "find"]
 #: Name -> one line for `dovetail reproduce`.
 EXPERIMENTS = {
     "foundation": "the simulator against queueing theory, its profiles against measurements, and its promises",
+    "esg": "how each stage should be run: Dovetail's planner, ESG and its rivals in ESG's three settings",
 }
 
 

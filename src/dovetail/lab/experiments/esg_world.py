@@ -80,6 +80,19 @@ class World:
         """Shares that a configuration may take: whole slices."""
         return tuple(SLICE_PCT * n for n in range(1, u.SLICES_PER_NODE + 1))
 
+    def node(self) -> WorkerSpec:
+        """One node of the cluster."""
+        return WorkerSpec(
+            "node",
+            KIND,
+            ("model",),
+            u.CPUS_PER_NODE,
+            0,
+            self.usd_per_device_hour,
+            "simulated",
+            self.usd_per_core_hour,
+        )
+
     def arrivals(self, seed: int, seconds: float) -> Iterator[RequestArrived]:
         """Requests for the four applications in turn by chance, at intervals of the setting."""
         rng = random.Random(f"esg/{self.setting}/{seed}")
@@ -108,16 +121,7 @@ class World:
         ledger = Ledger([(g.name, g.slo_ns) for g in self.graphs], skip_before_ns=round(warmup_s * SECOND))
         simulation = Simulation(controller, ledger, self.arrivals(seed, seconds), observers)
         for i in range(self.nodes):
-            spec = WorkerSpec(
-                f"node-{i}",
-                KIND,
-                ("model",),
-                u.CPUS_PER_NODE,
-                0,
-                self.usd_per_device_hour,
-                "simulated",
-                self.usd_per_core_hour,
-            )
+            spec = msgspec.structs.replace(self.node(), name=f"node-{i}")
             rng = random.Random(f"esg/device/{seed}/{i}")
             simulation.join(SimDevice(i + 1, spec, controller.stages, self.table, simulation.schedule, rng=rng))
         simulation.run()

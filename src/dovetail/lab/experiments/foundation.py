@@ -45,8 +45,9 @@ SEEDS = tuple(range(1, 11))
 QUICK_SEEDS = tuple(range(1, 6))
 
 SERVICE_S = SERVICE_NS / SECOND
-#: Load at which the queues are compared with theory: busy, but a run of this length still settles.
-LOAD = 0.7
+#: Load at which the queues are compared with theory, and customers of each run. Means settle the more slowly the
+#: higher the load is: four times the customers for every halving of what is left to 1.
+FULL, QUICK = (0.7, 100_000), (0.5, 30_000)
 #: What the mean of so many runs may be off by chance alone is about 1 %; a wrong formula is off by tens.
 THEORY = Goal("within", 3, "%")
 KLEINROCK = "Kleinrock, Queueing Systems I (1975) and II (1976)"
@@ -100,8 +101,8 @@ def systems(load: float, customers: int) -> dict[str, System]:
 
 def queues(lab: Lab) -> None:
     """Mean waiting times against theory."""
-    customers = 60_000 if lab.quick else 100_000
-    compared = systems(LOAD, customers)
+    load, customers = QUICK if lab.quick else FULL
+    compared = systems(load, customers)
     jobs = [replace(system.queue, seed=seed) for system in compared.values() for seed in lab.seeds]
     waits = iter(lab.map(mean_waits_s, jobs, "queues against theory"))
     for ident, system in compared.items():
@@ -110,13 +111,13 @@ def queues(lab: Lab) -> None:
             which = "" if len(system.wait_s) == 1 else (", higher class", ", lower class")[number]
             lab.claim(
                 f"queue.{ident}" + (f".{number + 1}" if which else ""),
-                f"mean waiting time of {system.name}{which} at load {LOAD:g}, simulated against theory",
+                f"mean waiting time of {system.name}{which} at load {load:g}, simulated against theory",
                 source=KLEINROCK,
                 goal=THEORY,
                 measured=over_seeds([100 * (waits_s[number] / expected - 1) for waits_s in of_seeds]),
             )
     if lab.out is not None:
-        _draw_queues(lab, customers // 3)
+        _draw_queues(lab, 15_000 if lab.quick else 40_000)
 
 
 def _draw_queues(lab: Lab, customers: int) -> None:
@@ -146,11 +147,12 @@ def _draw_queues(lab: Lab, customers: int) -> None:
 
 def exactness(lab: Lab) -> None:
     """Not only on average: each single request."""
-    jobs = [Queueing((LOAD,), seed, 20_000, exponential=True) for seed in lab.seeds]
+    customers = 4_000 if lab.quick else 20_000
+    jobs = [Queueing((0.7,), seed, customers, exponential=True) for seed in lab.seeds]
     differences = lab.map(lindley_differences, jobs, "every request against Lindley's recursion")
     lab.claim(
         "queue.exact",
-        f"requests among {20_000 * len(lab.seeds):,} whose latency is not that of Lindley's recursion, to the ns",
+        f"requests among {customers * len(lab.seeds):,} whose latency is not that of Lindley's recursion, to the ns",
         source="Lindley (1952)",
         goal=Goal("exactly", 0, "requests"),
         measured=sum(differences),

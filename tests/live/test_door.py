@@ -1,0 +1,72 @@
+"""The door: no more requests than their results have room."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.errors import Overloaded
+from dovetail.live.door import UNKNOWN_OPEN, Door
+from dovetail.state import WorkerSpec
+
+CPU = WorkerSpec("cpu-0", "cpu", ("onnx",))
+HOST = WorkerSpec("host-0", "host", ("python",))
+
+
+def entered(door: Door, workflow: int) -> int:
+    """How many requests are let in before one is refused."""
+    count = 0
+    with pytest.raises(Overloaded):
+        while count < 10_000:
+            door.enter(workflow)
+            count += 1
+    return count
+
+
+def test_what_is_not_known_is_let_in_up_to_a_bound():
+    assert entered(Door(1, [CPU], 1000), 0) == UNKNOWN_OPEN
+
+
+def test_requests_are_let_in_as_long_as_their_results_have_room():
+    door = Door(1, [CPU, HOST], 1000)
+    door.enter(0)
+    door.leave(0, {"cpu": 10, "host": 100})
+    assert entered(door, 0) == 7  # 750 bytes of the host's arena are to be filled
+    door.leave(0, {})
+    door.enter(0)
+
+
+def test_two_workers_of_a_kind_have_room_for_twice_as_many():
+    door = Door(1, [HOST, HOST], 1000)
+    door.enter(0)
+    door.leave(0, {"host": 100})
+    assert entered(door, 0) == 15
+
+
+def test_workflows_share_the_room():
+    door = Door(2, [HOST], 1000)
+    for workflow in range(2):
+        door.enter(workflow)
+        door.leave(workflow, {"host": 300})
+    door.enter(0)
+    door.enter(1)
+    assert entered(door, 0) == 0
+    assert entered(door, 1) == 0
+
+
+def test_a_lone_request_may_always_try():
+    door = Door(1, [HOST], 1000)
+    door.enter(0)
+    door.leave(0, {"host": 5000})
+    door.enter(0)
+
+
+def test_the_largest_counts_and_fades():
+    door = Door(1, [HOST], 1 << 20)
+    door.enter(0)
+    door.leave(0, {"host": 1 << 19})
+    assert entered(door, 0) == 1
+    door.leave(0, {})
+    for _ in range(5000):
+        door.enter(0)
+        door.leave(0, {"host": 1000})
+    assert entered(door, 0) > 100
