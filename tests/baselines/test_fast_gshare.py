@@ -63,7 +63,7 @@ def shapes(planner: FastGSharePlanner) -> list[tuple[int, float]]:
 def test_scale_up_takes_the_most_efficient_point_and_then_the_smallest_that_is_enough() -> None:
     planner, queue = planner_and_queue()
     planner.rescale(queue, 46 - HEADROOM_RPS)
-    # Two of 20 per second, and for the last 6 the point that yields least above it: 8 of (20 %, 0.4) or of (10 %, 0.8).
+    # Two of 20 per second; for the last 6 what yields least above it: 8, of (20 %, 0.4) or of (10 %, 0.8).
     assert shapes(planner)[:2] == [(20, 1.0), (20, 1.0)]
     assert sum(i.max_rps for i in planner.fleet.of("w/read")) == pytest.approx(48)
 

@@ -31,7 +31,8 @@ def test_rates_and_timeout_of_an_offer() -> None:
     assert half.min_rps == pytest.approx(2 / 0.068)
     assert half.timeout_ns == 68 * MS
     alone = by_batch(100)[1][-1]
-    assert (alone.max_rps, alone.min_rps, alone.timeout_ns) == (pytest.approx(50), 0, 0)
+    assert alone.max_rps == pytest.approx(50)
+    assert (alone.min_rps, alone.timeout_ns) == (0, 0)
 
 
 def test_shares_end_at_half_a_device_and_cores_go_down_in_twos() -> None:

@@ -1,4 +1,4 @@
-"""All rivals in ESG's world: the invariants hold after every step, no request is lost, the same run gives the same."""
+"""All rivals in ESG's world: invariants hold after every step, no request is lost, the same run does the same."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from dovetail.control.ledger import Ledger
 from dovetail.sim import Simulation
 
 
-def short_aquatope(market: Market) -> Rival:
-    return AquatopePlanner(market, seed=1, rounds=2)
+def quick_aquatope(market: Market) -> Rival:
+    """The best of ten random plans: what it optimises is tested elsewhere, here it has to run."""
+    return AquatopePlanner(market, seed=1, rounds=0)
 
 
-RIVALS: list[Callable[[Market], Rival]] = [INFlessPlanner, FastGSharePlanner, OrionPlanner, short_aquatope]
+RIVALS: list[Callable[[Market], Rival]] = [INFlessPlanner, FastGSharePlanner, OrionPlanner, quick_aquatope]
 SETTINGS = ["strict-light", "moderate-normal", "relaxed-heavy"]
 
 every_rival = pytest.mark.parametrize("make", RIVALS, ids=["infless", "fast-gshare", "orion", "aquatope"])
@@ -72,6 +73,6 @@ def test_a_lost_worker_costs_no_request(make: Callable[[Market], Rival]) -> None
 )
 def test_a_rival_is_no_straw_man(make: Callable[[Market], Rival], setting: str, least: float) -> None:
     """A guard against a later change that cripples one: where it should do well, it does."""
-    _, ledger, _ = play(make, setting, seconds=8)
+    _, ledger, _ = play(make, setting, seconds=6)
     ended = outcomes(ledger)
     assert ended["ok"] / sum(ended.values()) >= least

@@ -17,8 +17,9 @@ from tests.plan.support import (
 from dovetail.errors import DeclarationError
 from dovetail.plan.astar import search
 from dovetail.plan.frontier import Frontiers, build
-from dovetail.plan.options import Option, pareto
+from dovetail.plan.options import Option, Prices, options_for, pareto
 from dovetail.plan.series_parallel import decompose
+from dovetail.profile import catalogue
 
 INSTANCES = 1200
 LONG_NS = 10**6
@@ -131,6 +132,7 @@ def test_decided_node_by_node_a_workflow_is_in_time_and_a_chain_costs_what_was_p
             excess.append(cost / planned - 1)
     # Inside branches siblings are taken to be on plan; what that costs is small (docs/plan-algorithms.md).
     assert np.mean(excess) < 0.001
+    assert np.mean(np.array(excess) < 1e-9) > 0.98
 
 
 def test_forks_of_single_nodes_cost_what_was_planned_wherever_they_are():
@@ -253,6 +255,31 @@ def test_eight_stages_of_256_options_match_a_table_of_all_budgets():
                 assert choice.cost_usd == pytest.approx(best[budget_ms])
             else:
                 assert best[budget_ms] == np.inf
+
+
+def test_chains_of_measured_models_are_never_thinned():
+    rng = np.random.default_rng(0)
+    prices = Prices(3.06, 0.034)
+    names = catalogue.models()
+    longest = 0
+    for _ in range(40):
+        stages = []
+        for name in rng.choice(names, 8):
+            curve = catalogue.model(str(name)).curve("v100")
+            stages.append(
+                options_for(
+                    lambda batch, cpus, share_pct, curve=curve: curve.latency_ns(batch, share_pct),
+                    prices,
+                    batches=(1, 2, 4, 8, 16, 32),
+                    shares_pct=range(5, 101, 5),
+                )
+            )
+        smallest_ns = sum(row[0].mean_ns for row in stages)
+        for tightness in (0.8, 1.2, 4.0):
+            frontiers = build(decompose(chain(8)), stages, int(tightness * smallest_ns))
+            assert frontiers.loss_ns == 0
+            longest = max(longest, len(frontiers.points(0)[0]))
+    assert longest < 4096
 
 
 def test_the_search_agrees():

@@ -130,3 +130,35 @@ def test_log_normal_times_meet_the_percentile(successors, uneven, percentile):
             assert plan is not None
             in_time = (finish(successors, log_normal(rng, plan, runs)) <= budget_ns).mean()
             assert in_time >= percentile - 4 * np.sqrt(percentile * (1 - percentile) / runs)
+
+
+def test_decided_again_before_every_stage_more_is_in_time_for_less():
+    rng = np.random.default_rng(34)
+    percentile, spread, runs = 0.95, 0.15, 4000
+    log_variance = np.log1p(spread**2)
+    kept_in_time, again_in_time, saved = [], [], []
+    for _ in range(5):
+        options = [random_options(rng, 40, time_max=10**7) for _ in range(4)]
+        options = [
+            [Option(o.config, o.mean_ns, spread, o.cost_usd * 10**7 / o.mean_ns) for o in row] for row in options
+        ]
+        shape, z = decompose(chain(4)), z_value(percentile, spread=spread)
+        objective_ns = int(1.6 * build(shape, options, 10**9, z=z).choose(0, 0).need_ns)
+        frontiers = build(shape, options, objective_ns, z=z)
+        plan = frontiers.plan(objective_ns)
+        assert plan is not None
+        factors = rng.lognormal(-log_variance / 2, np.sqrt(log_variance), (runs, 4))
+        kept_in_time.append((factors @ [o.mean_ns for o in plan] <= objective_ns).mean())
+        cost, in_time = 0.0, 0
+        for row in factors:
+            now_ns = 0
+            for node in range(4):
+                chosen = frontiers.choose(node, objective_ns - now_ns).option
+                cost += chosen.cost_usd / runs
+                now_ns += int(chosen.mean_ns * row[node])
+            in_time += now_ns <= objective_ns
+        again_in_time.append(in_time / runs)
+        saved.append(1 - cost / sum(o.cost_usd for o in plan))
+    print(kept_in_time, again_in_time, saved)
+    assert min(again_in_time) >= percentile
+    assert np.mean(saved) > 0

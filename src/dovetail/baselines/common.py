@@ -137,6 +137,9 @@ class Rival:
     def note(self, item: Item, now_ns: int) -> None:
         """Nothing is learned."""
 
+    def started(self, batch: Batch) -> None:
+        """Nothing is learned."""
+
     def finished(self, batch: Batch) -> None:
         """Nothing is learned."""
 

@@ -242,6 +242,7 @@ class Controller:
         share = config.share_pct
         worker.free_pct -= share
         worker.free_cpus -= config.cpus
+        policy.planner.started(batch)
         # The window ends with the last deadline: until then the batch is of use to someone.
         latest = 0
         triples = []

@@ -37,6 +37,8 @@ _CLASS_STEP = 1 << 62
 _HOLD_MARGIN_NS = 1 * MS
 #: A larger batch is waited for only if it saves at least this part of what is left to pay.
 _WORTH_WAITING = 0.0005
+#: The cluster is crowded when batches wait for more than this part (one in so many) of the objective.
+_CROWDED = 50
 #: Part of the devices' capacity that admission counts on; the rest is lost to shares that do not fit together.
 _COUNTED_ON_PCT = 90
 #: Batches between two looks at waits in queues and arrival rates; they change slowly.
@@ -69,11 +71,12 @@ class DovetailPlanner:
         self._rates: dict[str, Rate] = {}
         #: Stage -> wait in its queue that was not chosen.
         self._waits: dict[str, Mean] = {}
-        #: Queue -> since when it is held on purpose; and how long its last batch was.
+        #: Queue -> since when it is held on purpose.
         self._held_since_ns: dict[str, int] = {}
-        self._held_ns: dict[str, int] = {}
         self._finished = 0
         self._demand = Demand()
+        #: Waits of late that were not chosen, of all stages.
+        self._crowd = Mean(64)
         #: Without re-planning: request -> the plan made on arrival.
         self._fixed: dict[int, list[Config]] = {}
 
@@ -110,10 +113,16 @@ class DovetailPlanner:
         plan = self.plan_of(graph.name) if self._settings.admission else None
         if plan is None or not plan.profiled:
             return None
-        slack_ns = objective_ns - now_ns - plan.fastest_ns
-        if slack_ns < 0:
+        crowded = self._crowded(plan)
+        slack_ns = objective_ns - now_ns - (plan.lean_ns if crowded else plan.fastest_ns)
+        if slack_ns < 0 and not crowded:
             return Refusal(
                 f"its fastest plan takes {format_ns(plan.fastest_ns)}, longer than its objective, on an idle cluster"
+            )
+        queued_ns = self._queued_work() // max(1, self._capacity_pct())
+        if crowded and queued_ns > slack_ns:
+            return Refusal(
+                f"it would wait for {format_ns(queued_ns)} behind others and be late", queued_ns - slack_ns
             )
         capacity_pct = self._capacity_pct()
         due = self._demand.due_by(objective_ns, priority) + plan.least_work_total
@@ -121,6 +130,21 @@ class DovetailPlanner:
         if excess_ns > 0:
             return Refusal(f"{format_ns(excess_ns)} more work is due by its objective than can be done", excess_ns)
         return None
+
+    def _crowded(self, plan: WorkflowPlan) -> bool:
+        """Whether work waits for devices: then speed that costs capacity would make others late."""
+        return self._crowd.value * _CROWDED > plan.slo_ns
+
+    def _queued_work(self) -> int:
+        """Share times nanoseconds that the work in queues takes at least."""
+        work = 0
+        for queue in self._cluster.queues.values():
+            if queue.size:
+                name = queue.stage.name
+                work += queue.size * next(
+                    (p.least_work[name] for p in self._plans.values() if name in p.least_work), 0
+                )
+        return work
 
     def _capacity_pct(self) -> int:
         """Shares of all devices together; host processes do not count."""
@@ -145,27 +169,26 @@ class DovetailPlanner:
         if not self._settings.replan:
             return (self._as_planned(plan, request, node),)
         left_ns = request.objective_ns - now_ns
-        in_time = self._in_time(plan, queue, node, left_ns - plan.waits_behind_ns[node])
+        lean = self._crowded(plan)
+        in_time = self._in_time(plan, queue, node, left_ns - plan.waits_behind_ns[node], lean)
         if not in_time:
-            in_time = self._in_time(plan, queue, node, left_ns)
+            in_time = self._in_time(plan, queue, node, left_ns, lean)
             if not in_time:
-                self._go(queue.key, now_ns)
                 return (plan.cheapest(node, queue.size),)
         if self._settings.wait and queue.size < queue.stage.batch[-1]:
             hold = self._worth_waiting(queue, plan, in_time[0], now_ns)
             if hold is not None:
                 self._held_since_ns.setdefault(queue.key, now_ns)
                 return hold
-        self._go(queue.key, now_ns)
         return [choice.option.config for choice in in_time]
 
-    def _in_time(self, plan: WorkflowPlan, queue: Queue, node: int, left_ns: int) -> list[Choice]:
+    def _in_time(self, plan: WorkflowPlan, queue: Queue, node: int, left_ns: int, lean: bool) -> list[Choice]:
         """The best choice for each batch size that is at hand and in time, the cheapest first."""
         choices: list[Choice] = []
         for batch in queue.stage.batch:
             if batch > queue.size and choices:
                 break
-            choice = plan.choose(node, left_ns, batch)
+            choice = plan.choose(node, left_ns, batch, lean=lean)
             if choice is not None:
                 choices.append(choice)
         choices.sort(key=lambda c: c.cost_usd)
@@ -196,11 +219,6 @@ class DovetailPlanner:
         until_ns = now_ns + max(_HOLD_MARGIN_NS, min(2 * wait_ns, room_ns))
         return Hold(until_ns, f"a batch of {wanted} is expected in {format_ns(wait_ns)} and is cheaper")
 
-    def _go(self, key: str, now_ns: int) -> None:
-        since = self._held_since_ns.pop(key, None)
-        if since is not None:
-            self._held_ns[key] = now_ns - since
-
     def _as_planned(self, plan: WorkflowPlan, request: Request, node: int) -> Config:
         """The configuration that was chosen when the request came."""
         fixed = self._fixed.get(request.id)
@@ -224,15 +242,24 @@ class DovetailPlanner:
             work = 0 if plan is None else plan.least_work_total
             self._demand.add(request.id, request.priority, request.objective_ns, work)
 
-    def finished(self, batch: Batch) -> None:
-        """Learn how long the head of a batch had waited against the planner's will."""
+    def started(self, batch: Batch) -> None:
+        """Learn how long the head of a batch has waited against the planner's will."""
         queue = batch.queue
+        waited_ns = batch.sent_ns - batch.items[0].queued_ns
+        held_since = self._held_since_ns.pop(queue.key, None)
+        if held_since is not None:
+            waited_ns -= batch.sent_ns - held_since
+        waited_ns = max(0, waited_ns)
+        self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
+        self._crowd.add(waited_ns)
+
+    def finished(self, batch: Batch) -> None:
+        """Take the work off the demand; now and then look whether plans still fit the times."""
+        stage = batch.queue.stage.name
         for item in batch.items:
             plan = self._plans.get(item.request.graph.name)
             if plan is not None:
-                self._demand.done(item.request.id, plan.least_work[queue.stage.name])
-        waited_ns = batch.sent_ns - batch.items[0].queued_ns - self._held_ns.pop(queue.key, 0)
-        self._waits.setdefault(queue.stage.name, Mean()).add(max(0, waited_ns))
+                self._demand.done(item.request.id, plan.least_work[stage])
         self._finished += 1
         if self._finished % _LOOK_EVERY == 0:
             waits = {stage: mean.value for stage, mean in self._waits.items()}

@@ -54,6 +54,10 @@ class Planner(Protocol):
         """An item has joined its queue (arrival rates are learned here)."""
         ...
 
+    def started(self, batch: Batch) -> None:
+        """What `choose` said was placed and is on its way."""
+        ...
+
     def finished(self, batch: Batch) -> None:
         """A batch was run; its items are done."""
         ...

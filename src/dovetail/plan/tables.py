@@ -25,6 +25,8 @@ UNPROFILED_NS = 10 * MS
 _CHANGE = 0.25
 #: Wait for one more item where arrivals are not known yet: no batch is planned on.
 _UNKNOWN_NS = 1 << 50
+#: A lean option takes at most this much more of the device than the least.
+_LEAN = 1.1
 
 
 def _likely_fill_ns(interval_ns: int, batch: int) -> int:
@@ -43,6 +45,7 @@ class WorkflowPlan:
     def __init__(self, graph: Graph, table: ProfileTable, space: Space, percentile: float) -> None:
         self._graph = graph
         self._table = table
+        self.slo_ns = graph.slo_ns
         self._space = space
         self._percentile = percentile
         self._successors = successors_of(graph)
@@ -61,6 +64,8 @@ class WorkflowPlan:
         self.profiled = True
         #: Fan-outs are not what they were.
         self.stale = False
+        #: Fastest time of the whole with lean options only.
+        self.lean_ns = 0
         #: Fastest time of the whole, and from each node on; the fastest option of each node.
         self.fastest_ns = 0
         self.fastest_rest_ns: list[int] = []
@@ -86,6 +91,8 @@ class WorkflowPlan:
         if self._percentile > 0.5:
             z = z_value(self._percentile, spread=spread, paths=path_count(self._shape))
         self.frontiers = build(self._shape, self.options, self._graph.slo_ns, z=z)
+        lean = [self._lean(row) for row in self.options]
+        self._lean_frontiers = build(self._shape, lean, self._graph.slo_ns, z=z)
         self._smallest = [min(o.config.batch for o in row) for row in self.options]
         self.fastest = [min(row, key=lambda o: (o.mean_ns, o.cost_usd)) for row in self.options]
         self.fastest_rest_ns = [self.frontiers.choose(i, 0).need_ns for i in range(len(self.options))]
@@ -94,6 +101,7 @@ class WorkflowPlan:
             for i, n in enumerate(self._graph.nodes)
         )
         entries = set(range(len(self.options))) - {j for row in self._successors for j in row}
+        self.lean_ns = max(self._lean_frontiers.choose(i, 0).need_ns for i in entries)
         self.fastest_ns = max(self.fastest_rest_ns[i] for i in entries)
 
     def _node_options(self, index: int, holders: Mapping[str, Mapping[int, Worker]]) -> list[Option]:
@@ -129,12 +137,21 @@ class WorkflowPlan:
         self.least_work[stage.name] = 0 if stage.on_host else least or 0
         return rows
 
-    def choose(self, node: int, left_ns: int, batch: int) -> Choice | None:
-        """The cheapest choice with just this batch at the node, whose items are at hand; None if none is in time."""
+    def _lean(self, row: list[Option]) -> list[Option]:
+        """Options that cost hardly more than the least, so that speed is not bought with what others need."""
+        limit_usd = min(o.cost_usd for o in row) * _LEAN
+        return [o for o in row if o.cost_usd <= limit_usd]
+
+    def choose(self, node: int, left_ns: int, batch: int, *, lean: bool = False) -> Choice | None:
+        """The cheapest choice with just this batch at the node, whose items are at hand; None if none is in time.
+
+        `lean` leaves out what buys speed with capacity.
+        """
         fill_ns = self.fill_ns.get((node, batch))
         if fill_ns is None:
             return None
-        choice = self.frontiers.choose(node, left_ns + fill_ns, batch)
+        frontiers = self._lean_frontiers if lean else self.frontiers
+        choice = frontiers.choose(node, left_ns + fill_ns, batch)
         return choice if choice.slack_ns >= 0 and choice.option.config.batch == batch else None
 
     def cheapest(self, node: int, batch_max: int) -> Config:

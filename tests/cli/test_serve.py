@@ -1,0 +1,288 @@
+"""`dovetail serve` as a user starts it: a process of its own, ended by signals, judged by its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.live import apps
+from tests.serve.live_support import at_once, item_request, triton, triton_inputs
+from tests.serve.support import HOST, Wire, until
+
+from dovetail.lab.replay import replay
+from examples import pages
+
+pytestmark = pytest.mark.cpu
+PROJECT = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 60.0
+#: Gates of this file.
+GATE = 2000
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "dovetail", *map(str, words)]
+
+
+class Serving:
+    """A running `dovetail serve`; what it says is collected as it comes."""
+
+    def __init__(self, *words: object, cwd: Path = PROJECT) -> None:
+        self.said: list[str] = []
+        self.process = subprocess.Popen(
+            command("serve", *words, "--port", 0), cwd=cwd, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        until(lambda: self.ready_line() or self.process.poll() is not None)
+        line = self.ready_line()
+        assert line, self.said
+        self.ready = json.loads(line)
+        self.port: int = self.ready["port"]
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line.rstrip())
+
+    def ready_line(self) -> str:
+        return next((line for line in self.said if line.startswith('{"ready": true')), "")
+
+    def infer(self, model: str, first: float) -> int:
+        """The status of one request."""
+        with Wire(self.port) as wire:
+            wire.socket.settimeout(PATIENCE_SECONDS)
+            return wire.send(item_request(model, first)).reply("POST").status
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        code = self.process.wait(PATIENCE_SECONDS)
+        self._reader.join(PATIENCE_SECONDS)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.wait()
+        assert self.process.stderr is not None and self.process.stdout is not None
+        self.process.stderr.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[object]:
+    started: list[Serving] = []
+
+    def start(*words: object, **options: object) -> Serving:
+        started.append(Serving(*words, **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for serving in started:
+        serving.close()
+
+
+def failing(*words: object, cwd: Path = PROJECT) -> str:
+    """What a start that must fail with exit code 2 says, without a traceback of ours."""
+    done = subprocess.run(
+        command("serve", *words), cwd=cwd, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def worker_pids(serving: Serving) -> list[int]:
+    children = Path(f"/proc/{serving.process.pid}/task/{serving.process.pid}/children")
+    return [int(pid) for pid in children.read_text().split()]
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_the_quickstart_is_served_recorded_and_explained(serve, tmp_path):
+    log = tmp_path / "run.log"
+    serving = serve("examples.quickstart:app", "--log", log)
+    assert serving.ready["models"] == ["which_way_up"]
+    assert serving.ready["pid"] == serving.process.pid
+    assert (serving.ready["host"], serving.ready["device"]) == (HOST, "cpu")
+    with triton.InferenceServerClient(f"{HOST}:{serving.port}") as client:
+        inputs = triton_inputs({"image": pages.page(2, turned_deg=180).pixels})
+        answer = client.infer("which_way_up", inputs, request_id="mine")
+        assert answer.as_numpy("label").tolist() == [b"upside down"]
+
+    def explained(request: str) -> bool:
+        done = subprocess.run(
+            command("explain", request, "--log", log), cwd=PROJECT, capture_output=True, text=True, check=False
+        )
+        return done.returncode == 0 and "classify" in done.stdout
+
+    until(lambda: explained("mine"))  # while it serves: the log is flushed
+    workers = worker_pids(serving)
+    serving.signal(signal.SIGTERM)
+    assert serving.wait() == 0
+    assert serving.said[-1] == "dovetail: stopped"
+    assert all(map(gone, workers))
+    found = replay(log)
+    assert found.same
+    assert found.steps > 0
+    assert serving.process.stdout.read() == "", "results only, and serving has none"
+
+
+def test_a_drain_answers_what_was_admitted(serve):
+    serving = serve("tests.live.apps:hosted", "--device", "cpu:1")
+    with Wire(serving.port) as before:
+        before.ask("GET", "/v2/health/live")
+
+        def stop():
+            stats = "/v2/models/gated/stats"
+            until(lambda: worker_pids(serving))
+            until(lambda: open_requests(serving.port) == 4)
+            serving.signal(signal.SIGTERM)
+            until(lambda: any("draining 4 open request(s)" in line for line in serving.said))
+            reply = before.send(item_request("gated", GATE + 1)).reply("POST")
+            assert stats
+            apps.open_gate(GATE + 1)
+            return reply
+
+        *statuses, refused = at_once([*[partial(serving.infer, "gated", GATE + 1)] * 4, stop])
+    assert statuses == [200] * 4
+    assert refused.status == 429
+    assert refused.error == "the server is draining"
+    assert "retry-after" in refused.headers
+    assert serving.wait() == 0
+
+
+def open_requests(port: int) -> int:
+    """Connections that wait for an answer, counted from outside: how many sockets of ours the server holds."""
+    local = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    suffix = f":{port:04X}"
+    return sum(fields[1].endswith(suffix) and fields[3] == "01" for fields in map(str.split, local)) - 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_stops_at_once(serve, number):
+    serving = serve("tests.live.apps:hosted", "--device", "cpu:1")
+    workers = worker_pids(serving)
+
+    def stop():
+        with Wire(serving.port) as watcher:
+            until(lambda: open_requests(serving.port) >= 1)
+            watcher.ask("GET", "/v2/health/live")
+        serving.signal(number)
+        until(lambda: any("draining" in line for line in serving.said))
+        serving.signal(number)
+
+    status, _ = at_once([partial(serving.infer, "gated", GATE + 2), stop])
+    assert status == 503
+    assert serving.wait() == 1
+    assert "some requests were not answered" in serving.said[-1]
+    until(lambda: all(map(gone, workers)))
+
+
+def test_workers_end_with_a_server_that_is_killed(serve):
+    serving = serve("tests.live.apps:app", "--device", "cpu:1")
+    workers = worker_pids(serving)
+    assert len(workers) == 2
+    serving.signal(signal.SIGKILL)
+    serving.wait()
+    until(lambda: all(map(gone, workers)))
+
+
+def test_what_a_stage_prints_goes_to_stderr(serve, tmp_path):
+    (tmp_path / "chatty.py").write_text(
+        "from dovetail import App, stage, tensor, workflow\n"
+        "@stage\ndef talk(items):\n    print('hello from the stage')\n    return items\n"
+        "@workflow(slo='1s')\ndef say(x: tensor('float32', 3)):\n    return talk(x)\n"
+        "app = App(say)\n"
+    )
+    serving = serve("chatty:app", cwd=tmp_path)
+    assert serving.infer("say", 1) == 200
+    until(lambda: "hello from the stage" in serving.said)
+    serving.signal(signal.SIGTERM)
+    assert serving.wait() == 0
+    assert serving.process.stdout.read() == ""
+
+
+def test_a_port_that_is_taken_is_an_error():
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        said = failing("tests.live.apps:hosted", "--device", "cpu:1", "--port", port)
+    assert f"dovetail serve: cannot listen on {HOST}:{port}" in said
+    assert "in use" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere:app"], "there is no module 'nowhere'"),
+        (["examples.quickstart:missing"], "has no 'missing'; it has: app, which_way_up"),
+        (["examples/quickstart.py:app"], "write it as a module: examples.quickstart:app"),
+        (["examples.quickstart"], "must be module:attribute"),
+        (["tests.live.apps:hosted", "--device", "gpu"], "device 'gpu' is not known"),
+        (["tests.live.apps:hosted", "--device", "cpu:999"], "this machine has"),
+        (["tests.live.apps:app", "--device", "emulated:v1000"], "no device 'v1000'"),
+        (["tests.cli.without_like:app", "--device", "emulated:v100"], "say which model of the catalogue it is like"),
+        (["tests.live.apps:hosted", "--hosts", "0"], "must be a whole number from 1 on"),
+        (["tests.live.apps:hosted", "--arena", "much"], "is not a number with a unit"),
+        (["tests.live.apps:hosted", "--log", "/nowhere/run.log"], "cannot write the log /nowhere/run.log"),
+        (["tests.live.broken:app"], "this module works only in the front"),
+    ],
+)
+def test_what_cannot_be_served_is_told_and_ends_with_2(words, said):
+    assert said in failing(*words)
+
+
+def test_a_missing_model_is_told(tmp_path):
+    (tmp_path / "missing.py").write_text("from dovetail import onnx\nread = onnx('no/such.onnx')\n")
+    said = failing("missing:app", cwd=tmp_path)
+    assert "dovetail serve: in missing: " in said
+    assert "no/such.onnx" in said
+    assert "Traceback" not in said
+
+
+def test_a_module_that_raises_shows_where(tmp_path):
+    (tmp_path / "faulty.py").write_text("numbers = [1]\nnumbers[3]\n")
+    said = failing("faulty:app", cwd=tmp_path)
+    assert 'faulty.py", line 2' in said
+    assert "dovetail serve: faulty:app cannot be loaded: IndexError: list index out of range" in said
+
+
+def test_a_document_is_read_on_an_emulated_cluster(serve):
+    serving = serve("examples.document:app", "--device", "emulated:v100x4")
+    assert any("EMULATED device emulated:v100x4" in line for line in serving.said)
+    page = triton_inputs({"page": pages.page(1).pixels})
+
+    def ask():
+        with triton.InferenceServerClient(f"{HOST}:{serving.port}", network_timeout=PATIENCE_SECONDS) as client:
+            return client.infer("document", page)
+
+    answers = at_once([ask] * 8)
+    assert {a.get_response()["parameters"]["dovetail_device"] for a in answers} == {"emulated:v100x4"}
+    assert tuple(text.decode() for text in answers[0].as_numpy("text")) == pages.page(1).lines
+    serving.signal(signal.SIGTERM)
+    assert serving.wait() == 0
+
+
+def test_a_signal_while_it_loads_ends_it():
+    process = subprocess.Popen(
+        command("serve", "examples.document:app", "--port", 0), cwd=PROJECT, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    with process.stderr:
+        assert "loading" in process.stderr.readline()
+        os.kill(process.pid, signal.SIGTERM)
+        said = process.stderr.read()
+    code = process.wait(PATIENCE_SECONDS)
+    assert (code, "stopped" in said) in ((1, True), (0, True)), "unless it was ready already"
