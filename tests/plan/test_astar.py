@@ -8,7 +8,7 @@ from dovetail.plan.astar import fastest_first, minimum, search
 from dovetail.plan.options import Option
 from dovetail.state import Config
 
-INSTANCES = 1200
+INSTANCES = 1000
 
 
 def best_costs(every: Everything, budget_ns: float, k: int, legal) -> list[float]:

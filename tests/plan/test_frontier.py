@@ -21,7 +21,7 @@ from dovetail.plan.options import Option, Prices, options_for, pareto
 from dovetail.plan.series_parallel import decompose
 from dovetail.profile import catalogue
 
-INSTANCES = 1200
+INSTANCES = 1000
 LONG_NS = 10**6
 
 

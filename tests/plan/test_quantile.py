@@ -113,8 +113,8 @@ def log_normal(rng: np.random.Generator, options: list[Option], runs: int) -> np
 )
 def test_log_normal_times_meet_the_percentile(successors, uneven, percentile):
     rng = np.random.default_rng(33)
-    runs = 100_000
-    for _ in range(3):
+    runs = 60_000
+    for _ in range(2):
         # Uneven: one stage scatters and the others hardly do, so that the sum leans as far as that one does.
         spreads = [0.3 if not uneven or node == 0 else 0.03 for node in range(len(successors))]
         options = [random_options(rng, 12, time_max=10**7, spread=s) for s in spreads]
@@ -132,33 +132,20 @@ def test_log_normal_times_meet_the_percentile(successors, uneven, percentile):
             assert in_time >= percentile - 4 * np.sqrt(percentile * (1 - percentile) / runs)
 
 
-def test_decided_again_before_every_stage_more_is_in_time_for_less():
+def test_decided_again_before_every_stage_the_percentile_is_still_met():
     rng = np.random.default_rng(34)
-    percentile, spread, runs = 0.95, 0.15, 4000
+    percentile, spread, runs = 0.95, 0.15, 3000
+    shape, z = decompose(chain(4)), z_value(percentile, spread=spread)
     log_variance = np.log1p(spread**2)
-    kept_in_time, again_in_time, saved = [], [], []
     for _ in range(5):
-        options = [random_options(rng, 40, time_max=10**7) for _ in range(4)]
-        options = [
-            [Option(o.config, o.mean_ns, spread, o.cost_usd * 10**7 / o.mean_ns) for o in row] for row in options
-        ]
-        shape, z = decompose(chain(4)), z_value(percentile, spread=spread)
+        drawn = [random_options(rng, 40, time_max=10**7) for _ in range(4)]
+        options = [[Option(o.config, o.mean_ns, spread, o.cost_usd / o.mean_ns) for o in row] for row in drawn]
         objective_ns = int(1.6 * build(shape, options, 10**9, z=z).choose(0, 0).need_ns)
         frontiers = build(shape, options, objective_ns, z=z)
-        plan = frontiers.plan(objective_ns)
-        assert plan is not None
-        factors = rng.lognormal(-log_variance / 2, np.sqrt(log_variance), (runs, 4))
-        kept_in_time.append((factors @ [o.mean_ns for o in plan] <= objective_ns).mean())
-        cost, in_time = 0.0, 0
-        for row in factors:
+        in_time = 0
+        for row in rng.lognormal(-log_variance / 2, np.sqrt(log_variance), (runs, 4)):
             now_ns = 0
             for node in range(4):
-                chosen = frontiers.choose(node, objective_ns - now_ns).option
-                cost += chosen.cost_usd / runs
-                now_ns += int(chosen.mean_ns * row[node])
+                now_ns += int(frontiers.choose(node, objective_ns - now_ns).option.mean_ns * row[node])
             in_time += now_ns <= objective_ns
-        again_in_time.append(in_time / runs)
-        saved.append(1 - cost / sum(o.cost_usd for o in plan))
-    print(kept_in_time, again_in_time, saved)
-    assert min(again_in_time) >= percentile
-    assert np.mean(saved) > 0
+        assert in_time / runs >= percentile

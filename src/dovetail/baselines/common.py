@@ -172,7 +172,9 @@ class StaticPlanner(Rival):
 
 class _Placing(Planner, Protocol):
     market: Market
-    placer: Placer
+
+    @property
+    def placer(self) -> Placer: ...
 
 
 def rival_policy(planner: _Placing) -> Policy:
