@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from dovetail.baselines import unverified as u
 from dovetail.baselines.common import Market, Rival, rival_policy
 from dovetail.control import Action, Controller, Event, ModelLoaded, RequestArrived, WorkerJoined
@@ -71,17 +73,27 @@ def esg_market(world: World) -> Market:
 
 
 def play(
-    make: Callable[[Market], Rival], setting: str, seconds: float, *, seed: int = 1, lose_at_s: float = 0.0
-) -> tuple[list[str], Ledger, Simulation]:
-    """Run a rival in ESG's world, check every invariant after every step, and return what it did."""
+    make: Callable[[Market], Rival],
+    setting: str,
+    seconds: float,
+    *,
+    seed: int = 1,
+    lose_at_s: float = 0.0,
+    patience: int = 1,
+) -> tuple[list[Action], Ledger, Simulation]:
+    """Run a rival in ESG's world, check every invariant after every step, and return what it did.
+
+    Objectives are so many times as long as the world's.
+    """
     world = World(setting)
+    world.graphs = [msgspec.structs.replace(g, slo_ns=g.slo_ns * patience) for g in world.graphs]
     planner = make(esg_market(world))
     controller = Controller(world.graphs, rival_policy(planner))  # type: ignore[arg-type]
-    done: list[str] = []
+    done: list[Action] = []
 
     def check(event: Event, actions: list[Action]) -> None:
         validate(controller)
-        done.extend(repr(action) for action in actions)
+        done.extend(actions)
 
     ledger = Ledger([(g.name, g.slo_ns) for g in world.graphs])
     simulation = Simulation(controller, ledger, world.arrivals(seed, seconds), [check])

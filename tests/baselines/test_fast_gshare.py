@@ -68,6 +68,13 @@ def test_scale_up_takes_the_most_efficient_point_and_then_the_smallest_that_is_e
     assert sum(i.max_rps for i in planner.fleet.of("w/read")) == pytest.approx(48)
 
 
+def test_the_shipped_stub_takes_the_most_efficient_point_for_the_rest_as_well() -> None:
+    planner = FastGSharePlanner(market({"read": READ}), ideal_residual=False)
+    controller = controller_of(planner, [GRAPH], 1)
+    planner.rescale(controller.queues["w/read"], 46 - HEADROOM_RPS)
+    assert shapes(planner) == [(20, 1.0)] * 3
+
+
 def test_inside_the_dead_band_nothing_happens() -> None:
     planner, queue = planner_and_queue(dead_band_up=0.2)
     planner.rescale(queue, 20 - HEADROOM_RPS - 0.01)

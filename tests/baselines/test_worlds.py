@@ -12,6 +12,7 @@ from dovetail.baselines.common import Market, Rival
 from dovetail.baselines.fast_gshare import FastGSharePlanner
 from dovetail.baselines.infless import INFlessPlanner
 from dovetail.baselines.orion import OrionPlanner
+from dovetail.control import RunBatch, SetTimer
 from dovetail.control.ledger import Ledger
 from dovetail.sim import Simulation
 
@@ -60,6 +61,13 @@ def test_the_same_run_does_the_same(make: Callable[[Market], Rival]) -> None:
 def test_a_lost_worker_costs_no_request(make: Callable[[Market], Rival]) -> None:
     _, ledger, simulation = play(make, "moderate-normal", seconds=3, lose_at_s=1.7)
     assert all_answered(ledger, simulation)
+
+
+def test_with_time_to_spare_infless_fills_batches_and_holds_them() -> None:
+    done, ledger, simulation = play(INFlessPlanner, "relaxed-heavy", seconds=4, patience=3)
+    assert all_answered(ledger, simulation)
+    assert {len(a.items) for a in done if isinstance(a, RunBatch)} >= {1, 2, 4}
+    assert any(isinstance(a, SetTimer) and a.reason == "waits for a batch to fill" for a in done)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A hostile world for the controller: whatever may happen happens, in any order, and its books are checked each time.
 
-It knows nothing of the controller's insides beside `validate`. What it keeps itself, from events and actions alone, is
-a second set of books: who was answered how often, what runs where, how much of each device and its memory is taken.
+It knows nothing of the controller's insides beside `validate`. From events and actions alone it keeps a second set of
+books: who was answered how often, what runs where, how much of each device and of its memory is taken.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dovetail.control import (
     Action,
     BatchFailed,
     BatchFinished,
-    DrainStarted,
     Drained,
+    DrainStarted,
     Event,
     EvictModel,
     LoadFailed,
@@ -121,7 +121,9 @@ class Play:
         self.last_worker += 1
         self.held[self.last_worker] = {}
         self.budgets[self.last_worker] = memory_bytes
-        spec = WorkerSpec(f"w{self.last_worker}", KIND, ("model", "python"), memory_bytes=memory_bytes, usd_per_hour=3.6)
+        spec = WorkerSpec(
+            f"w{self.last_worker}", KIND, ("model", "python"), memory_bytes=memory_bytes, usd_per_hour=3.6
+        )
         self._step(WorkerJoined(self.now_ns, 0, self.last_worker, spec))
         return self.last_worker
 

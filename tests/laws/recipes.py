@@ -50,7 +50,7 @@ def graphs(draw: st.DrawFn, name: str = "workflow") -> Graph:
             kind = draw(st.sampled_from(["call", "call", "map", "map", "when"]))
             if kind == "map":
                 # A fresh look: maps of maps are what goes wrong most easily.
-                args = [draw(st.sampled_from([*maps, *values]))] + args[1:]
+                args[0] = draw(st.sampled_from([*maps, *values]))
                 maps.append(a_stage(0).map(*args))
                 continue
             stage = a_stage(draw(st.sampled_from([0, 0, 2])))

@@ -87,9 +87,18 @@ def points(stage: StageSpec, slo_ns: int, market: Market) -> list[ProfilePoint]:
 class FastGSharePlanner(InstancePlanner):
     """Keeps each function's capacity near its rate."""
 
-    def __init__(self, market: Market, *, dead_band_up: float = 0.0, dead_band_down: float = DEAD_BAND) -> None:
+    def __init__(
+        self,
+        market: Market,
+        *,
+        dead_band_up: float = 0.0,
+        dead_band_down: float = DEAD_BAND,
+        ideal_residual: bool = True,
+    ) -> None:
+        """Without `ideal_residual` what remains of a gap gets the most efficient point too: so the shipped stub."""
         super().__init__(market, tick_ns=TICK_NS, rate_weight=RATE_WEIGHT)
         self.points: dict[str, list[ProfilePoint]] = {}
+        self._ideal_residual = ideal_residual
         self._dead_band_up = dead_band_up
         self._dead_band_down = dead_band_down
 
@@ -107,7 +116,7 @@ class FastGSharePlanner(InstancePlanner):
         """Close the gap if it is out of the dead band."""
         have = self.fleet.of(queue.key)
         capacity_rps = sum(i.max_rps for i in have)
-        gap_rps = rps + HEADROOM_RPS - capacity_rps
+        gap_rps = (rps + HEADROOM_RPS if rps else 0.0) - capacity_rps
         if gap_rps > self._dead_band_up * capacity_rps:
             while gap_rps > 0:
                 instance = self._next(queue, gap_rps)
@@ -124,7 +133,7 @@ class FastGSharePlanner(InstancePlanner):
     def _next(self, queue: Queue, gap_rps: float) -> Instance | None:
         """The most efficient instance; once it would be too large, the smallest that is large enough."""
         ranked = self.points[queue.key]
-        if ranked[0].rps > gap_rps:
+        if self._ideal_residual and ranked[0].rps > gap_rps:
             enough = [p for p in ranked if p.rps > gap_rps]
             ranked = sorted(enough, key=lambda p: p.rps) + ranked
         held = self.fleet.by_worker()

@@ -21,6 +21,8 @@ import traceback
 from pathlib import Path
 
 from ..errors import DeclarationError, DovetailError
+from ..profile.machine import this_machine
+from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..serve.launch import Options, Served, launch
 from ..units import parse_bytes
 from ..wiring import POLICIES, PolicySpec
@@ -44,6 +46,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-open", type=_positive, default=1000, metavar="N", help="requests open before 429")
     parser.add_argument("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
     parser.add_argument("--arena", type=_size, default=1 << 30, metavar="SIZE", help="memory per worker (1GiB)")
+    parser.add_argument(
+        "--profiles",
+        type=Path,
+        default=Path(DEFAULT_STORE),
+        metavar="FILE",
+        help=f"times of stages ({DEFAULT_STORE})",
+    )
     parser.add_argument("--log", type=Path, metavar="FILE", help="record the run for replay and explain")
     parser.add_argument("--drain", type=float, default=30.0, metavar="S", help="seconds to finish what was admitted")
     parser.add_argument(
@@ -108,7 +117,8 @@ async def _serve(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     say(f"loading {args.target} on {args.device} ...")
-    starting = asyncio.ensure_future(launch(app, args.target, options, say=say))
+    entries = ProfileStore(args.profiles).entries(app.specs, this_machine())
+    starting = asyncio.ensure_future(launch(app, args.target, options, entries=entries, say=say))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():

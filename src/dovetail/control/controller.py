@@ -174,6 +174,7 @@ class Controller:
         if outcome != "ok" and outcome != "late":
             for queue in list(request.waiting):
                 queue.forget(request)
+                self._touched.append(queue)  # what it was held for may have been this request
         self.policy.planner.closed(request)
         index = request.graph.index
         arrived, cost = request.arrived_ns, request.cost_usd

@@ -205,7 +205,7 @@ def draw(advice: Advice, path: Path) -> None:
     axes.plot(advice.chosen.latency_ms, advice.chosen.usd_per_1000, "o", ms=8, color=COLOURS[1], label="chosen")
     axes.axvline(advice.objective_ms, ls="--", lw=1, color=GREY, label="objective")
     axes.set(
-        xlabel=f"latency at the {advice.percentile:.0%} percentile, ms",
+        xlabel=f"latency that {advice.percentile:.0%} of requests keep, ms",
         ylabel="$ per 1,000 requests",
         title=f"{advice.workflow} on {advice.device} at {advice.rate_per_s:g}/s",
     )

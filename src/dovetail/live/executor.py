@@ -66,6 +66,8 @@ class Values:
             return decoded[key]
 
         def argument(a: Argument) -> Any:
+            if not a.path and a.element < 0 and not a.gather and a.refs:
+                return value(a.refs[0])
             if a.gather:
                 return [value(ref) for ref in a.refs]
             if not a.refs:

@@ -20,8 +20,8 @@ __all__ = ["FRONT_ARENA", "Memory"]
 
 #: Number of the front's own arena; workers count from 1.
 FRONT_ARENA = 0
-#: How long a freed block may wait for a batch to ride with.
-FREE_SECONDS = 0.005
+#: How long a freed block may wait for a batch to ride with: longer than most batches take, so that most do.
+FREE_SECONDS = 0.05
 #: Share of a worker's arena in use above which nothing new is admitted; the rest is for what is under way.
 FULL_ABOVE = 0.75
 

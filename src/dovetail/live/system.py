@@ -65,6 +65,8 @@ HANG_FACTOR = 50
 #: are given up. A worker that died is back within one or two seconds.
 REFUSE_AFTER_NS = 5 * SECOND
 GIVE_UP_AFTER_NS = 30 * SECOND
+#: Objectives and deadlines beyond this mean the same: there is none. Every time of a log fits into 64 bits.
+LONGEST_NS = 1 << 60
 
 
 class Result(msgspec.Struct):
@@ -257,8 +259,8 @@ class LiveSystem:
                 ident,
                 index,
                 priority,
-                now + objective_ns if objective_ns else 0,
-                now + timeout_ns if timeout_ns else 0,
+                now + min(objective_ns, LONGEST_NS) if objective_ns else 0,
+                now + min(timeout_ns, LONGEST_NS) if timeout_ns else 0,
                 counts,
             ),
             note,

@@ -104,21 +104,19 @@ class Worker:
                     os.read(alarm, 4096)
             if writable:
                 self._flush()
+            # One message at a time: the lanes wait for the interpreter lock, and `select` lets go of it.
             if doorbell in readable and not self._listen():
                 return
             while wakes and wakes[0][0] <= self._now_ns():
                 executor.wake(heappop(wakes)[2], self._now_ns())
 
     def _listen(self) -> bool:
-        """Carry out what has come; False ends the worker."""
-        while True:
-            try:
-                packet = self._doorbell.receive()
-            except BlockingIOError:
-                return True
-            if packet is None or isinstance(packet[0], Stop):
-                return False
-            self._take(*packet)
+        """Carry out the next message; False ends the worker."""
+        packet = self._doorbell.receive()
+        if packet is None or isinstance(packet[0], Stop):
+            return False
+        self._take(*packet)
+        return True
 
     def _take(self, message: ToWorker, fds: list[int]) -> None:
         if isinstance(message, Run):

@@ -92,15 +92,16 @@ class DovetailPlanner:
     def plan_of(self, name: str) -> WorkflowPlan | None:
         """The frontiers of a workflow, made or made again if its fan-out has changed; None while it cannot run."""
         plan = self._plans.get(name)
+        if plan is not None and not plan.stale:
+            return plan
+        graph = self._graphs[name]
+        if not all(self._cluster.holders[s.name] for s in graph.stages):
+            return plan  # the last worker with some stage is gone: the old frontiers stand until another comes
         if plan is None:
-            graph = self._graphs[name]
-            if not all(self._cluster.holders[s.name] for s in graph.stages):
-                return None
-            plan = WorkflowPlan(graph, self._table, self._settings.space, self._settings.percentile)
-            plan.build(self._cluster.holders, self._intervals_ns())
-            self._plans[name] = plan
-        elif plan.stale:
-            plan.build(self._cluster.holders, self._intervals_ns())
+            plan = self._plans[name] = WorkflowPlan(
+                graph, self._table, self._settings.space, self._settings.percentile
+            )
+        plan.build(self._cluster.holders, self._intervals_ns())
         return plan
 
     # -- admission ----------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ class LiveBackend:
     def __init__(self, system: LiveSystem, *, label: str = "") -> None:
         self._system = system
         self._graphs = {g.name: g for g in system.settings.graphs}
+        self._counted = {g.name: g.counted_inputs() for g in system.settings.graphs}
         #: Set on emulated devices: goes into every answer.
         self._label = label
         self._infos = {name: self._info(graph, ready=True) for name, graph in self._graphs.items()}
@@ -114,7 +115,7 @@ class LiveBackend:
             inputs.append(value)
         if not 0 <= call.priority <= 10:
             raise BadRequest(f"priority {call.priority} must be from 1 (highest) to 10, or 0 for the default")
-        counts = tuple(_count(inputs[i]) for i in graph.counted_inputs())
+        counts = tuple(_count(inputs[i]) for i in self._counted[call.model])
         for body in bodies:
             body.hold()
 

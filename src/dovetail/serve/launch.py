@@ -28,6 +28,8 @@ __all__ = ["Options", "Served", "launch"]
 
 #: How long answers may take to be written after the last request has ended.
 WRITE_SECONDS = 5.0
+#: Policies under which every batch has the same share of the device.
+FIXED_SHARE = ("first-come", "by-class")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -86,6 +88,13 @@ async def _first(drained: Coroutine[Any, Any, bool], hurry: asyncio.Event | None
     return False
 
 
+def _cpus(policy: PolicySpec, cores: int) -> tuple[int, ...]:
+    """Cores that a batch may be given under a policy: models are loaded for each number of threads beforehand."""
+    if policy.name in FIXED_SHARE:
+        return (max(1, cores * policy.share_pct // FULL_SHARE),)
+    return tuple(sorted({2**i for i in range(cores.bit_length()) if 2**i <= cores} | {cores}))
+
+
 async def launch(
     app: App,
     target: str,
@@ -111,7 +120,7 @@ async def launch(
         app.graphs,
         workers,
         known,
-        cpus=(max(1, cores * options.policy.share_pct // FULL_SHARE),),
+        cpus=_cpus(options.policy, cores),
         arena_bytes=options.arena_bytes,
         hang_ns=round(options.hang_s * SECOND),
     )
