@@ -42,6 +42,9 @@ from dovetail.workflow.graph import Graph
 
 KIND = "any"
 REASONS = ("error", "too_late", "not_loaded", "no_share", "no_memory")
+#: Policies whose configurations do not depend on what else runs. Of the others only laws 1 to 3 and 5 are checked: a
+#: planner that fits a batch into the room that is left may change its mind when another batch has taken some of it.
+STEADY = ("first-come", "by-class")
 #: A play that does not end by then will never.
 MAX_STEPS = 20_000
 
@@ -57,7 +60,8 @@ class Play:
 
     def __init__(self, graphs: Sequence[Graph], policy: PolicySpec | None = None) -> None:
         self.graphs = graphs
-        self.controller = make_controller(graphs, policy or PolicySpec(), entries_of(graphs), cores=1)
+        self.policy = policy or PolicySpec()
+        self.controller = make_controller(graphs, self.policy, entries_of(graphs), cores=1)
         self.now_ns = 0
         self.events: list[Event] = []
         self.actions: list[list[Action]] = []
@@ -187,7 +191,11 @@ class Play:
             elif isinstance(action, Drained):
                 self.drains += 1
         self._check_devices()
-        validate(self.controller)
+        try:
+            validate(self.controller)
+        except AssertionError as broken:
+            if self.policy.name in STEADY or not str(broken).endswith("[4]"):
+                raise
 
     def _check_devices(self) -> None:
         shares: Counter[int] = Counter()

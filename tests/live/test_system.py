@@ -255,9 +255,18 @@ def test_a_worker_that_hangs_is_killed_and_the_request_fails_in_the_end(make_liv
 
 def test_more_passes_through_an_arena_than_fits_into_it(make_live):
     live = make_live("tests.live.apps:hosted", arena_bytes=8 << 20)
-    results = live.wait(*[live.submit("big", 2) for _ in range(24)])
-    assert {r.outcome for r in results} <= {"ok", "late"}
+
+    async def burst(futures):
+        for _ in range(24):
+            futures.append(live.system.submit("big", [item(2)])[1])
+
+    live.run(burst(futures := []))  # all at once: nothing is known yet of what they will take
+    assert {r.outcome for r in live.wait(*futures)} <= {"ok", "late"}
     live.check_clean()
+    with pytest.raises(Overloaded, match="expected to take"):
+        live.run(burst(futures := []))
+    assert 0 < len(futures) < 24
+    assert {r.outcome for r in live.wait(*futures)} <= {"ok", "late"}
     # What can never fit is told at once, with the remedy's name in it.
     result = live.ask("big", 9)
     assert result.outcome == "failed"
@@ -275,7 +284,7 @@ def test_nothing_is_admitted_while_results_fill_the_memory(make_live):
         return await held
 
     live.until(lambda: live.system.memory.full(), "the big result")
-    with pytest.raises(Overloaded, match="full of results"):
+    with pytest.raises(Overloaded, match="full of results still in use"):
         live.submit("big", 1)
     live.run(unread()).release()
     assert live.ask("big", 1).outcome in ("ok", "late")

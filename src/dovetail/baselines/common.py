@@ -3,8 +3,8 @@
 Rules of this file
 - A function is a stage of a workflow: every (workflow, stage) pair has its own queue, as ESG's queues are said to be.
   Work is taken first come, first served, everything is admitted, nothing is learned unless a rival says so.
-- A rival plans for one kind of worker, from the profile's mean times alone (`Market`). It never sees the scatter that
-  a simulated device draws.
+- A rival plans for one kind of worker, from the profile's mean times and their spread (`Market`). What a simulated
+  device draws from that spread it never sees.
 - INFless and FaST-GShare know single functions only. What they are told of a workflow's objective is `slo_shares`:
   an adaptation of ours, since how ESG's authors did it could not be found.
 """

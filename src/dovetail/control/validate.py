@@ -85,8 +85,8 @@ def _workers(c: Controller) -> None:
 def _work_conserving(c: Controller) -> None:
     """Idle device and runnable work means a launch, unless the policy declares the hold and its reason."""
     for queue in c.queues.values():
-        if not queue.size:
-            continue
+        if not queue.size or queue.held_until_ns > c.now_ns:
+            continue  # nothing waits, or a hold that was declared is still in force and its timer set
         choice = c.policy.planner.choose(queue, c.now_ns)
         if isinstance(choice, Hold):
             assert choice.reason, f"queue {queue.key} is held without a reason [4]"

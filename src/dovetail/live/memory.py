@@ -10,9 +10,12 @@ An arena outlives its worker for as long as values in it are inputs of open requ
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
-from .arena import Arena
-from .codec import Ref
+from ..errors import DovetailError, Overloaded
+from .arena import Arena, ArenaFull
+from .codec import Ref, encode
 from .process import WorkerProcess
 from .wire import Attach, Detach, Free
 
@@ -70,6 +73,29 @@ class Memory:
             if used > self.arenas[ident].size * FULL_ABOVE:
                 return ident
         return 0
+
+    def place(self, inputs: Sequence[Ref | Any]) -> tuple[list[Ref], list[Ref]]:
+        """Inputs of a request in the front's arena: blocks of all, and those of them that were made here."""
+        refs: list[Ref] = []
+        made: list[Ref] = []
+        try:
+            for value in inputs:
+                if not isinstance(value, Ref):
+                    value = encode(value, self.front)
+                    made.append(value)
+                refs.append(value)
+        except DovetailError as error:
+            self.displace(made)
+            if isinstance(error, ArenaFull):
+                raise Overloaded(str(error), retry_after_ms=1000) from error
+            raise
+        return refs, made
+
+    def displace(self, made: list[Ref]) -> None:
+        """Nobody reads these inputs any more."""
+        if not self.closed:
+            for ref in made:
+                self.front.free(ref.offset)
 
     def keep(self, ref: Ref) -> None:
         """A worker has written a block."""

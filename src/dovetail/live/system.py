@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -42,13 +41,13 @@ from ..control import (
 )
 from ..control.ledger import Ledger
 from ..control.log import LogWriter
-from ..errors import DovetailError, LogError, Overloaded
+from ..errors import DovetailError, Overloaded
 from ..units import SECOND
 from ..workflow.graph import Graph
-from .arena import ArenaFull
-from .codec import Ref, encode
+from .codec import Ref
 from .door import Door
 from .fleet import Fleet, Settings
+from .journal import Journal
 from .process import WorkerProcess
 from .stats import Statistics
 from .values import LiveRequest
@@ -126,7 +125,7 @@ class LiveSystem:
         self._graph_index = {g.name: i for i, g in enumerate(settings.graphs)}
         self._door = Door(len(settings.graphs), settings.workers, settings.arena_bytes)
         self._stages = sorted({s.name for g in settings.graphs for s in g.stages})
-        self._log = log
+        self._journal = Journal(log, say)
         self._say = say
         self._observers = list(observers)
         self._requests: dict[int, LiveRequest] = {}
@@ -210,8 +209,7 @@ class LiveSystem:
         for handle in self._timers.values():
             handle.cancel()
         await self.fleet.stop()
-        if self._log is not None:
-            self._write_log(self._log.close)
+        self._journal.close()
         self.fault.cancel()
 
     # -- requests -----------------------------------------------------------------------------------------------
@@ -235,15 +233,15 @@ class LiveSystem:
         """
         index = self._graph_index[workflow]
         self._check_workers(self.settings.graphs[index])
-        refs, owned = self._place(inputs)
+        refs, owned = self.memory.place(inputs)
         try:
             self._door.enter(index)
         except Overloaded:
-            self._free_inputs(owned)
+            self.memory.displace(owned)
             raise
 
         def freed() -> None:
-            self._free_inputs(owned)
+            self.memory.displace(owned)
             on_free()
 
         self._last_request += 1
@@ -273,32 +271,8 @@ class LiveSystem:
         since = self._unready_since_ns
         if since and self.now_ns() - since > REFUSE_AFTER_NS and (missing := self._missing(graph)):
             raise Overloaded(f"no worker runs {', '.join(missing)} now", 1000)
-        worker = self.memory.full()
-        if worker:
-            raise Overloaded(f"the memory of worker {worker} is full of results that are still in use", 1000)
-
-    def _place(self, inputs: Sequence[Ref | Any]) -> tuple[list[Ref], list[Ref]]:
-        """Blocks of all inputs, and those of them that were made here; all or none."""
-        refs: list[Ref] = []
-        owned: list[Ref] = []
-        try:
-            for value in inputs:
-                if isinstance(value, Ref):
-                    refs.append(value)
-                else:
-                    owned.append(encode(value, self.memory.front))
-                    refs.append(owned[-1])
-        except DovetailError as error:
-            self._free_inputs(owned)
-            if isinstance(error, ArenaFull):
-                raise Overloaded(str(error), retry_after_ms=1000) from error
-            raise
-        return refs, owned
-
-    def _free_inputs(self, refs: list[Ref]) -> None:
-        if not self.memory.closed:
-            for ref in refs:
-                self.memory.front.free(ref.offset)
+        if self.memory.full():
+            raise Overloaded(f"the memory of worker {self.memory.full()} is full of results still in use", 1000)
 
     def cancel(self, ident: int) -> None:
         """The client gave up."""
@@ -325,8 +299,7 @@ class LiveSystem:
         except Exception as error:
             self._break(event, error)
             return
-        if self._log is not None:
-            self._write_log(partial(self._log.step, event, actions, note))
+        self._journal.step(event, actions, note)
         for observe in self._observers:
             observe(event, actions)
 
@@ -492,16 +465,7 @@ class LiveSystem:
             for ident, request in list(self._requests.items()):
                 if request.state is not None and (missing := self._missing(request.state.graph.graph)):
                     self._give_up(ident, f"no worker has run {', '.join(missing)} for {GIVE_UP_AFTER_NS // SECOND} s")
-        if self._log is not None:
-            self._write_log(self._log.flush)
-
-    def _write_log(self, write: Callable[[], None]) -> None:
-        """A full disk ends the log, not the service."""
-        try:
-            write()
-        except LogError as error:
-            self._say(f"{error}; serving goes on without it")
-            self._log = None
+        self._journal.flush()
 
 
 def _resolve(future: asyncio.Future[Result], result: Result) -> None:

@@ -117,12 +117,12 @@ def queues(lab: Lab) -> None:
                 measured=over_seeds([100 * (waits_s[number] / expected - 1) for waits_s in of_seeds]),
             )
     if lab.out is not None:
-        _draw_queues(lab, 15_000 if lab.quick else 40_000)
+        _draw_queues(lab, 10_000 if lab.quick else 40_000)
 
 
 def _draw_queues(lab: Lab, customers: int) -> None:
     """Waiting time by load: lines are theory, marks are simulations."""
-    loads = (0.3, 0.5, 0.7, 0.85) if lab.quick else (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85)
+    loads = (0.3, 0.5, 0.7) if lab.quick else (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85)
     seeds = lab.seeds[: 3 if lab.quick else 5]
     shown = ("mm1", "mm2", "md1")
     queues = [systems(load, customers)[ident].queue for ident in shown for load in loads]
@@ -179,7 +179,7 @@ class Saturated(msgspec.Struct, frozen=True):
 
 def saturation(lab: Lab) -> None:
     """Throughput of a stage that always has work is what its curve says."""
-    models = ("resnet50", "vgg19", "mobilenet_v2")
+    models = ("resnet50", "vgg19") if lab.quick else ("resnet50", "vgg19", "mobilenet_v2")
     shares = (20, 50, 100) if lab.quick else (5, 10, 20, 30, 50, 100)
     cells = [Saturated(m, b, s, lab.seeds[0]) for m in models for b in (1, 4, 8) for s in shares]
     rates = lab.map(saturated_per_s, cells, "throughput at saturation")

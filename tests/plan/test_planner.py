@@ -1,0 +1,167 @@
+"""Dovetail's planner in the loop: decisions by hand-checked cases, promises by short runs with every check on."""
+
+import itertools
+import random
+
+import msgspec
+import pytest
+
+from dovetail.baselines import LoadEverything
+from dovetail.control import (
+    BatchFinished,
+    Controller,
+    ModelLoaded,
+    Policy,
+    Reject,
+    RequestArrived,
+    RunBatch,
+    SetTimer,
+    WorkerJoined,
+)
+from dovetail.control.ledger import Ledger
+from dovetail.control.validate import validate
+from dovetail.place import BestFitPlacer
+from dovetail.plan import DovetailPlanner, PlannerSettings, Space
+from dovetail.predict import ProfiledPredictor
+from dovetail.profile.curve import Curve
+from dovetail.profile.table import Entry, ProfileTable
+from dovetail.sim import SimDevice, Simulation
+from dovetail.state import WorkerSpec
+from dovetail.units import MS
+from dovetail.workflow.graph import StageSpec, chain
+
+SPACE = Space(shares_pct=(25, 50, 100))
+#: At a quarter of the device 24 ms, at half of it 12 ms, never below 10 ms; a batch of 4 takes half as long again.
+CURVE = Curve((1, 4), (10 * MS, 15 * MS), (6 * MS, 9 * MS))
+GPU = WorkerSpec("gpu", "v100", ("model",), usd_per_hour=3.6)
+
+
+def controller(slo_ms, *, names=("read",), settings=None, spread=0.0):
+    stages = [StageSpec(n, "model", (1, 4), model=n) for n in names]
+    graph = chain("flow", slo_ms * MS, stages)
+    table = ProfileTable([Entry(n, "v100", curve=CURVE, spread=spread) for n in names])
+    planner = DovetailPlanner(table, settings or PlannerSettings(space=SPACE))
+    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), ProfiledPredictor(table)))
+    built.step(WorkerJoined(0, 0, 1, GPU))
+    for name in names:
+        built.step(ModelLoaded(0, 0, 1, name, 0))
+    return built
+
+
+def runs(actions):
+    return [(a.stage, len(a.items), a.share_pct) for a in actions if isinstance(a, RunBatch)]
+
+
+def test_a_loose_objective_takes_no_more_than_is_cheap_and_a_tight_one_pays_for_speed():
+    # A quarter and half of the device cost the same, and of equals the faster is taken; all of it costs more.
+    loose = controller(100)
+    assert runs(loose.step(RequestArrived(0, 0, 1, 0))) == [("read", 1, 50)]
+    tight = controller(11)
+    assert runs(tight.step(RequestArrived(0, 0, 1, 0))) == [("read", 1, 100)]
+    validate(loose)
+    validate(tight)
+
+
+def test_the_budget_that_is_left_decides_again_before_the_next_stage():
+    two = controller(60, names=("first", "second"))
+    (run,) = [a for a in two.step(RequestArrived(0, 0, 1, 0)) if isinstance(a, RunBatch)]
+    # The first stage took far longer than planned: the second has 11 ms left, and only the whole device is in time.
+    actions = two.step(BatchFinished(49 * MS, run.cause, run.batch, 0, 49 * MS))
+    assert runs(actions) == [("second", 1, 100)]
+
+
+def test_a_request_that_is_late_already_is_run_as_cheaply_as_can_be():
+    two = controller(30, names=("first", "second"))
+    (run,) = [a for a in two.step(RequestArrived(0, 0, 1, 0)) if isinstance(a, RunBatch)]
+    actions = two.step(BatchFinished(200 * MS, run.cause, run.batch, 0, 200 * MS))
+    assert runs(actions)[0][:2] == ("second", 1)
+    validate(two)
+
+
+def test_what_cannot_be_in_time_is_refused_at_once_with_the_reason():
+    never = controller(8)
+    (reject,) = never.step(RequestArrived(0, 0, 1, 0))
+    assert isinstance(reject, Reject) and reject.outcome == "shed"
+    assert "its fastest plan takes 10 ms" in reject.reason
+
+    full = controller(50)
+    rejects = []
+    for i in range(1, 60):
+        rejects += [a for a in full.step(RequestArrived(i, 0, i, 0)) if isinstance(a, Reject)]
+    assert rejects, "more was asked for than can be done by then"
+    assert all(r.retry_after_ns > 0 for r in rejects), "and each is told when it would be worth trying again"
+    validate(full)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_waiting_for_a_batch_is_declared_with_its_reason_and_pays(wait):
+    built = controller(400, settings=PlannerSettings(space=SPACE, wait=wait))
+    timers, sizes = [], []
+
+    def observe(_event, actions):
+        timers.extend(a.reason for a in actions if isinstance(a, SetTimer))
+        sizes.extend(len(a.items) for a in actions if isinstance(a, RunBatch))
+        validate(built)
+
+    arrivals = (RequestArrived(i * 30 * MS, 0, i, 0) for i in range(1, 80))
+    ledger = Ledger([("flow", 400 * MS)])
+    simulation = Simulation(built, ledger, arrivals, [observe])
+    built.step(_lose(1))
+    table = built.policy.predictor.table
+    simulation.join(SimDevice(2, GPU, built.stages, table, simulation.schedule))
+    simulation.run()
+    assert ledger.summary()[0].hit_rate == 1.0
+    assert bool(timers) == wait and all("batch of 4 is expected" in reason for reason in timers)
+    assert (max(sizes) == 4) == wait
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PlannerSettings(space=SPACE),
+        PlannerSettings(space=SPACE, wait=False),
+        PlannerSettings(space=SPACE, replan=False),
+        PlannerSettings(space=SPACE, percentile=0.5),
+        PlannerSettings(space=Space(SPACE.shares_pct, batching=False)),
+        PlannerSettings(space=Space(SPACE.shares_pct, sharing=False)),
+    ],
+)
+@pytest.mark.parametrize("rate_per_s", [30.0, 300.0])
+def test_every_request_ends_once_and_every_invariant_holds(settings, rate_per_s):
+    built = controller(120, names=("a", "b", "c"), settings=settings, spread=0.1)
+    table = built.policy.predictor.table
+    rng = random.Random(7)
+    times = itertools.accumulate(rng.expovariate(rate_per_s) for _ in range(250))
+    arrivals = (RequestArrived(round(t * 1e9), 0, i, 0, 1 + i % 2) for i, t in enumerate(times, start=2))
+    ledger = Ledger([("flow", 120 * MS)])
+    simulation = Simulation(built, ledger, arrivals, [lambda _event, _actions: validate(built)])
+    for ident in (2, 3):
+        simulation.join(SimDevice(ident, GPU, built.stages, table, simulation.schedule, rng=random.Random(ident)))
+    lost = [a for w in [1] for a in built.step(_lose(w))]
+    assert not lost
+    simulation.run()
+    assert sum(s.requests for s in ledger.summary()) == 250
+    assert not built.requests
+
+
+def _lose(worker):
+    from dovetail.control import WorkerLost
+
+    return WorkerLost(0, 0, worker, "not simulated")
+
+
+def test_the_same_run_decides_the_same():
+    def actions():
+        built = controller(80, names=("a", "b"), spread=0.2)
+        table = built.policy.predictor.table
+        rng = random.Random(3)
+        times = itertools.accumulate(rng.expovariate(120) for _ in range(300))
+        arrivals = (RequestArrived(round(t * 1e9), 0, i, 0) for i, t in enumerate(times, start=1))
+        record = []
+        simulation = Simulation(built, Ledger([("flow", 80 * MS)]), arrivals, [lambda _e, a: record.append(list(a))])
+        built.step(_lose(1))
+        simulation.join(SimDevice(2, GPU, built.stages, table, simulation.schedule, rng=random.Random(5)))
+        simulation.run()
+        return msgspec.msgpack.encode(record)
+
+    assert actions() == actions()

@@ -1,0 +1,40 @@
+"""Which configurations a stage may take, and what is learned while running."""
+
+from dovetail.plan.learned import Mean, Rate
+from dovetail.plan.space import Space, configs_for
+from dovetail.state import Config, WorkerSpec
+from dovetail.workflow.graph import StageSpec
+
+MODEL = StageSpec("read", "onnx", (1, 4))
+PYTHON = StageSpec("join", "python", (1, 8))
+
+
+def test_on_a_processor_the_share_is_the_cores():
+    cpu = WorkerSpec("cpu", "cpu", ("onnx",), cores=4)
+    found = configs_for(MODEL, cpu, Space())
+    assert found == [Config(b, c, 25 * c) for b in (1, 4) for c in (1, 2, 4)]
+    assert configs_for(MODEL, cpu, Space(sharing=False, batching=False)) == [Config(1, 4, 100)]
+
+
+def test_on_a_gpu_cores_and_shares_are_chosen_apart():
+    gpu = WorkerSpec("gpu", "v100", ("onnx",), cores=2)
+    found = configs_for(MODEL, gpu, Space(shares_pct=(50, 100), cpus=(1, 2, 8)))
+    assert found == [Config(b, c, s) for b in (1, 4) for c in (1, 2) for s in (50, 100)]
+
+
+def test_python_takes_its_whole_process():
+    host = WorkerSpec("host", "host", ("python",), cores=1)
+    assert configs_for(PYTHON, host, Space()) == [Config(1, 1, 100), Config(8, 1, 100)]
+
+
+def test_means_follow_and_rates_need_a_few_arrivals():
+    mean = Mean(window=2)
+    for value in (10, 20, 20, 20, 20, 20, 20):
+        mean.add(value)
+    assert 18 <= mean.value <= 20
+    rate = Rate()
+    for at in range(0, 50, 10):
+        assert rate.expected_ns(1) is None
+        rate.arrived(at)
+    assert rate.expected_ns(3) == 30
+    assert rate.steady_interval_ns() == 10
