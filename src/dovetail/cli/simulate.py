@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -23,6 +24,10 @@ from ..errors import DovetailError
 from ..lab.simulate import Result, Run
 from ..lab.table import render, results_console
 from ..sim.driver import Observer
+
+if TYPE_CHECKING:
+    from ..lab.timeline import Timeline
+    from ..lab.trace import TraceRecorder
 
 #: A bar is not worth drawing for less.
 _BAR_AFTER_S = 1.0
@@ -45,17 +50,13 @@ def run(args: argparse.Namespace) -> int:
     simulated = Run(args.scenario, policy=args.policy, seed=args.seed)
     for note in simulated.world.notes:
         _say(f"note: {note}")
-    with ExitStack() as at_end:
-        # Opened before the run: a place that cannot be written to is better known before than after.
-        observers = [
-            *_log(args, simulated, at_end),
-            *_plots(args, simulated, at_end),
-            *_trace(args, simulated, at_end),
-        ]
-        with _bar(args.scenario.name) as progress:
-            begin_s = time.perf_counter()
-            result = simulated.go(observers, check=args.check, progress=progress)
-            took_s = time.perf_counter() - begin_s
+    # Opened before the run: what cannot be written to is better known before than after.
+    with _recorders(args, simulated) as recorders, _bar(args.scenario.name) as progress:
+        begin_s = time.perf_counter()
+        result = simulated.go([r.observe for r in recorders], check=args.check, progress=progress)
+        took_s = time.perf_counter() - begin_s
+    for recorder in recorders:
+        recorder.write()
     requests = sum(line.requests for line in result.summaries)
     _say(f"{requests:,} requests, {result.events:,} events in {took_s:.1f} s ({requests / took_s:,.0f} requests/s)")
     if args.json:
@@ -84,44 +85,54 @@ def _print(result: Result) -> None:
     out.print(f"[green]met[/]: {goal}" if result.met else f"[bold red]missed[/]: {goal}")
 
 
-def _log(args: argparse.Namespace, simulated: Run, at_end: ExitStack) -> Iterator[Observer]:
-    if args.log is not None:
-        with _writing(args.log):
-            writer = LogWriter(args.log, simulated.header)
-        at_end.callback(writer.close)
-        yield writer.step
+class _Recorder(NamedTuple):
+    """Sees every step, and writes something when all is over."""
+
+    observe: Observer
+    write: Callable[[], None]
 
 
-def _trace(args: argparse.Namespace, simulated: Run, at_end: ExitStack) -> Iterator[Observer]:
-    if args.trace is not None:
-        from ..lab.trace import TraceRecorder
+@contextmanager
+def _recorders(args: argparse.Namespace, simulated: Run) -> Iterator[list[_Recorder]]:
+    graphs = simulated.world.graphs
+    recorders: list[_Recorder] = []
+    with ExitStack() as stack:
+        if args.log is not None:
+            with _writing(args.log):
+                log = stack.enter_context(closing(LogWriter(args.log, simulated.header)))
+            recorders.append(_Recorder(log.step, lambda: _say(f"wrote the log {args.log}")))
+        if args.trace is not None:
+            from ..lab.trace import TraceRecorder
 
-        with _writing(args.trace):
-            args.trace.open("ab").close()
-        recorder = TraceRecorder(simulated.world.graphs)
-        at_end.callback(recorder.write, args.trace)
-        yield recorder.observe
+            with _writing(args.trace):
+                args.trace.open("ab").close()
+            trace = TraceRecorder(graphs)
+            recorders.append(_Recorder(trace.observe, lambda: _write_trace(trace, args.trace)))
+        if args.plot is not None:
+            from ..lab.timeline import Timeline
+
+            with _writing(args.plot):
+                args.plot.mkdir(parents=True, exist_ok=True)
+            timeline = Timeline()
+            recorders.append(_Recorder(timeline.observe, lambda: _draw(simulated, timeline, args.plot)))
+        yield recorders
 
 
-def _plots(args: argparse.Namespace, simulated: Run, at_end: ExitStack) -> Iterator[Observer]:
-    if args.plot is not None:
-        from ..lab.plots import draw_latency, draw_timeline
-        from ..lab.timeline import Timeline
+def _write_trace(trace: TraceRecorder, path: Path) -> None:
+    with _writing(path):
+        trace.write(path)
+    cut = f" ({trace.stopped})" if trace.stopped else ""
+    _say(f"wrote the trace {path}{cut}; open it at https://ui.perfetto.dev")
 
-        folder: Path = args.plot
-        with _writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        timeline = Timeline()
 
-        def draw() -> None:
-            timeline.finish()
-            with _writing(folder):
-                draw_latency(simulated.ledger, folder / "latency.png")
-                draw_timeline(timeline, simulated.world.graphs, folder / "timeline.png")
-            _say(f"wrote {folder / 'latency.png'} and {folder / 'timeline.png'}")
+def _draw(simulated: Run, timeline: Timeline, folder: Path) -> None:
+    from ..lab.plots import draw_latency, draw_timeline
 
-        at_end.callback(draw)
-        yield timeline.observe
+    timeline.finish()
+    with _writing(folder):
+        draw_latency(simulated.ledger, folder / "latency.png")
+        draw_timeline(timeline, simulated.world.graphs, folder / "timeline.png")
+    _say(f"drew latency.png and timeline.png in {folder}")
 
 
 @contextmanager

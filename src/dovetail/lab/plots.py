@@ -13,9 +13,10 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from ..control.ledger import Ledger
+from ..profile.machine import HOST
 from ..units import MS, SECOND
 from ..workflow.graph import Graph
 from .timeline import Bin, Timeline
@@ -29,6 +30,8 @@ DASHED = (0, (4, 3))
 GREY, FAINT = "#555555", "#CCCCCC"
 #: Answers that a bin should have on average, so that its 95th percentile means something.
 MIN_ANSWERS = 40
+#: Latencies are drawn on a logarithmic axis if the slowest took so many times the objective.
+LOG_ABOVE = 8
 #: Panels beside each other before the next row.
 MAX_COLUMNS = 3
 
@@ -36,7 +39,7 @@ MAX_COLUMNS = 3
 def draw_latency(ledger: Ledger, path: Path) -> None:
     """Share of the requests answered by then, for each workflow, with a line for each class and the objective."""
     graphs = sorted({graph for graph, _ in ledger.rows})
-    columns = min(len(graphs), MAX_COLUMNS)
+    columns = 2 if len(graphs) == 4 else min(len(graphs), MAX_COLUMNS)
     rows = -(-len(graphs) // columns)
     figure = _figure(4.4 * columns + 0.6, 3.4 * rows + 0.5)
     panels = figure.subplots(rows, columns, squeeze=False)
@@ -44,6 +47,7 @@ def draw_latency(ledger: Ledger, path: Path) -> None:
         panel.set_visible(False)
     for panel, graph in zip(panels.flat, graphs, strict=False):
         name, objective_ns = ledger.workflows[graph]
+        slowest_ms = 0.0
         for (of, priority), row in sorted(ledger.rows.items()):
             total = sum(row.outcomes.values())
             if of != graph or not row.latency.count:
@@ -52,6 +56,7 @@ def draw_latency(ledger: Ledger, path: Path) -> None:
             points = row.latency.cumulative()
             x = [points[0][0] / MS, *(ns / MS for ns, _ in points)]
             y = [0.0, *(share * answered for _, share in points)]
+            slowest_ms = max(slowest_ms, x[-1])
             panel.step(x, y, where="post", **_line_style(priority - 1, priority), label=f"class {priority}")
         panel.axvline(objective_ns / MS, color=GREY, linewidth=1, linestyle=DASHED)
         panel.annotate(
@@ -65,13 +70,13 @@ def draw_latency(ledger: Ledger, path: Path) -> None:
             color=GREY,
             fontsize=8,
         )
-        panel.set(xscale="log", ylim=(0, 1.01), xlabel="latency (ms)")
+        panel.set(ylim=(0, 1.01), xlabel="latency (ms)")
         panel.set_title(name, pad=18, fontsize=10)
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        wide = slowest_ms > LOG_ABOVE * objective_ns / MS
+        panel.set(xscale="log") if wide else panel.set_xlim(left=0)
         panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _plain(x)))
-        panel.xaxis.set_minor_formatter(NullFormatter())
         panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-        panel.legend(loc="lower right", frameon=False, fontsize=8)
+        panel.legend(loc="lower right" if wide else "upper left", fontsize=8, framealpha=0.9, edgecolor="none")
     for panel in panels[:, 0]:
         panel.set_ylabel("share of requests answered")
     _save(figure, path)
@@ -100,24 +105,28 @@ def draw_timeline(timeline: Timeline, graphs: Sequence[Graph], path: Path) -> No
     load.set(ylabel="requests per second", ylim=(0, None))
     load.set_title("Arrivals, and answers within the objective", loc="left", fontsize=10)
 
+    objectives_ms = {line: graphs[line[0]].slo_ns / MS for line in lines}
+    same = len(set(objectives_ms.values())) == 1
     for line in lines:
-        latency.plot(middles_s, [_p95_ms(b, line) for b in bins], **styles[line], label=names[line])
-    for objective_ms in sorted({graphs[graph].slo_ns / MS for graph, _ in lines}):
-        latency.axhline(objective_ms, color=GREY, linewidth=1, linestyle=DASHED)
-        latency.annotate(
-            f"objective {_plain(objective_ms)} ms",
-            (1.0, objective_ms),
-            xycoords=("axes fraction", "data"),
-            xytext=(-2, 2),
-            textcoords="offset points",
-            ha="right",
-            color=GREY,
-            fontsize=8,
-        )
-    latency.set(ylabel="95th percentile (ms)", ylim=(0, None))
+        # Workflows with different objectives can only be compared by how much of it they used up.
+        unit = 1.0 if same else objectives_ms[line]
+        latency.plot(middles_s, [_p95_ms(b, line) / unit for b in bins], **styles[line], label=names[line])
+    objective = objectives_ms[lines[0]] if same else 1.0
+    latency.axhline(objective, color=GREY, linewidth=1, linestyle=DASHED)
+    latency.annotate(
+        f"objective {_plain(objective)} ms" if same else "objective",
+        (1.0, objective),
+        xycoords=("axes fraction", "data"),
+        xytext=(-2, 2),
+        textcoords="offset points",
+        ha="right",
+        color=GREY,
+        fontsize=8,
+    )
+    latency.set(ylabel="95th percentile (ms)" if same else "95th percentile / objective", ylim=(0, None))
     latency.set_title("Latency, by time of answer", loc="left", fontsize=10)
 
-    kinds = sorted({kind for b in bins for kind in b.there_ns})
+    kinds = sorted({kind for b in bins for kind in b.there_ns}, key=lambda kind: (kind == HOST, kind))
     for number, kind in enumerate(kinds):
         devices.plot(middles_s, [b.busy(kind) for b in bins], **_line_style(-1 - number, number + 1), label=kind)
     devices.set(ylabel="share at work", xlabel="time (s)", ylim=(0, 1.05), xlim=(0, end_s))

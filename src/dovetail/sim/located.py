@@ -24,11 +24,13 @@ T = TypeVar("T")
 
 _AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+_INVALID = re.compile(r"Invalid (?:enum )?value '(.*)'")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _SYNTAX = re.compile(r"(.*) \(at line (\d+), column \d+\)")
 #: msgspec's names of types, as people write them in TOML.
 _TYPES = {
-    "str": "text", "int": "whole number", "float": "number", "array": "list", "object": "table",
+    "str": "text", "int": "whole number", "float": "number", "bool": "true or false",
+    "array": "list", "object": "table",
 }  # fmt: skip
 
 
@@ -60,15 +62,16 @@ class Located:
     def _line(self, key: str) -> int:
         """Line of the key, or of the nearest thing around it."""
         while key:
-            if key in self._lines:
-                return self._lines[key]
+            for name in (key, f"{key}[0]"):
+                if name in self._lines:
+                    return self._lines[name]
             key = key[: max(key.rfind("."), key.rfind("["), 0)]
         return 0
 
     def convert(
         self, value: object, kind: type[T], key: str = "", *, known: Collection[str] = (), hook: Hook | None = None
     ) -> T:
-        """The value that stands at `key` as a `kind`; `known` are keys to guess a misspelt one from."""
+        """The value that stands at `key` as a `kind`; `known` are words to guess a misspelt one from."""
         try:
             return msgspec.convert(value, kind, dec_hook=hook)
         except msgspec.ValidationError as error:
@@ -76,9 +79,11 @@ class Located:
             assert match is not None
             what, below = match[1], (match[2] or "").replace("[...]", ".*")
             if unknown := _UNKNOWN.fullmatch(what):
-                near = get_close_matches(unknown[1], known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = _guess(unknown[1], known)
                 raise self.error(_join(key, below, unknown[1]), f"there is no such key{hint}") from None
+            if invalid := _INVALID.fullmatch(what):
+                hint = _guess(invalid[1], known)
+                raise self.error(_join(key, below), f"{invalid[1]!r} is not possible here{hint}") from None
             if missing := _MISSING.fullmatch(what):
                 raise self.error(_join(key, below), f"the key {missing[1]!r} is missing") from None
             for name, plain in _TYPES.items():
@@ -100,6 +105,11 @@ def text_hook(parsers: Mapping[type, Callable[[object], Any]]) -> Hook:
             raise ValueError(str(error)) from None
 
     return hook
+
+
+def _guess(word: str, known: Collection[str]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _join(*keys: str) -> str:

@@ -218,13 +218,18 @@ _TABLES = (
     Scenario, WorkflowEntry, StageEntry, Times, FanOut, DeviceEntry, Noise,
     PoissonEntry, GammaEntry, StepsEntry, DiurnalEntry, FileEntry,
 )  # fmt: skip
-_KEYS = sorted({name for table in _TABLES for name in table.__struct_encode_fields__} | {"kind"})
+#: What can stand in a scenario, to guess misspelt words from.
+_WORDS = (
+    *sorted({name for table in _TABLES for name in table.__struct_encode_fields__}), "kind",
+    "poisson", "gamma", "steps", "diurnal", "file", "fixed", "geometric",
+    "timestamps", "azure-functions-2021", "azure-llm",
+)  # fmt: skip
 
 
 def read_scenario(path: Path) -> tuple[Scenario, Located]:
     """The scenario, and the file to point into when a name in it turns out to be wrong."""
     file = Located(path)
-    scenario = file.convert(file.data, Scenario, known=_KEYS, hook=_HOOK)
+    scenario = file.convert(file.data, Scenario, known=_WORDS, hook=_HOOK)
     if scenario.duration is not None and scenario.requests is not None:
         raise file.error("requests", "give either duration or requests, not both")
     endless = [i for i, a in enumerate(scenario.arrivals) if not isinstance(a, StepsEntry | FileEntry)]
