@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import simpy
 
-from dovetail.baselines import FirstComePlanner, FirstFitPlacer
+from dovetail.baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.control import Controller, Policy
 from dovetail.control.ledger import Ledger
 from dovetail.predict import ProfiledPredictor
@@ -43,7 +43,7 @@ ROUNDS = 7
 BATCH_OF_8_NS = 3 * SERVICE_NS
 
 
-class OneStageEach:
+class OneStageEach(LoadEverything):
     """Worker i holds stage i, as each of the tandem's servers has its own queue."""
 
     def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec]:

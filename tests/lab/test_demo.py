@@ -35,7 +35,8 @@ def test_every_request_is_accounted_for_and_the_texts_are_right(tmp_path: Path) 
     assert [step["load_pct"] for step in result["steps"]] == list(LOADS_PCT)
     by_step = sum(row["requests"] for step in result["steps"] for row in step["classes"])
     by_class = sum(sum(row["outcomes"].values()) for row in result["classes"])
-    assert result["requests"] - result["refused"] == by_step == by_class > 0
+    assert result["requests"] - sum(result["refused"].values()) == by_step == by_class > 0
+    assert result["requests"] == sum(sum(step["sent"].values()) for step in result["steps"])
     assert result["lines"] >= result["lines_exact"] > 0
     assert all(reading["drawn"] for reading in result["readings"])
     for phase in ("starting dovetail serve", "measuring the capacity", "130 % of capacity"):
@@ -95,7 +96,7 @@ class TestJudging:
         row = Summary("document", 1, 1, {"ok": 1}, 600.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0)
         given: dict[str, object] = {
             "device": "cpu", "capacity_per_s": 9.0, "steps": [], "classes": [row], "client_p95_ms": {1: 1.0},
-            "requests": 1, "refused": 0, "unaccounted": [], "lines": 100, "lines_exact": 100, "readings": [],
-            "slowest": (1, 1.0, 1), "log": "demo.log",
+            "requests": 1, "refused": {1: 0, 2: 0}, "unaccounted": [], "lines": 100, "lines_exact": 100,
+            "readings": [], "slowest": (1, 1.0, 1), "log": "demo.log",
         }  # fmt: skip
         assert DemoResult(**{**given, **changes}).holds is holds  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Arrivals have the rate, the scatter and the shape that they say. Seeds are fixed, so a bound cannot fail by chance."""
+"""Arrivals have the rate, the scatter and the shape that they say. Seeds are fixed: no bound fails by chance."""
 
 from __future__ import annotations
 

@@ -1,19 +1,18 @@
 """ESG as published, as far as it is known: search per queue with the budget that is left, dispatch by locality.
 
 Our own implementation after section A of the notes on ESG: the outline is second hand, names and several details are
-recollection or inference (`unverified`). One queue per workflow and function; the objective is distributed over groups
-of at most three stages; before each batch the K cheapest configurations of the group within its leftover budget are
-searched (`plan.astar`), only the first stage's part is acted on, and the dispatcher tries them in order.
+recollection or inference (`unverified`). One queue per workflow and function; the objective is distributed over
+groups of at most three stages; before each batch the K cheapest configurations of the group within its leftover
+budget are searched (`plan.astar`), only the first stage's part is acted on, and the dispatcher tries them in order.
 
-Two liberties, neither of which changes the best choice: stages behind the first are reduced to their (time, cost) front
-before the search, and answers are remembered per millisecond of budget (rounded down). Both keep a run of minutes from
-taking hours in Python; the time per decision that `reproduce esg` reports is that of a search that was not remembered.
+Two liberties, neither of which changes the best choice: stages behind the first are reduced to their (time, cost)
+front before the search, and answers are remembered per millisecond of budget (rounded down). Both keep a run of
+minutes from taking hours in Python; the time of a search that is not remembered is in docs/results/plan.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from zlib import crc32
 
 from ..plan import Hold
 from ..plan.astar import fastest_first, minimum, search
@@ -21,10 +20,11 @@ from ..plan.distribute import Distribution, average_normalised_lengths, distribu
 from ..plan.dominators import successors_of
 from ..plan.options import Option, Prices, item_cost_usd, pareto
 from ..plan.series_parallel import decompose
-from ..state import Config, Queue, Worker
+from ..state import Batch, Config, Item, Queue, Worker
 from ..units import MS
 from ..workflow.graph import Graph
 from .common import Market, Rival
+from .prewarm import Prewarmer, home_of
 from .unverified import GROUP_SIZE, K_BEST
 
 __all__ = ["EsgPlacer", "EsgPlanner"]
@@ -36,9 +36,18 @@ RECHECKS = 3
 class EsgPlanner(Rival):
     """ESG_1Q behind our protocol."""
 
-    def __init__(self, market: Market, *, k: int = K_BEST, group_size: int = GROUP_SIZE) -> None:
+    def __init__(
+        self,
+        market: Market,
+        *,
+        k: int = K_BEST,
+        group_size: int = GROUP_SIZE,
+        prewarmer: Prewarmer | None = None,
+    ) -> None:
         super().__init__(market)
         self.placer = EsgPlacer()
+        #: None: every model is warm everywhere, as after a while of steady load.
+        self.prewarmer = prewarmer
         self._k = k
         self._group_size = group_size
         self._prices = Prices(market.worker.usd_per_hour, market.worker.usd_per_core_hour)
@@ -82,6 +91,16 @@ class EsgPlanner(Rival):
             return (*found, minimum(self._options[name][head.node]).config)
         return found
 
+    def note(self, item: Item, now_ns: int) -> None:
+        """Calls are what warm-ups are predicted from."""
+        if self.prewarmer is not None:
+            self.prewarmer.called(item.request.graph.nodes[item.node].stage.name, now_ns)
+
+    def started(self, batch: Batch) -> None:
+        """A model that is used is kept alive."""
+        if self.prewarmer is not None:
+            self.prewarmer.used(batch.worker.id, batch.queue.stage.name, batch.sent_ns)
+
     def _search(self, name: str, node: int, group: tuple[int, ...], budget_ns: int, limit: int) -> tuple[Config, ...]:
         rest = group[group.index(node) + 1 :]
         stages = [self._options[name][node], *(self._fronts[name][n] for n in rest)]
@@ -116,8 +135,7 @@ class EsgPlacer:
             if fits(holders[origin]):
                 return holders[origin]
         elif holders:
-            # OpenWhisk's home invoker: a hash of the function.
-            home = list(holders.values())[crc32(queue.stage.name.encode()) % len(holders)]
+            home = home_of(queue.stage.name, list(holders.values()))
             if fits(home):
                 return home
         roomy = [w for w in holders.values() if fits(w)]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import DeclarationError
 from ..plan import Hold, Refusal
+from ..scale import Adjustment
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker
 from ..state.worker import FULL_SHARE
 from ..units import MS
@@ -100,6 +101,12 @@ class FirstFitPlacer:
 
 class LoadEverything:
     """Every worker holds every model it can run, from the start; models that do not fit are left to others."""
+
+    adjusts = False
+
+    def adjust(self, cluster: Cluster, starved: Sequence[Queue], now_ns: int) -> Adjustment:
+        """Nothing changes."""
+        return Adjustment()
 
     def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec]:
         """All stages of the worker's kinds, as long as their weights fit its memory (0: no limit)."""

@@ -16,6 +16,7 @@ __all__ = [
     "CPUS_PER_NODE",
     "GROUP_SIZE",
     "HOST_FRACTION",
+    "KEEP_ALIVE_S",
     "K_BEST",
     "NODES",
     "SETTINGS",
@@ -31,6 +32,9 @@ GROUP_SIZE: Final = 3
 NODES: Final = 16
 CPUS_PER_NODE: Final = 16
 SLICES_PER_NODE: Final = 7
+
+#: How long an idle function stays loaded: OpenWhisk's default. [recollection]
+KEEP_ALIVE_S: Final = 600
 
 #: Values that a configuration may take. "256 configurations" is remembered, the sets are not; these give
 #: 4 x 8 x 7 = 224. [inference]

@@ -129,16 +129,21 @@ def _steps(result: DemoResult) -> object:
     )
     for step in result.steps:
         load, rate = f"{step.load_pct} %", f"{step.rate_per_s:.1f}"
-        for row in step.classes:
-            table.add_row(load, rate, f"{row.priority} {CLASSES[row.priority][0]}", *_figures(row))
+        rows = {row.priority: row for row in step.classes}
+        for priority, (name, _) in CLASSES.items():
+            figures = _figures(rows.get(priority), step.sent[priority])
+            table.add_row(load, rate, f"{priority} {name}", *figures)
             load = rate = ""
     return table
 
 
-def _figures(row: Summary) -> list[str]:
+def _figures(row: Summary | None, sent: int) -> list[str]:
+    """Counted from what was sent: a request that was refused was not in time."""
+    if row is None:
+        return [str(sent), "0", "0", str(sent), "-", "-", "-" if not sent else "0 %"]
     ok, late = row.outcomes["ok"], row.outcomes["late"]
-    counts = (row.requests, ok, late, row.requests - ok - late)
-    return [*map(str, counts), f"{row.p50_ms:.0f}", f"{row.p95_ms:.0f}", f"{100 * row.hit_rate:.0f} %"]
+    counts = (sent, ok, late, sent - ok - late)
+    return [*map(str, counts), f"{row.p50_ms:.0f}", f"{row.p95_ms:.0f}", f"{100 * ok // max(1, sent)} %"]
 
 
 def _show_accounts(out: Console, result: DemoResult) -> None:
@@ -147,10 +152,15 @@ def _show_accounts(out: Console, result: DemoResult) -> None:
         client_ms = result.client_p95_ms[row.priority]
         parts.append(f"class {row.priority} {client_ms:.0f} ms (server {row.p95_ms:.0f})")
     out.print(f"p95 at the client, from the moment a request was due: {', '.join(parts)}")
-    if result.refused:
-        out.print(f"{result.refused} requests were turned away with 503 for want of memory; they are in no table")
+    refused = sum(result.refused.values())
+    if refused:
+        by_class = ", ".join(f"{count} of class {priority}" for priority, count in result.refused.items() if count)
+        out.print(f"{refused} were turned away at the door with 503 for want of memory ({by_class}): no log has them")
     if not result.unaccounted:
-        out.print(f"all {result.requests} requests ended in exactly one outcome, and client and log agree on each")
+        admitted = result.requests - refused
+        out.print(
+            f"{admitted} of {result.requests} requests were admitted; each has one outcome, the same at the client"
+        )
     else:
         some = ", ".join(result.unaccounted[:3])
         out.print(f"[bold red]{len(result.unaccounted)} of {result.requests} are not accounted for[/]: {some}")

@@ -25,7 +25,7 @@ from ..state import Batch, Cluster, Item, Queue, Request, Worker, compile_graphs
 from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import Graph, StageSpec
-from .actions import NEVER_NS, Action, Drained, LoadModel, Reject, Reply, RunBatch, SetTimer
+from .actions import NEVER_NS, Action, Drained, EvictModel, LoadModel, Reject, Reply, RunBatch, SetTimer
 from .events import (
     BatchFailed,
     BatchFinished,
@@ -73,8 +73,10 @@ class Controller:
         self.requests, self.workers, self.batches = cluster.requests, cluster.workers, cluster.batches
         self.holders = cluster.holders
         policy.planner.bind(cluster)
-        #: Timer -> what it is for: a request that expires, or a queue that was held.
-        self.timers: dict[int, int | str] = {}
+        #: Timer -> what it is for: a request that expires, a queue that was held, or (None) the scaler.
+        self.timers: dict[int, int | str | None] = {}
+        self._scaler_adjusts = policy.scaler.adjusts
+        self._scaler_timer = 0
         self.draining = False
         self._drained = False
         self._last_batch = 0
@@ -112,6 +114,8 @@ class Controller:
         elif self._touched:
             touched, self._touched = self._touched, []
             self._dispatch([q for q in dict.fromkeys(touched) if q.size])
+        if self._scaler_adjusts:
+            self._adjust()
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             out.append(Drained(self.step_number))
@@ -344,9 +348,36 @@ class Controller:
             raise ValueError(f"worker {event.worker} joined twice")
         worker = self.workers[event.worker] = Worker(event.worker, event.spec)
         for stage in self.policy.scaler.residents(worker, list(self.stages.values())):
-            worker.loading[stage.name] = stage.weights_bytes
-            worker.resident_bytes += stage.weights_bytes
-            self._out.append(LoadModel(self.step_number, worker.id, stage.name))
+            self._load(worker, stage)
+
+    def _load(self, worker: Worker, stage: StageSpec) -> None:
+        worker.loading[stage.name] = stage.weights_bytes
+        worker.resident_bytes += stage.weights_bytes
+        self._out.append(LoadModel(self.step_number, worker.id, stage.name))
+
+    def _adjust(self) -> None:
+        """Ask the scaler, if work waits that could not be placed or its time has come."""
+        now = self.now_ns
+        starved = [q for q in self.queues.values() if q.size and q.held_until_ns <= now]
+        if not starved and self._scaler_timer:
+            return
+        wanted = self.policy.scaler.adjust(self.cluster, starved, now)
+        for ident, name, reason in wanted.evictions:
+            worker = self.workers[ident]
+            in_use = any(batch.queue.stage.name == name for batch in worker.running.values())
+            if name in worker.resident and not in_use:
+                worker.resident_bytes -= worker.resident.pop(name)
+                del self.holders[name][ident]
+                self._out.append(EvictModel(self.step_number, ident, name, reason))
+        for ident, name in wanted.loads:
+            worker, stage = self.workers[ident], self.stages[name]
+            room = not worker.spec.memory_bytes or (
+                worker.resident_bytes + stage.weights_bytes <= worker.spec.memory_bytes
+            )
+            if room and stage.kind in worker.spec.runs and name not in worker.resident and name not in worker.loading:
+                self._load(worker, stage)
+        if wanted.next_ns > now and not self._scaler_timer:
+            self._scaler_timer = self._set_timer(wanted.next_ns, None)
 
     def _model_loaded(self, event: ModelLoaded) -> None:
         worker = self.workers.get(event.worker)
@@ -376,13 +407,15 @@ class Controller:
 
     # -- time -------------------------------------------------------------------------------------------------
 
-    def _set_timer(self, at_ns: int, purpose: int | str, reason: str = "") -> int:
+    def _set_timer(self, at_ns: int, purpose: int | str | None, reason: str = "") -> int:
         self._last_timer += 1
         self.timers[self._last_timer] = purpose
         self._out.append(SetTimer(self.step_number, self._last_timer, at_ns, reason))
         return self._last_timer
 
     def _timer_fired(self, event: TimerFired) -> None:
+        if event.timer == self._scaler_timer:
+            self._scaler_timer = 0
         purpose = self.timers.pop(event.timer, None)
         if isinstance(purpose, str):
             queue = self.queues[purpose]

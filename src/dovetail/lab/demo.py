@@ -16,7 +16,7 @@ import json
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -95,6 +95,9 @@ class StepResult(msgspec.Struct, frozen=True):
 
     load_pct: int
     rate_per_s: float
+    #: Class -> requests that the client sent, refused ones included: what "in time" is a share of.
+    sent: dict[int, int]
+    #: Of the requests that the controller heard of.
     classes: list[Summary]
 
 
@@ -108,8 +111,8 @@ class DemoResult(msgspec.Struct, frozen=True):
     #: Class -> 95th percentile as the client measured it, from the time at which the request was due.
     client_p95_ms: dict[int, float]
     requests: int
-    #: Requests that were turned away with 503 before the controller heard of them; they are in no table.
-    refused: int
+    #: Class -> requests that were turned away with 503 before the controller heard of them: they are in no log.
+    refused: dict[int, int]
     #: Requests without exactly one outcome in the log, or with another one at the client; there should be none.
     unaccounted: list[str]
     lines: int
@@ -126,7 +129,7 @@ class DemoResult(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Whether the demo showed what it should: every request one outcome, and the texts right."""
+        """Whether every request has one outcome in the log or was refused at the door, and the texts are right."""
         return not self.unaccounted and self.texts_right
 
 
@@ -308,11 +311,14 @@ def _settle(
     return DemoResult(
         device=options.device,
         capacity_per_s=capacity,
-        steps=[StepResult(load, rate, by_step[load].summary()) for load, rate in zip(LOADS_PCT, rates, strict=True)],
+        steps=[
+            StepResult(load, rate, _per_class(ends, f"{load}-"), by_step[load].summary())
+            for load, rate in zip(LOADS_PCT, rates, strict=True)
+        ],
         classes=total.summary(),
         client_p95_ms={priority: _p95_ms(tally, name) for priority, (name, _) in CLASSES.items()},
         requests=len(tally.answers),
-        refused=tally.outcomes[REFUSED],
+        refused=_per_class({name: end for name, end in ends.items() if end == REFUSED}),
         unaccounted=unaccounted,
         lines=lines,
         lines_exact=exact,
@@ -324,6 +330,14 @@ def _settle(
         slowest=slowest,
         log=str(options.log),
     )
+
+
+def _per_class(names: Iterable[str], prefix: str = "") -> dict[int, int]:
+    """How many of these requests belong to each class."""
+    return {
+        priority: sum(name.startswith(prefix) and f"-{class_name}-" in name for name in names)
+        for priority, (class_name, _) in CLASSES.items()
+    }
 
 
 def _ms(request: tuple[int, float, int]) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..baselines import FirstComePlanner, FirstFitPlacer
+from ..baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
 from ..control import Action, Controller, Event, Policy, Reply, RunBatch
 from ..control.ledger import Ledger
 from ..predict import ProfiledPredictor
@@ -102,7 +102,7 @@ class Exponential(SimDevice):
         return self.drawn_ns[-1]
 
 
-class _OneStationEach:
+class _OneStationEach(LoadEverything):
     """A worker holds the stage that its kind is named after."""
 
     def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec]:

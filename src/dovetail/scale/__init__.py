@@ -1,5 +1,5 @@
 """How many? Which models each worker should hold, in how many instances. Pure; see `plan` for the rules."""
 
-from .protocol import Scaler
+from .protocol import Adjustment, Scaler
 
-__all__ = ["Scaler"]
+__all__ = ["Adjustment", "Scaler"]

@@ -5,15 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..state import Worker
+import msgspec
+
+from ..state import Cluster, Queue, Worker
 from ..workflow.graph import StageSpec
 
-__all__ = ["Scaler"]
+__all__ = ["Adjustment", "Scaler"]
+
+
+class Adjustment(msgspec.Struct, frozen=True):
+    """Which models should come and go now, and when to ask again."""
+
+    #: (worker, stage)
+    loads: tuple[tuple[int, str], ...] = ()
+    #: (worker, stage, reason); a model in use stays, whatever is said here.
+    evictions: tuple[tuple[int, str, str], ...] = ()
+    #: 0: only when work waits.
+    next_ns: int = 0
 
 
 class Scaler(Protocol):
     """Answers how many."""
 
+    @property
+    def adjusts(self) -> bool:
+        """False for a scaler that decides once, when a worker joins; it is never asked again."""
+        ...
+
     def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec]:
         """Stages whose model a worker that has just joined should load, in this order."""
+        ...
+
+    def adjust(self, cluster: Cluster, starved: Sequence[Queue], now_ns: int) -> Adjustment:
+        """Asked when work waits that could not be placed (`starved`), and at `next_ns`."""
         ...

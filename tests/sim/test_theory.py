@@ -1,0 +1,59 @@
+"""Against queueing theory: a simulated stage with one worker is the queue that the text books solve."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dovetail.control import RunBatch
+from dovetail.control.ledger import Ledger
+from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.sim import SimDevice, Simulation
+from dovetail.sim.arrivals import Poisson, Stream, requests
+from dovetail.state import WorkerSpec
+from dovetail.units import MS, SECOND
+from dovetail.wiring import PolicySpec, make_controller
+from dovetail.workflow.graph import StageSpec, chain
+
+SERVICE_NS = 10 * MS
+CUSTOMERS = 40_000
+RATE_PER_S = 70.0
+LOAD = RATE_PER_S * SERVICE_NS / SECOND
+
+
+class Exponential(SimDevice):
+    """Service times without memory."""
+
+    chance = random.Random(1)
+
+    def run_time_ns(self, action: RunBatch) -> int:
+        return max(1, round(self.chance.expovariate(1 / SERVICE_NS)))
+
+
+def mean_wait_ms(device_type: type[SimDevice]) -> float:
+    """Mean time from arrival to the start of service."""
+    graph = chain("queue", SECOND, [StageSpec("a", "model", (1,))])
+    entries = [Entry("a", "gpu", points=(Point(1, 1, SERVICE_NS, 0.0, 1),))]
+    controller = make_controller([graph], PolicySpec(max_open=CUSTOMERS), entries, 1)
+    arrivals = requests([Stream(Poisson(RATE_PER_S), 0)], seed=4, limit=CUSTOMERS)
+    simulation = Simulation(controller, Ledger([("queue", SECOND)]), arrivals)
+    spec = WorkerSpec("server", "gpu", ("model",))
+    simulation.join(device_type(1, spec, controller.stages, ProfileTable(entries), simulation.schedule))
+    simulation.run()
+    (line,) = simulation.ledger.summary()
+    assert line.requests == CUSTOMERS
+    return line.mean_ms - SERVICE_NS / MS
+
+
+@pytest.mark.parametrize(
+    ("device_type", "exact_ms"),
+    [
+        # Pollaczek and Khinchine: half of the exponential's wait, because a constant does not scatter.
+        (SimDevice, LOAD * SERVICE_NS / MS / (2 * (1 - LOAD))),
+        (Exponential, LOAD * SERVICE_NS / MS / (1 - LOAD)),
+    ],
+    ids=["M/D/1", "M/M/1"],
+)
+def test_the_mean_wait_is_what_theory_says(device_type: type[SimDevice], exact_ms: float) -> None:
+    assert mean_wait_ms(device_type) == pytest.approx(exact_ms, rel=0.05)
