@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from dovetail.baselines.unverified import GROUP_SIZE, K_BEST
 from dovetail.plan.astar import search
 from dovetail.plan.distribute import average_normalised_lengths, distribute
 from dovetail.plan.frontier import Frontiers, build
@@ -116,7 +117,7 @@ class Bench:
             rows = [stages[0], *(pareto(s) for s in stages[1:])] if pareto_tails else stages
             for tightness in TIGHTNESS:
                 budget_ns = int(tightness * smallest_ns(stages))
-                duration, found = timed_ns(search, rows, budget_ns)
+                duration, found = timed_ns(search, rows, budget_ns, K_BEST)
                 durations.append(duration)
                 looked_up = frontiers.choose(0, budget_ns).cost_usd
                 if abs(found.paths[0].cost_usd - looked_up) > 1e-9 * looked_up:
@@ -152,7 +153,7 @@ class Bench:
         """A* on more stages, until it is done or at the cap."""
         durations, self.ends[count] = [], []
         for stages in self.longer[count]:
-            duration, found = timed_ns(search, stages, smallest_ns(stages), max_generated=NODE_CAP)
+            duration, found = timed_ns(search, stages, smallest_ns(stages), K_BEST, max_generated=NODE_CAP)
             durations.append(duration)
             self.ends[count].append((found.finished, found.generated))
         return durations
@@ -163,7 +164,9 @@ def cost_of_groups_pct(count: int) -> list[float]:
     excess = []
     for seed in range(WORKLOADS):
         stages = stages_of(count, 200 + seed)
-        shares = distribute(chain(count), average_normalised_lengths([[o.mean_ns for o in s] for s in stages]))
+        shares = distribute(
+            chain(count), average_normalised_lengths([[o.mean_ns for o in s] for s in stages]), GROUP_SIZE
+        )
         groups = list(dict.fromkeys(share.group for share in shares.nodes))
         for tightness in TIGHTNESS:
             objective_ns = int(tightness * smallest_ns(stages))

@@ -62,15 +62,15 @@ def test_all_options_the_same():
 
 def test_nothing_in_time_and_nothing_legal():
     stages = [[option(5, 1.0, batch=4)], [option(5, 1.0)]]
-    assert search(stages, 9).paths == ()
-    assert search(stages, 10, first_batch_max=3).paths == ()
-    assert len(search(stages, 10, first_batch_max=4).paths) == 1
+    assert search(stages, 9, 5).paths == ()
+    assert search(stages, 10, 5, first_batch_max=3).paths == ()
+    assert len(search(stages, 10, 5, first_batch_max=4).paths) == 1
 
 
 def test_a_capped_search_says_that_it_is_not_finished():
     rng = np.random.default_rng(7)
     stages = [random_options(rng, 30) for _ in range(4)]
-    capped = search(stages, 2000, max_generated=50)
+    capped = search(stages, 2000, 5, max_generated=50)
     assert not capped.finished
     assert capped.generated < 50 + 30
 

@@ -29,20 +29,20 @@ def test_a_chain_is_cut_into_groups():
 
 def test_branches_of_a_fork_each_get_its_whole_window():
     # 0 -> (1 -> 2 | 3) -> 4: the fork is as long as its longer branch, 1 -> 2.
-    shares = distribute(decompose([[1, 3], [2], [4], [4], []]), [2, 1, 3, 1, 2])
+    shares = distribute(decompose([[1, 3], [2], [4], [4], []]), [2, 1, 3, 1, 2], group_size=3)
     assert shares.deadlines_ns(800) == [200, 300, 600, 600, 800]
     assert [s.group for s in shares.nodes] == [(0,), (1, 2), (1, 2), (3,), (4,)]
 
 
 def test_a_tangle_is_as_long_as_its_longest_path_and_shares_out_slack():
     # 0 -> 2, 0 -> 3, 1 -> 3 with lengths 3, 1, 1, 1: the longest path is 4; 1 -> 3 has slack.
-    shares = distribute(decompose([[2, 3], [3], [], []]), [3, 1, 1, 1])
+    shares = distribute(decompose([[2, 3], [3], [], []]), [3, 1, 1, 1], group_size=3)
     assert shares.deadlines_ns(400) == [300, 200, 400, 400]
     assert all(s.group == (node,) for node, s in enumerate(shares.nodes))
 
 
 def test_rounding_never_ends_above_the_objective():
-    shares = distribute(decompose(chain(3)), [1, 1, 1])
+    shares = distribute(decompose(chain(3)), [1, 1, 1], group_size=3)
     assert shares.nodes[1].deadline == Fraction(2, 3)
     assert shares.deadlines_ns(100) == [33, 66, 100]
 
@@ -51,7 +51,7 @@ def test_nonsense_is_refused():
     with pytest.raises(DeclarationError, match="at least one stage"):
         distribute(decompose(chain(2)), [1, 1], group_size=0)
     with pytest.raises(DeclarationError, match="negative"):
-        distribute(decompose(chain(2)), [1, -1])
+        distribute(decompose(chain(2)), [1, -1], group_size=3)
 
 
 @given(

@@ -76,7 +76,9 @@ def draw_latency(ledger: Ledger, path: Path) -> None:
         panel.set(xscale="log") if wide else panel.set_xlim(left=0)
         panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _plain(x)))
         panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-        panel.legend(loc="lower right" if wide else "upper left", fontsize=8, framealpha=0.9, edgecolor="none")
+        if panel.lines[:-1]:
+            place = "lower right" if wide else "upper left"
+            panel.legend(loc=place, fontsize=8, framealpha=0.9, edgecolor="none")
     for panel in panels[:, 0]:
         panel.set_ylabel("share of requests answered")
     _save(figure, path)
@@ -111,7 +113,7 @@ def draw_timeline(timeline: Timeline, graphs: Sequence[Graph], path: Path) -> No
         # Workflows with different objectives can only be compared by how much of it they used up.
         unit = 1.0 if same else objectives_ms[line]
         latency.plot(middles_s, [_p95_ms(b, line) / unit for b in bins], **styles[line], label=names[line])
-    objective = objectives_ms[lines[0]] if same else 1.0
+    objective = next(iter(objectives_ms.values())) if same else 1.0
     latency.axhline(objective, color=GREY, linewidth=1, linestyle=DASHED)
     latency.annotate(
         f"objective {_plain(objective)} ms" if same else "objective",
@@ -134,7 +136,8 @@ def draw_timeline(timeline: Timeline, graphs: Sequence[Graph], path: Path) -> No
     devices.yaxis.set_major_formatter(PercentFormatter(1.0))
 
     for panel in (load, latency, devices):
-        panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8)
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8)
     _save(figure, path)
 
 

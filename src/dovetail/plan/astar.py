@@ -29,10 +29,7 @@ import msgspec
 
 from .options import Option
 
-__all__ = ["K_PATHS", "Path", "Search", "fastest_first", "minimum", "search"]
-
-#: Configurations handed to the dispatcher [M, unverified].
-K_PATHS = 5
+__all__ = ["Path", "Search", "fastest_first", "minimum", "search"]
 
 #: The same costs summed up in another order differ in their last bits; blade 2 must not cut a path over that.
 _ROUNDING = 1 + 1e-12
@@ -61,7 +58,7 @@ class Search(msgspec.Struct, frozen=True):
 def search(
     stages: Sequence[Sequence[Option]],
     budget_ns: int,
-    k: int = K_PATHS,
+    k: int,
     first_batch_max: int | None = None,
     *,
     max_generated: int | None = None,
@@ -116,7 +113,7 @@ def search(
     return Search(_ascending(found), expanded, generated, True)
 
 
-def fastest_first(options: Sequence[Option], k: int = K_PATHS, batch_max: int | None = None) -> list[Option]:
+def fastest_first(options: Sequence[Option], k: int, batch_max: int | None = None) -> list[Option]:
     """What to try if no path is in time: the fastest options of the first stage [I]."""
     legal = [option for option in options if batch_max is None or option.config.batch <= batch_max]
     return sorted(legal, key=lambda o: (o.mean_ns, o.cost_usd))[:k]

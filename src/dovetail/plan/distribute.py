@@ -25,11 +25,7 @@ import msgspec
 from ..errors import DeclarationError
 from .series_parallel import Leaf, Parallel, Part, Series, Tangle
 
-__all__ = ["GROUP_SIZE", "Distribution", "NodeShare", "average_normalised_lengths", "distribute"]
-
-#: Stages that are searched jointly [M, unverified]. Our own A* stays below 10 ms for 3 stages of 256 configurations,
-#: and does not for 4 (docs/results/plan.md), which points to the same number.
-GROUP_SIZE = 3
+__all__ = ["Distribution", "NodeShare", "average_normalised_lengths", "distribute"]
 
 #: A node of no length counts as this part of the longest, so that no window is empty.
 _LEAST = 2.0**-32
@@ -82,7 +78,7 @@ def average_normalised_lengths(times_ns: Sequence[Sequence[int]]) -> list[float]
     return lengths
 
 
-def distribute(shape: Series, lengths: Sequence[float], group_size: int = GROUP_SIZE) -> Distribution:
+def distribute(shape: Series, lengths: Sequence[float], group_size: int) -> Distribution:
     """Split an objective over a workflow of this shape; `lengths` is any measure of how long each node is."""
     if group_size < 1:
         raise DeclarationError(f"a group has at least one stage, not {group_size}")
