@@ -7,8 +7,8 @@ One model of about 10 ms (six convolutions on a picture of 0.6 MB, made here wit
 - throughput: closed loop over keep-alive connections, tensors in binary, against the same ONNX Runtime session called
   in a bare loop with the same batch size and threads;
 - latency: requests at random times (Poisson) at half of the bare loop's rate, against a loop that runs the model at
-  the very same times, first come, first served. In both they wait for their turn, and in both the model is slower than
-  in a tight loop, because it finds the caches cold: the difference is what front, controller, doorbell and worker add.
+  the very same times, first come, first served. Both wait for their turn, and in both the model is slower than in a
+  tight loop, because it finds cold caches: the difference is what front, controller, doorbell and worker add.
 
 The worker and the bare loop have one CPU to themselves (never at the same time), the front and its clients the other.
 All ways take turns in every round, so that a busy neighbour meets all of them; a figure is the median over rounds,

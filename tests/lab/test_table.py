@@ -25,7 +25,7 @@ def row(workflow: str = "ocr", hit_rate: float = 0.97, **outcomes: int) -> Summa
         p99_ms=1234.5,
         mean_ms=10.0,
         hit_rate=hit_rate,
-        goodput_per_s=99.96,
+        goodput_per_s=99.5,
         cost_usd_per_1000=0.01234,
     )
 
@@ -42,7 +42,7 @@ def test_it_shows_what_was_asked_and_what_became_of_it() -> None:
     assert printed([row(ok=97, late=2, shed=1)]) == (
         "workflow  class  requests  ok  late  shed   p50   p95    p99  goal   hits  good/s  $/1000\n"
         "─────────────────────────────────────────────────────────────────────────────────────────\n"
-        "ocr           2       100  97     2     1  2.62  41.5  1,234   300  97.0%     100   0.012\n"
+        "ocr           2       100  97     2     1  2.62  41.5  1,234   300  97.0%    99.5   0.012\n"
     )
 
 

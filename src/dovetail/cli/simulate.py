@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -99,7 +99,7 @@ def _recorders(args: argparse.Namespace, simulated: Run) -> Iterator[list[_Recor
     with ExitStack() as stack:
         if args.log is not None:
             with _writing(args.log):
-                log = stack.enter_context(closing(LogWriter(args.log, simulated.header)))
+                log = stack.enter_context(LogWriter(args.log, simulated.header))
             recorders.append(_Recorder(log.step, lambda: _say(f"wrote the log {args.log}")))
         if args.trace is not None:
             from ..lab.trace import TraceRecorder

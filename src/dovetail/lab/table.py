@@ -20,8 +20,8 @@ GOOD, BAD, FAINT = "green", "bold red", "dim"
 _ALARMING = ("late", "expired", "failed")
 #: Columns that a narrow terminal can do without, the first to go first.
 _SPARE = ("p50", "good/s", "$/1000", "requests", "p99")
-#: A workflow's name is cut short to this many characters before columns are left out.
-_SHORT_NAME = 20
+#: A workflow's name is cut short to so many characters before the next column is left out.
+_SHORT_NAMES = (20, 12)
 #: Width of a table that goes into a file or a pipe.
 _FILE_WIDTH = 160
 
@@ -39,8 +39,9 @@ class OutcomeTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = [self._row(summary) for summary in self._summaries]
         boundless = options.update(max_width=10_000)
+        longest = max((len(s.workflow) for s in self._summaries), default=0)
         for spared in range(len(_SPARE) + 1):
-            for name_chars in (max((len(s.workflow) for s in self._summaries), default=0), _SHORT_NAME):
+            for name_chars in (longest, *_SHORT_NAMES):
                 table = _table(rows, _SPARE[:spared], name_chars)
                 if Measurement.get(console, boundless, table).maximum <= options.max_width:
                     yield table

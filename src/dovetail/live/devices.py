@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..errors import DeclarationError
 from ..profile import catalogue
+from ..profile.modelled import modelled
 from ..profile.table import Entry
 from ..state import WorkerSpec
 from ..workflow.graph import StageSpec
@@ -60,22 +61,12 @@ def _entries(kind: str, stages: Sequence[StageSpec]) -> tuple[Entry, ...]:
     for stage in stages:
         if stage.on_host:
             continue
-        name = stage.like or (stage.model if stage.kind == "model" else "")
-        if not name:
+        entry = modelled(stage, kind)
+        if entry is None:
             raise DeclarationError(
-                f"stage {stage.name!r} has no curve for an emulated {kind}: say which model of the catalogue it is "
-                f"like, for example onnx(..., like='mobilenet_v2') (`dovetail catalogue` lists them), or serve it "
-                f"with --device cpu"
+                f"stage {stage.name!r} has no curve for an emulated {kind}: say which model of the catalogue it is like, "
+                f"for example onnx(..., like='mobilenet_v2') (dovetail catalogue lists them), or serve it with "
+                f"--device cpu"
             )
-        model = catalogue.model(name)
-        entries.append(
-            Entry(
-                stage.name,
-                kind,
-                curve=model.curve(kind),
-                load_ns=model.load_ns(kind),
-                memory_bytes=model.weights_bytes,
-                source=f"catalogue model {name}",
-            )
-        )
+        entries.append(entry)
     return tuple(entries)

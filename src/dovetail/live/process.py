@@ -24,8 +24,6 @@ __all__ = ["WorkerProcess"]
 
 #: How long a worker may take to end after `Stop` before it is killed.
 STOP_SECONDS = 5.0
-#: Messages taken at once, so that one busy worker cannot keep the loop from the others.
-MESSAGES_PER_TURN = 64
 
 
 class WorkerProcess:
@@ -113,9 +111,8 @@ class WorkerProcess:
             _close(self._backlog.popleft()[1])
 
     def _readable(self) -> None:
-        for _ in range(MESSAGES_PER_TURN):
-            if not self._ringing or not self._take_one():
-                return
+        # One message a turn: no worker keeps the loop from the others, and nobody asks for a second that is not there.
+        self._take_one()
 
     def _take_one(self) -> bool:
         """Take one message; False if there is none."""

@@ -15,6 +15,7 @@ from ..errors import DovetailError
 from ..profile import catalogue
 from ..profile.curve import Curve
 from ..profile.machine import CPU, HOST, this_machine
+from ..profile.modelled import modelled
 from ..profile.record import FRESH, MISSING
 from ..profile.store import ProfileStore
 from ..profile.table import Entry, Point
@@ -205,7 +206,8 @@ class _Builder:
                     entry = (
                         _timed(spec, kind, stage.times)
                         if stage.times is not None
-                        else measured.get((spec.name, kind)) or _modelled(spec, kind)
+                        else measured.get((spec.name, kind))
+                        or (None if kind in (CPU, HOST) else modelled(spec, kind))
                     )
                 if entry is not None:
                     yield entry if spread is None else msgspec.structs.replace(entry, spread=spread)
@@ -268,19 +270,3 @@ def _timed(spec: StageSpec, kind: str, times: Times) -> Entry:
         return Entry(spec.name, kind, curve=curve, source="scenario")
     points = tuple(Point(size, 1, ns, 0.0, 1) for size, ns in zip(times.batch, means_ns, strict=True))
     return Entry(spec.name, kind, points=points, source="scenario")
-
-
-def _modelled(spec: StageSpec, kind: str) -> Entry | None:
-    """Times from the catalogue; None for a stage that is like no model there, or runs on a processor."""
-    name = spec.like or (spec.model if spec.kind == "model" else "")
-    if not name or kind in (CPU, HOST):
-        return None
-    model = catalogue.model(name)
-    return Entry(
-        spec.name,
-        kind,
-        curve=model.curve(kind),
-        load_ns=model.load_ns(kind),
-        memory_bytes=model.weights_bytes,
-        source=f"catalogue model {name}",
-    )

@@ -146,7 +146,7 @@ def _scarcity(lab: Lab, seconds: float, policies: Sequence[str]) -> None:
         gaps = [100 * (a - b) for a, b in zip(hits("dovetail", nodes), hits(best, nodes), strict=True)]
         lab.claim(
             f"dovetail.scarce.{nodes}",
-            f"relaxed-heavy on {nodes} of {u.NODES} nodes: hit rate of dovetail above {best}, the best other, in points",
+            f"relaxed-heavy on {nodes} of {u.NODES} nodes: points of hit rate above {best}, the best of the others",
             source=SETTING,
             goal=Goal("at least", 0, "points"),
             measured=over_seeds(gaps),
