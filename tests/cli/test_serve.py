@@ -225,10 +225,11 @@ def test_a_port_that_is_taken_is_an_error():
         (["tests.live.apps:hosted", "--device", "gpu"], "device 'gpu' is not known"),
         (["tests.live.apps:hosted", "--device", "cpu:999"], "this machine has"),
         (["tests.live.apps:app", "--device", "emulated:v1000"], "no device 'v1000'"),
-        (["tests.cli.without_like:app", "--device", "emulated:v100"], "say which model of the catalogue it is like"),
+        (["tests.cli.without_like:app", "--device", "emulated:v100"], "say which catalogue model it is like"),
         (["tests.live.apps:hosted", "--hosts", "0"], "must be a whole number from 1 on"),
         (["tests.live.apps:hosted", "--arena", "much"], "is not a number with a unit"),
         (["tests.live.apps:hosted", "--log", "/nowhere/run.log"], "cannot write the log /nowhere/run.log"),
+        (["tests.live.apps:hosted", "--store", "pyproject.toml"], "that is not an SQLite file"),
         (["tests.live.broken:app"], "this module works only in the front"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,6 +176,8 @@ def test_what_a_dead_worker_left_behind_is_still_read(live):
         assert old in live.system.memory.arenas, "its value is an input of an open request"
     np.testing.assert_array_equal(live.wait(heavy)[0].outputs["output"], item(2))
     live.until(lambda: old not in live.system.memory.arenas, "the old arena's end")
+    maps = Path(f"/proc/{live.worker('host-0').pid}/maps")
+    live.until(lambda: f"memfd:dovetail-{old} " not in maps.read_text(), "the end of its last mapping")
 
 
 @pytest.mark.parametrize("name", ["cpu-0", "host-0"])

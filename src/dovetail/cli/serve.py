@@ -47,11 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
     parser.add_argument("--arena", type=_size, default=1 << 30, metavar="SIZE", help="memory per worker (1GiB)")
     parser.add_argument(
-        "--profiles",
-        type=Path,
-        default=Path(DEFAULT_STORE),
-        metavar="FILE",
-        help=f"times of stages ({DEFAULT_STORE})",
+        "--store", type=Path, default=Path(DEFAULT_STORE), metavar="FILE", help=f"profile store ({DEFAULT_STORE})"
     )
     parser.add_argument("--log", type=Path, metavar="FILE", help="record the run for replay and explain")
     parser.add_argument("--drain", type=float, default=30.0, metavar="S", help="seconds to finish what was admitted")
@@ -117,7 +113,7 @@ async def _serve(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     say(f"loading {args.target} on {args.device} ...")
-    entries = ProfileStore(args.profiles).entries(app.specs, this_machine())
+    entries = ProfileStore(args.store).entries(app.specs, this_machine())
     starting = asyncio.ensure_future(launch(app, args.target, options, entries=entries, say=say))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -64,7 +64,7 @@ def _entries(kind: str, stages: Sequence[StageSpec]) -> tuple[Entry, ...]:
         entry = modelled(stage, kind)
         if entry is None:
             raise DeclarationError(
-                f"stage {stage.name!r} has no curve for an emulated {kind}: say which model of the catalogue it is like, "
+                f"stage {stage.name!r} has no curve for an emulated {kind}: say which catalogue model it is like, "
                 f"for example onnx(..., like='mobilenet_v2') (dovetail catalogue lists them), or serve it with "
                 f"--device cpu"
             )

@@ -111,7 +111,7 @@ class WorkerProcess:
             _close(self._backlog.popleft()[1])
 
     def _readable(self) -> None:
-        # One message a turn: no worker keeps the loop from the others, and nobody asks for a second that is not there.
+        # One message a turn: no worker keeps the loop from the others, and a second is mostly not there.
         self._take_one()
 
     def _take_one(self) -> bool:
