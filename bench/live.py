@@ -12,7 +12,9 @@ One model of about 10 ms (six convolutions on a picture of 0.6 MB, made here wit
 
 The worker and the bare loop have one CPU to themselves (never at the same time), the front and its clients the other.
 All ways take turns in every round, so that a busy neighbour meets all of them; a figure is the median over rounds,
-with the smallest and the largest. Results go to stdout, progress to stderr. Takes about three minutes.
+with the smallest and the largest. A round begins when the machine is quiet, and one in which other processes took
+more than a tenth of a CPU is made again, for as long as `--patience` says; the report tells how many were.
+Results go to stdout, progress to stderr. Takes two minutes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -53,8 +55,12 @@ LAYERS = ((32, 2), (64, 2), (128, 2), *((128, 1),) * 5)
 BATCHES = (1, 8)
 #: Requests kept open: the batch that runs, the one that waits, and two more on their way.
 OPEN_BEYOND = 2
-ROUNDS, SECONDS = 7, 3.0
+ROUNDS, SECONDS = 7, 1.0
+#: Processor time of others, in CPUs, that a round may have beside it.
+QUIET_BELOW = 0.1
 SENDERS = 24
+#: Time at the beginning of a closed loop that does not count.
+WARM_SECONDS = 0.3
 HOST = "127.0.0.1"
 
 
@@ -173,22 +179,20 @@ def message() -> bytes:
 
 
 def closed_loop(make: Callable[[], Any], connections: int, seconds: float) -> list[float]:
-    """Each connection asks again as soon as it has its answer; the latencies of those inside the time."""
-    latencies: list[float] = []
-    warm = time.perf_counter() + 0.3
+    """Each connection asks again as soon as it has its answer; the times at which answers came."""
+    answered: list[float] = []
+    warm = time.perf_counter() + WARM_SECONDS
     end = warm + seconds
 
     def loop() -> None:
         connected = make()
-        while (begin := time.perf_counter()) < end:
+        while time.perf_counter() < end:
             connected.ask()
-            done = time.perf_counter()
-            if done > warm and done <= end:
-                latencies.append(done - begin)
+            answered.append(time.perf_counter())
         connected.close()
 
     _in_threads(loop, connections)
-    return latencies
+    return [at for at in sorted(answered) if warm <= at <= end]
 
 
 def open_loop(make: Callable[[], Any], gaps: list[float]) -> list[float]:
@@ -323,23 +327,114 @@ def _children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
+class Neighbours:
+    """How busy the machine is with what is not ours."""
+
+    def __init__(self) -> None:
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self.mark()
+
+    def mark(self) -> None:
+        self._at = self._read()
+
+    def cpus(self) -> float:
+        """CPUs that others have kept busy since the mark."""
+        then, now = self._at, self._read()
+        return max(0.0, (now[1] - then[1]) - (now[2] - then[2])) / (now[0] - then[0])
+
+    def _read(self) -> tuple[float, float, float]:
+        """Time, processor time of all, and of this process and its descendants."""
+        fields = [int(f) for f in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        idle = fields[3] + fields[4]
+        todo, ours = [os.getpid()], 0
+        while todo:
+            pid = todo.pop()
+            todo += map(int, _children(pid))
+            ours += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        return time.perf_counter(), (sum(fields) - idle) / self._ticks_per_s, ours / self._ticks_per_s
+
+    def wait(self, until: float) -> None:
+        """Come back when the last two seconds were quiet, or at that time."""
+        while time.perf_counter() < until:
+            self.mark()
+            time.sleep(2.0)
+            if self.cpus() < QUIET_BELOW:
+                return
+
+
 # -- the measurement -------------------------------------------------------------------------------------------------
+
+
+def rate(answered: list[float], batch: int) -> float:
+    """Answers per second between the first batch of them and the last."""
+    return (len(answered) - batch) / (answered[-1] - answered[batch - 1])
 
 
 def p50(values: list[float]) -> float:
     return statistics.median(values)
 
 
-def measure(rounds: int, seconds: float, progress: Callable[[str], None]) -> dict[str, list[float]]:
-    """One figure per round of each quantity."""
+@dataclass
+class Bench:
+    """Everything that takes part in a round."""
+
+    alone: Child
+    asking: Child
+    #: By batch size.
+    servers: dict[int, Server]
+    seconds: float
+    progress: Callable[[str], None]
+
+    def round(self, rng: np.random.Generator) -> dict[str, float]:
+        """One figure of each quantity."""
+        found: dict[str, float] = {}
+        for batch, server in self.servers.items():
+            self._throughput(batch, server, found)
+        self._latency(rng, self.servers[BATCHES[0]], found)
+        self.progress("Triton's client")
+        answered = self.asking.ask("triton", self.servers[BATCHES[0]].port, 2 + OPEN_BEYOND, self.seconds)
+        found["triton"] = rate(answered, BATCHES[0])
+        return found
+
+    def _throughput(self, batch: int, server: Server, found: dict[str, float]) -> None:
+        self.progress(f"batch {batch}")
+        # The bare loop before and after: a neighbour who came meanwhile is seen in one half of it.
+        times = self.alone.ask(batch, self.seconds / 2)
+        cpu_s = server.front_cpu_s()
+        answered = self.asking.ask("closed", server.port, 2 * batch + OPEN_BEYOND, self.seconds)
+        cpu_s = server.front_cpu_s() - cpu_s
+        times += self.alone.ask(batch, self.seconds / 2)
+        found[f"bare {batch}"] = batch * len(times) / sum(times)
+        found[f"served {batch}"] = rate(answered, batch)
+        found[f"ratio {batch}"] = found[f"served {batch}"] / found[f"bare {batch}"]
+        found[f"front cpu {batch}"] = cpu_s / len(answered) * self.seconds / (self.seconds + WARM_SECONDS)
+
+    def _latency(self, rng: np.random.Generator, server: Server, found: dict[str, float]) -> None:
+        self.progress("half load")
+        found["tight"] = model_s = p50(self.alone.ask(1, self.seconds / 2))
+        gaps = rng.exponential(2 * model_s, round(2 * self.seconds / (2 * model_s))).tolist()
+        before = self.alone.ask(1, gaps)
+        cpu_s = server.front_cpu_s()
+        served = self.asking.ask("open", server.port, gaps)
+        found["front cpu open"] = (server.front_cpu_s() - cpu_s) / len(served)
+        after = self.alone.ask(1, gaps)
+        found["half load"] = p50(served)
+        found["ideal"] = p50(before + after)
+        found["added"] = found["half load"] - found["ideal"]
+        # Those that find nobody before them: their time does not depend on how long others take.
+        lone = [i for i in range(1, len(gaps)) if gaps[i] > max(before[i - 1], after[i - 1])]
+        found["added to lone ones"] = p50([served[i] for i in lone]) - p50(
+            [of[i] for i in lone for of in (before, after)]
+        )
+
+
+def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Figures of as many quiet rounds as were asked for, and how many others there were."""
     cpus = sorted(os.sched_getaffinity(0))
     front_cpu, worker_cpu = cpus[0], cpus[-1]
     rng = np.random.default_rng(3)
-    found: dict[str, list[float]] = {}
-
-    def note(name: str, value: float) -> None:
-        found.setdefault(name, []).append(value)
-
+    kept: list[dict[str, float]] = []
+    disturbed = 0
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         model = directory / "network.onnx"
@@ -350,48 +445,22 @@ def measure(rounds: int, seconds: float, progress: Callable[[str], None]) -> dic
             serving(directory, model, BATCHES[0], front_cpu, worker_cpu) as one,
             serving(directory, model, BATCHES[1], front_cpu, worker_cpu) as many,
         ):
-            for turn in range(-1, rounds):  # the first is not counted
-                for batch, server in zip(BATCHES, (one, many), strict=True):
-                    progress(f"batch {batch}, bare loop")
-                    times = alone.ask(batch, seconds)
-                    rate = batch / (sum(times) / len(times))
-                    progress(f"batch {batch}, through HTTP")
-                    cpu_s = server.front_cpu_s()
-                    latencies = asking.ask("closed", server.port, 2 * batch + OPEN_BEYOND, seconds)
-                    cpu_s = server.front_cpu_s() - cpu_s
-                    # The bare loop once more behind it: a neighbour who came meanwhile is seen in both halves.
-                    times += alone.ask(batch, seconds)
-                    rate = batch / (sum(times) / len(times))
-                    if turn < 0:
-                        continue
-                    note(f"bare {batch}", rate)
-                    note(f"served {batch}", len(latencies) / seconds)
-                    note(f"ratio {batch}", len(latencies) / seconds / rate)
-                    note(f"front cpu {batch}", cpu_s / len(latencies) * seconds / (seconds + 0.3))
-                    note(f"model {batch}", p50(times))
-                progress("half load")
-                model_s = p50(alone.ask(1, seconds))
-                gaps = rng.exponential(2 * model_s, round(seconds / (2 * model_s))).tolist()
-                best = alone.ask(1, gaps)
-                cpu_s = one.front_cpu_s()
-                latencies = asking.ask("open", one.port, gaps)
-                cpu_s = one.front_cpu_s() - cpu_s
-                best_again = alone.ask(1, gaps)
-                progress("Triton's client")
-                triton = asking.ask("triton", one.port, 2 + OPEN_BEYOND, seconds)
-                if turn < 0:
-                    continue
-                note("tight", model_s)
-                note("half load", p50(latencies))
-                note("ideal", p50(best + best_again))
-                note("added", p50(latencies) - p50(best + best_again))
-                # Those that find nobody before them: their time does not depend on how long others take.
-                first = [i for i, gap in enumerate(gaps) if i and gap > max(best[i - 1], best_again[i - 1])]
-                lone = [p50([of[i] for i in first]) for of in (latencies, best, best_again)]
-                note("added unhindered", lone[0] - (lone[1] + lone[2]) / 2)
-                note("front cpu open", cpu_s / len(latencies))
-                note("triton", len(triton) / seconds)
-    return found
+            bench = Bench(alone, asking, dict(zip(BATCHES, (one, many), strict=True)), seconds, progress)
+            bench.round(rng)  # warms up
+            neighbours = Neighbours()
+            give_up = time.perf_counter() + patience_s
+            while len(kept) < rounds:
+                progress(f"round {len(kept) + 1}: waiting for a quiet machine")
+                neighbours.wait(give_up)
+                neighbours.mark()
+                figures = bench.round(rng)
+                figures["others"] = neighbours.cpus()
+                if figures["others"] > QUIET_BELOW and time.perf_counter() < give_up:
+                    disturbed += 1
+                else:
+                    kept.append(figures)
+    figures_of = {name: [figures[name] for figures in kept] for name in kept[0]}
+    return {"machine": machine(), "rounds": rounds, "disturbed": disturbed, "seconds": seconds, "figures": figures_of}
 
 
 # -- the report ------------------------------------------------------------------------------------------------------
@@ -408,9 +477,10 @@ ROWS = [
     ("half load, the model at the same times, p50", "ideal", 1e3, "ms"),
     ("half load, through HTTP, p50", "half load", 1e3, "ms"),
     ("  added", "added", 1e3, "ms"),
-    ("  added to those that wait for nobody", "added unhindered", 1e3, "ms"),
+    ("  added to those that wait for nobody", "added to lone ones", 1e3, "ms"),
     ("processor time of the front, closed loop", "front cpu 1", 1e6, "µs"),
     ("processor time of the front, half load", "front cpu open", 1e6, "µs"),
+    ("others' processor time during a round", "others", 1, "CPUs"),
 ]
 
 
@@ -418,22 +488,24 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print figures of every round as JSON")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: half a minute")
+    parser.add_argument("--quick", action="store_true", help="three rounds, quiet or not: half a minute")
+    parser.add_argument("--patience", type=float, default=900, metavar="S", help="how long to wait for quiet rounds")
     args = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         sys.exit("bench/live.py needs two CPUs: one for the worker, one for the front and its clients")
-    rounds, seconds = (3, 1.0) if args.quick else (ROUNDS, SECONDS)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=(rounds + 1) * 6)
-        found = measure(rounds, seconds, lambda text: bar.update(task, description=text, advance=1))
+    rounds, seconds, patience_s = (3, 0.5, 0.0) if args.quick else (ROUNDS, SECONDS, args.patience)
+    with Progress("{task.description}", console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting")
+        found = measure(rounds, seconds, patience_s, lambda text: bar.update(task, description=text))
     if args.json:
-        print(json.dumps({"machine": machine(), "rounds": rounds, "seconds": seconds, "figures": found}))
+        print(json.dumps(found))
         return
     console = Console()
-    console.print(f"{machine()}; {rounds} rounds of {seconds:g} s\n", soft_wrap=True, highlight=False)
+    heading = f"{found['machine']}; {rounds} rounds of {seconds:g} s, {found['disturbed']} more were disturbed"
+    console.print(f"{heading}\n", soft_wrap=True, highlight=False)
     table = Table("", "median", "smallest", "largest", "", box=None)
     for title, name, scale, unit in ROWS:
-        values = [v * scale for v in found[name]]
+        values = [v * scale for v in found["figures"][name]]
         table.add_row(title, *(f"{v:.4g}" for v in (p50(values), min(values), max(values))), unit)
     console.print(table)
 

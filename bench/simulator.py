@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import simpy
 
@@ -85,7 +85,7 @@ def simpys(customers: int) -> tuple[float, float]:
     service_s = SERVICE_NS / SECOND
     total_s = 0.0
 
-    def customer() -> Iterator[simpy.Event]:
+    def customer() -> Generator[simpy.Event]:
         nonlocal total_s
         begin_s = env.now
         for server in servers:
@@ -94,7 +94,7 @@ def simpys(customers: int) -> tuple[float, float]:
                 yield env.timeout(service_s)
         total_s += env.now - begin_s
 
-    def source() -> Iterator[simpy.Event]:
+    def source() -> Generator[simpy.Event]:
         times = Poisson(RATES[1]).times_ns(stream_rng(SEED, 0))
         for _ in range(customers):
             yield env.timeout(next(times) / SECOND - env.now)

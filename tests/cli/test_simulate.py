@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from dovetail.cli import main
 from dovetail.control.log import LogReader
 from dovetail.lab.replay import replay
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "scenarios").glob("*.toml"))
+PROJECT = Path(__file__).parents[2]
+EXAMPLES = sorted((PROJECT / "examples" / "scenarios").glob("*.toml"))
+MANUAL = PROJECT / "docs" / "simulate.md"
 
 SCENARIO = """
 seed = 3
@@ -176,6 +179,15 @@ def test_the_examples_run(path: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     code, out, err = simulate(capsys, str(tmp_path / path.name), "--check")
     assert code in (0, 1), err
     assert "busy: " in out
+
+
+def test_the_scenarios_of_the_manual_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, workflow = re.findall(r"^```toml\n(.*?)^```", MANUAL.read_text(), re.MULTILINE | re.DOTALL)
+    rest = '[[devices]]\nkind = "v100"\nhost = 1\n[[arrivals]]\nworkflow = "tag"\nkind = "poisson"\nrate = 5\n'
+    for text in (whole, f'duration = "9s"\n{workflow}{rest}'):
+        (tmp_path / "s.toml").write_text(text)
+        code, out, err = simulate(capsys, str(tmp_path / "s.toml"), "--check")
+        assert code == 0, out + err
 
 
 def test_the_catalogue_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,6 +184,8 @@ class Play:
             elif isinstance(action, LoadModel):
                 self.loading.append(action)
             elif isinstance(action, EvictModel):
+                used = [b for b in self.running.values() if (b.worker, b.stage) == (action.worker, action.stage)]
+                assert not used, "a model in use is evicted"
                 del self.held[action.worker][action.stage]
             elif isinstance(action, SetTimer):
                 assert action.at_ns >= self.now_ns, "a timer in the past"

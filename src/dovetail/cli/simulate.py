@@ -24,6 +24,7 @@ from ..errors import DovetailError
 from ..lab.simulate import Result, Run
 from ..lab.table import render, results_console
 from ..sim.driver import Observer
+from ..wiring import POLICIES
 
 if TYPE_CHECKING:
     from ..lab.timeline import Timeline
@@ -36,8 +37,8 @@ _BAR_AFTER_S = 1.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of this verb."""
     parser.add_argument("scenario", type=Path, metavar="SCENARIO", help="scenario file; docs/simulate.md explains it")
-    parser.add_argument("--policy", metavar="NAME", help="policy to use instead of the scenario's")
-    parser.add_argument("--seed", type=_seed, metavar="N", help="seed to use instead of the scenario's")
+    parser.add_argument("--policy", metavar="NAME", help=f"instead of the scenario's: {', '.join(POLICIES)}")
+    parser.add_argument("--seed", type=_seed, metavar="N", help="instead of the scenario's")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw latencies and time line into this directory")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")

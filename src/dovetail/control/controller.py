@@ -419,8 +419,10 @@ class Controller:
         purpose = self.timers.pop(event.timer, None)
         if isinstance(purpose, str):
             queue = self.queues[purpose]
-            queue.held_until_ns = 0
-            self._touched.append(queue)
+            # A hold that was replaced by another, or ended by a batch, leaves its timer behind: that means nothing.
+            if 0 < queue.held_until_ns <= event.at_ns:
+                queue.held_until_ns = 0
+                self._touched.append(queue)
         elif purpose is not None:
             request = self.requests[purpose]
             request.timer = 0

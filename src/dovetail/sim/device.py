@@ -123,21 +123,27 @@ class SimDevice:
         return [ModelLoaded(now_ns, payload.cause, self.ident, payload.stage, nbytes)]
 
     def _ready(self, run: _Run, now_ns: int) -> list[Event]:
+        """Without an arbiter: first come, first served, while shares are free. The controller overdraws none."""
         action = run.action
-        self._waiting[action.batch] = run
-        if self._arbiter is None:
-            return self._begin_first(now_ns)
-        return self._begin_started(self._arbiter.step(KernelReady(now_ns, action.batch, 0, action.share_pct)), now_ns)
+        if self._arbiter is not None:
+            self._waiting[action.batch] = run
+            started = self._arbiter.step(KernelReady(now_ns, action.batch, 0, action.share_pct))
+            return self._begin_started(started, now_ns)
+        events: list[Event] = []
+        if self._waiting or action.share_pct > self._free_pct:
+            self._waiting[action.batch] = run
+        elif self._begin(run, now_ns, events):
+            self._free_pct -= action.share_pct
+        return events
 
     def _begin_first(self, now_ns: int) -> list[Event]:
-        """Without an arbiter: first come, first served, while shares are free. The controller overdraws none."""
+        """Without an arbiter: whatever fits of what waits, in order."""
         events: list[Event] = []
-        waiting = self._waiting
-        for ident in list(waiting):
-            share_pct = waiting[ident].action.share_pct
+        for ident in list(self._waiting):
+            share_pct = self._waiting[ident].action.share_pct
             if share_pct > self._free_pct:
                 break
-            if self._begin(waiting.pop(ident), now_ns, events):
+            if self._begin(self._waiting.pop(ident), now_ns, events):
                 self._free_pct -= share_pct
         return events
 
