@@ -303,7 +303,7 @@ def test_a_log_can_be_read_while_it_is_written_and_replays_to_the_same_actions(m
 
         return LogWriter(path, make_header("live", graphs, msgspec.msgpack.encode(policy), entries, cores))
 
-    live = make_live(log=log, policy=PolicySpec("by-class", max_open=30))
+    live = make_live(log=log, policy=PolicySpec("by-class", max_open=5))
     futures = [live.submit("breakable", apps.SEVEN)]
     futures += [live.submit(w, 2, note=f"my-{w}") for w in ("heavy", "fan", "maybe", "breakable") for _ in range(10)]
     live.wait(*futures)
