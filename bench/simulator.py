@@ -2,7 +2,7 @@
 
     python bench/simulator.py                    speed: rounds of both, interleaved, so that a busy machine hits both
     python bench/simulator.py --memory           peak resident memory of 100,000 and of 1,000,000 requests
-    python bench/simulator.py --memory --requests 10000000    the same with ten million
+    python bench/simulator.py --memory --requests 10000000    the same with ten million (a quarter of an hour)
 
 SimPy moves customers through three first-come queues with one server each and does nothing else. We run the whole
 controller: queues, batches, deadlines, books. Both get the same arrivals and the same constant service time at
