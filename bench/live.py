@@ -2,13 +2,16 @@
 
     python bench/live.py [--json] [--quick]
 
-One model of about 10 ms (six convolutions on a picture of 0.6 MB, made here with a fixed seed) is run by one thread:
+One model of about 9 ms (seven convolutions on a picture of 0.2 MB, made here with a fixed seed), run by one thread:
 
 - throughput: closed loop over keep-alive connections, tensors in binary, against the same ONNX Runtime session called
   in a bare loop with the same batch size and threads;
 - latency: requests at random times (Poisson) at half of the bare loop's rate, against a loop that runs the model at
   the very same times, first come, first served. Both wait for their turn, and in both the model is slower than in a
   tight loop, because it finds cold caches: the difference is what front, controller, doorbell and worker add.
+
+- the path alone: one connection, one request at a time, and a model that only takes the mean of the picture, which is
+  of 0.2 or 0.6 MB. Nothing has time to go cold, so this is the least that the path costs.
 
 The worker and the bare loop have one CPU to themselves (never at the same time), the front and its clients the other.
 All ways take turns in every round, so that a busy neighbour meets all of them; a figure is the median over rounds,
@@ -24,7 +27,7 @@ import json
 import multiprocessing
 import os
 import platform
-import queue
+import select
 import signal
 import socket
 import statistics
@@ -49,16 +52,18 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-SHAPE = (3, 224, 224)
+SHAPE = (3, 128, 128)
+LARGE_SHAPE = (3, 224, 224)
 #: (channels, stride) of each 3 × 3 convolution.
-LAYERS = ((32, 2), (64, 2), (128, 2), *((128, 1),) * 5)
+LAYERS = ((32, 2), (64, 2), *((128, 1),) * 5)
 BATCHES = (1, 8)
 #: Requests kept open: the batch that runs, the one that waits, and two more on their way.
 OPEN_BEYOND = 2
 ROUNDS, SECONDS = 7, 1.0
 #: Processor time of others, in CPUs, that a round may have beside it.
 QUIET_BELOW = 0.1
-SENDERS = 24
+#: Connections of the open loop; at half load more than this are hardly ever open.
+MOST_OPEN = 40
 #: Time at the beginning of a closed loop that does not count.
 WARM_SECONDS = 0.3
 HOST = "127.0.0.1"
@@ -67,12 +72,12 @@ HOST = "127.0.0.1"
 # -- the model -------------------------------------------------------------------------------------------------------
 
 
-def make_model(path: Path) -> None:
-    """A small convolutional network with a variable batch axis."""
+def make_model(path: Path, layers: tuple[tuple[int, int], ...]) -> None:
+    """A small convolutional network with a variable batch axis; without layers it only takes the mean."""
     rng = np.random.default_rng(1)
     nodes, weights = [], []
     at, channels = "x", SHAPE[0]
-    for i, (wider, stride) in enumerate(LAYERS):
+    for i, (wider, stride) in enumerate(layers):
         kernel = (rng.standard_normal((wider, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
         weights.append(numpy_helper.from_array(kernel, f"w{i}"))
         options = {"strides": [stride, stride], "pads": [1] * 4, "kernel_shape": [3, 3]}
@@ -83,44 +88,53 @@ def make_model(path: Path) -> None:
     graph = helper.make_graph(
         nodes,
         "network",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", *SHAPE])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", SHAPE[0], "height", "width"])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", channels])],
         weights,
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def picture() -> np.ndarray:
-    return np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+def picture(shape: tuple[int, ...] = SHAPE) -> np.ndarray:
+    return np.random.default_rng(2).standard_normal(shape).astype(np.float32)
 
 
 APPLICATION = """
 from dovetail import App, onnx, workflow
-network = onnx({path!r}, name="network", batch={batch})
+network = onnx("network.onnx", batch={batch})
+mean = onnx("mean.onnx", batch={batch})
 
 @workflow(slo="1s")
 def picture(x):
     return network(x)
 
-app = App(picture)
+@workflow(slo="1s")
+def average(x):
+    return mean(x)
+
+app = App(picture, average)
 """
 
 
 # -- the processes ---------------------------------------------------------------------------------------------------
 
 
-def bare(pipe: Connection, path: str, cpu: int) -> None:
-    """Child process: told (batch, seconds), it runs the model in a loop and tells the seconds of each run.
+def bare(pipe: Connection, directory: Path, cpu: int) -> None:
+    """Child process: told (model, batch, seconds), it runs the model in a loop and tells the seconds of each run.
 
-    Told (batch, gaps), it runs it at these times instead and tells the seconds from the time at which each was due.
+    Told gaps instead of seconds, it runs it at these times and tells the seconds from the time at which each was due.
     """
     os.sched_setaffinity(0, {cpu})
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    sessions = {
+        name: onnxruntime.InferenceSession(directory / f"{name}.onnx", options, providers=["CPUExecutionProvider"])
+        for name in ("network", "mean")
+    }
     while (order := pipe.recv()) is not None:
-        batch, seconds = order
+        name, batch, seconds = order
+        session = sessions[name]
         x = np.stack([picture()] * batch)
         session.run(None, {"x": x})
         times = []
@@ -140,37 +154,60 @@ def bare(pipe: Connection, path: str, cpu: int) -> None:
         pipe.send(times)
 
 
-class Connected:
-    """One keep-alive connection that sends the same request over and over."""
+class Connections:
+    """Keep-alive connections that send the same request over and over, all of them in one thread: cheap and even."""
 
-    def __init__(self, port: int, message: bytes) -> None:
-        self._socket = socket.create_connection((HOST, port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._message = message
-        self._buffer = bytearray(1 << 16)
+    def __init__(self, port: int, count: int, model: str = "picture", shape: tuple[int, ...] = SHAPE) -> None:
+        self._message = message(model, shape)
+        self._buffer = memoryview(bytearray(1 << 16))
+        #: Connection -> what the caller noted with the request that is under way.
+        self.busy: dict[socket.socket, int] = {}
+        self._idle = [self._connect(port) for _ in range(count)]
 
-    def ask(self) -> None:
-        self._socket.sendall(self._message)
-        have, need = 0, -1
-        while have != need:
-            have += self._socket.recv_into(memoryview(self._buffer)[have:])
-            if need < 0 and (head := self._buffer.find(b"\r\n\r\n", 0, have)) >= 0:
-                if not self._buffer.startswith(b"HTTP/1.1 200 "):
-                    raise RuntimeError(bytes(self._buffer[:have]).decode("latin-1"))
-                at = self._buffer.find(b"Content-Length: ") + 16
-                need = head + 4 + int(self._buffer[at : self._buffer.find(b"\r", at)])
+    def _connect(self, port: int) -> socket.socket:
+        made = socket.socket()
+        # Room for a whole request, so that sending it does not wait for the server to read it.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(self._message))
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.connect((HOST, port))
+        return made
+
+    def ask(self, note: int = 0) -> None:
+        """Send a request on an idle connection."""
+        connection = self._idle.pop()
+        connection.sendall(self._message)
+        self.busy[connection] = note
+
+    def answers(self, wait_s: float | None) -> list[int]:
+        """Notes of the requests whose answers have come, waiting so long for the first."""
+        readable, _, _ = select.select(list(self.busy), [], [], wait_s)
+        for connection in readable:
+            have = need = 0
+            while not need or have < need:
+                have += connection.recv_into(self._buffer[have:])
+                text = bytes(self._buffer[:have])
+                if not text.startswith(b"HTTP/1.1 200 "):
+                    raise RuntimeError(text.decode("latin-1"))
+                head, end, _ = text.partition(b"\r\n\r\n")
+                if end:
+                    need = len(head) + 4 + int(head.partition(b"Content-Length: ")[2].partition(b"\r")[0])
+            self._idle.append(connection)
+        return [self.busy.pop(connection) for connection in readable]
 
     def close(self) -> None:
-        self._socket.close()
+        while self.busy:
+            self.answers(None)
+        for connection in self._idle:
+            connection.close()
 
 
-def message() -> bytes:
+def message(model: str, shape: tuple[int, ...]) -> bytes:
     """An inference request with the picture in binary."""
-    data = picture().tobytes()
-    tensor = {"name": "x", "datatype": "FP32", "shape": SHAPE, "parameters": {"binary_data_size": len(data)}}
+    data = picture(shape).tobytes()
+    tensor = {"name": "x", "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": len(data)}}
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     lines = [
-        "POST /v2/models/picture/infer HTTP/1.1",
+        f"POST /v2/models/{model}/infer HTTP/1.1",
         f"Host: {HOST}",
         f"Content-Length: {len(head) + len(data)}",
         f"Inference-Header-Content-Length: {len(head)}",
@@ -178,86 +215,92 @@ def message() -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + head + data
 
 
-def closed_loop(make: Callable[[], Any], connections: int, seconds: float) -> list[float]:
-    """Each connection asks again as soon as it has its answer; the times at which answers came."""
+def closed_loop(port: int, connections: int, seconds: float) -> list[float]:
+    """Asks again as soon as an answer is there; the times at which answers came."""
+    asking = Connections(port, connections)
     answered: list[float] = []
     warm = time.perf_counter() + WARM_SECONDS
-    end = warm + seconds
-
-    def loop() -> None:
-        connected = make()
-        while time.perf_counter() < end:
-            connected.ask()
+    for _ in range(connections):
+        asking.ask()
+    while (now := time.perf_counter()) < warm + seconds:
+        for _ in asking.answers(None):
             answered.append(time.perf_counter())
-        connected.close()
+            asking.ask()
+    asking.close()
+    return [at for at in answered if warm <= at <= now]
 
-    _in_threads(loop, connections)
-    return [at for at in sorted(answered) if warm <= at <= end]
 
-
-def open_loop(make: Callable[[], Any], gaps: list[float]) -> list[float]:
+def open_loop(port: int, gaps: list[float]) -> list[float]:
     """Asks at fixed times, be the last answer there or not; latencies from the time at which each was due."""
-    due: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
+    asking = Connections(port, MOST_OPEN)
     latencies = [0.0] * len(gaps)
-    start = time.perf_counter() + 0.2
-    for index, at in enumerate(np.cumsum(gaps).tolist()):
-        due.put((index, start + at))
-    for _ in range(SENDERS):
-        due.put(None)
-
-    def loop() -> None:
-        connected = make()
-        while (order := due.get()) is not None:
-            index, at = order
-            if (wait := at - time.perf_counter()) > 0:
-                time.sleep(wait)
-            connected.ask()
-            latencies[index] = time.perf_counter() - at
-        connected.close()
-
-    _in_threads(loop, SENDERS)
+    due = (time.perf_counter() + 0.1 + np.cumsum(gaps)).tolist()
+    sent = 0
+    while sent < len(gaps) or asking.busy:
+        wait_s = None
+        if sent < len(gaps):
+            wait_s = due[sent] - time.perf_counter()
+            if wait_s <= 0:
+                asking.ask(sent)
+                sent += 1
+                continue
+        for index in asking.answers(wait_s):
+            latencies[index] = time.perf_counter() - due[index]
+    asking.close()
     return latencies
 
 
-def _in_threads(loop: Callable[[], None], count: int) -> None:
-    threads = [threading.Thread(target=loop) for _ in range(count)]
+def lone_loop(port: int, shape: tuple[int, ...], seconds: float) -> list[float]:
+    """One request at a time, of the model that does next to nothing; latencies."""
+    asking = Connections(port, 1, "average", shape)
+    latencies = []
+    end = time.perf_counter() + seconds
+    while (begin := time.perf_counter()) < end:
+        asking.ask()
+        asking.answers(None)
+        latencies.append(time.perf_counter() - begin)
+    asking.close()
+    return latencies[len(latencies) // 10 :]
+
+
+def triton_loop(port: int, connections: int, seconds: float) -> list[float]:
+    """As `closed_loop`, with Triton's own client in a thread for each connection."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import tritonclient.http as triton
+    given = triton.InferInput("x", list(SHAPE), "FP32")
+    given.set_data_from_numpy(picture())
+    answered: list[float] = []
+    warm = time.perf_counter() + WARM_SECONDS
+
+    def loop() -> None:
+        with triton.InferenceServerClient(f"{HOST}:{port}") as client:
+            while time.perf_counter() < warm + seconds:
+                client.infer("picture", [given]).as_numpy("output")
+                answered.append(time.perf_counter())
+
+    threads = [threading.Thread(target=loop) for _ in range(connections)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    return [at for at in sorted(answered) if warm <= at <= warm + seconds]
 
 
-class TritonClient:
-    """Triton's own client, for reference."""
-
-    def __init__(self, port: int) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import tritonclient.http as triton
-        self._client = triton.InferenceServerClient(f"{HOST}:{port}")
-        self._input = triton.InferInput("x", list(SHAPE), "FP32")
-        self._input.set_data_from_numpy(picture())
-
-    def ask(self) -> None:
-        self._client.infer("picture", [self._input]).as_numpy("output")
-
-    def close(self) -> None:
-        self._client.close()
+LOOPS: dict[str, Callable[..., list[float]]] = {
+    "closed": closed_loop,
+    "open": open_loop,
+    "lone": lone_loop,
+    "triton": triton_loop,
+}
 
 
 def client(pipe: Connection, cpu: int) -> None:
-    """Child process: told what to do, it asks the server and tells the latencies."""
+    """Child process: told which loop to run, it tells what that gave."""
     os.sched_setaffinity(0, {cpu})
-    sys.setswitchinterval(0.0005)  # threads that wait for a core measure the interpreter, not the server
     while (order := pipe.recv()) is not None:
-        kind, port, *rest = order
-        text = message()
-        if kind == "closed":
-            pipe.send(closed_loop(lambda: Connected(port, text), *rest))  # noqa: B023
-        elif kind == "open":
-            pipe.send(open_loop(lambda: Connected(port, text), *rest))  # noqa: B023
-        else:
-            pipe.send(closed_loop(lambda: TritonClient(port), *rest))  # noqa: B023
+        kind, *rest = order
+        pipe.send(LOOPS[kind](*rest))
 
 
 @dataclass
@@ -300,10 +343,10 @@ class Server:
 
 
 @contextmanager
-def serving(directory: Path, model: Path, batch: int, front_cpu: int, worker_cpu: int) -> Iterator[Server]:
-    """`dovetail serve` with the model in batches of this size, its processes held on their CPUs."""
+def serving(directory: Path, batch: int, front_cpu: int, worker_cpu: int) -> Iterator[Server]:
+    """`dovetail serve` with the models in batches of this size, its processes held on their CPUs."""
     sizes = tuple(2**i for i in range(batch.bit_length()))
-    (directory / f"served_{batch}.py").write_text(APPLICATION.format(path=str(model), batch=sizes))
+    (directory / f"served_{batch}.py").write_text(APPLICATION.format(batch=sizes))
     command = [sys.executable, "-m", "dovetail", "serve", f"served_{batch}:app", "--device", "cpu:1", "--port", "0"]
     process = subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -390,20 +433,25 @@ class Bench:
         found: dict[str, float] = {}
         for batch, server in self.servers.items():
             self._throughput(batch, server, found)
-        self._latency(rng, self.servers[BATCHES[0]], found)
+        one = self.servers[BATCHES[0]]
+        self._latency(rng, one, found)
+        self.progress("the path alone")
+        found["path"] = p50(self.asking.ask("lone", one.port, SHAPE, self.seconds / 2))
+        found["large path"] = p50(self.asking.ask("lone", one.port, LARGE_SHAPE, self.seconds / 2))
+        found["mean"] = p50(self.alone.ask("mean", 1, self.seconds / 4))
         self.progress("Triton's client")
-        answered = self.asking.ask("triton", self.servers[BATCHES[0]].port, 2 + OPEN_BEYOND, self.seconds)
+        answered = self.asking.ask("triton", one.port, 2 + OPEN_BEYOND, self.seconds)
         found["triton"] = rate(answered, BATCHES[0])
         return found
 
     def _throughput(self, batch: int, server: Server, found: dict[str, float]) -> None:
         self.progress(f"batch {batch}")
         # The bare loop before and after: a neighbour who came meanwhile is seen in one half of it.
-        times = self.alone.ask(batch, self.seconds / 2)
+        times = self.alone.ask("network", batch, self.seconds / 2)
         cpu_s = server.front_cpu_s()
         answered = self.asking.ask("closed", server.port, 2 * batch + OPEN_BEYOND, self.seconds)
         cpu_s = server.front_cpu_s() - cpu_s
-        times += self.alone.ask(batch, self.seconds / 2)
+        times += self.alone.ask("network", batch, self.seconds / 2)
         found[f"bare {batch}"] = batch * len(times) / sum(times)
         found[f"served {batch}"] = rate(answered, batch)
         found[f"ratio {batch}"] = found[f"served {batch}"] / found[f"bare {batch}"]
@@ -411,13 +459,13 @@ class Bench:
 
     def _latency(self, rng: np.random.Generator, server: Server, found: dict[str, float]) -> None:
         self.progress("half load")
-        found["tight"] = model_s = p50(self.alone.ask(1, self.seconds / 2))
+        found["tight"] = model_s = p50(self.alone.ask("network", 1, self.seconds / 2))
         gaps = rng.exponential(2 * model_s, round(2 * self.seconds / (2 * model_s))).tolist()
-        before = self.alone.ask(1, gaps)
+        before = self.alone.ask("network", 1, gaps)
         cpu_s = server.front_cpu_s()
         served = self.asking.ask("open", server.port, gaps)
         found["front cpu open"] = (server.front_cpu_s() - cpu_s) / len(served)
-        after = self.alone.ask(1, gaps)
+        after = self.alone.ask("network", 1, gaps)
         found["half load"] = p50(served)
         found["ideal"] = p50(before + after)
         found["added"] = found["half load"] - found["ideal"]
@@ -437,13 +485,13 @@ def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[
     disturbed = 0
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        model = directory / "network.onnx"
-        make_model(model)
+        make_model(directory / "network.onnx", LAYERS)
+        make_model(directory / "mean.onnx", ())
         with (
-            child(bare, str(model), worker_cpu) as alone,
+            child(bare, directory, worker_cpu) as alone,
             child(client, front_cpu) as asking,
-            serving(directory, model, BATCHES[0], front_cpu, worker_cpu) as one,
-            serving(directory, model, BATCHES[1], front_cpu, worker_cpu) as many,
+            serving(directory, BATCHES[0], front_cpu, worker_cpu) as one,
+            serving(directory, BATCHES[1], front_cpu, worker_cpu) as many,
         ):
             bench = Bench(alone, asking, dict(zip(BATCHES, (one, many), strict=True)), seconds, progress)
             bench.round(rng)  # warms up
@@ -478,6 +526,9 @@ ROWS = [
     ("half load, through HTTP, p50", "half load", 1e3, "ms"),
     ("  added", "added", 1e3, "ms"),
     ("  added to those that wait for nobody", "added to lone ones", 1e3, "ms"),
+    ("the path alone, 0.2 MB, p50", "path", 1e3, "ms"),
+    ("the path alone, 0.6 MB, p50", "large path", 1e3, "ms"),
+    ("  of it the model of next to nothing", "mean", 1e3, "ms"),
     ("processor time of the front, closed loop", "front cpu 1", 1e6, "µs"),
     ("processor time of the front, half load", "front cpu open", 1e6, "µs"),
     ("others' processor time during a round", "others", 1, "CPUs"),

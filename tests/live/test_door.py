@@ -12,12 +12,12 @@ CPU = WorkerSpec("cpu-0", "cpu", ("onnx",))
 HOST = WorkerSpec("host-0", "host", ("python",))
 
 
-def entered(door: Door, workflow: int) -> int:
+def entered(door: Door, workflow: int, priority: int = 1) -> int:
     """How many requests are let in before one is refused."""
     count = 0
     with pytest.raises(Overloaded):
         while count < 10_000:
-            door.enter(workflow)
+            door.enter(workflow, priority)
             count += 1
     return count
 
@@ -28,16 +28,24 @@ def test_what_is_not_known_is_let_in_up_to_a_bound():
 
 def test_requests_are_let_in_as_long_as_their_results_have_room():
     door = Door(1, [CPU, HOST], 1000)
-    door.enter(0)
+    door.enter(0, 1)
     door.leave(0, {"cpu": 10, "host": 100})
     assert entered(door, 0) == 7  # 750 bytes of the host's arena are to be filled
     door.leave(0, {})
-    door.enter(0)
+    door.enter(0, 1)
+
+
+def test_lower_classes_leave_a_part_to_the_highest():
+    door = Door(1, [HOST], 1000)
+    door.enter(0, 1)
+    door.leave(0, {"host": 100})
+    assert entered(door, 0, priority=2) == 6
+    assert entered(door, 0, priority=1) == 1
 
 
 def test_two_workers_of_a_kind_have_room_for_twice_as_many():
     door = Door(1, [HOST, HOST], 1000)
-    door.enter(0)
+    door.enter(0, 1)
     door.leave(0, {"host": 100})
     assert entered(door, 0) == 15
 
@@ -45,28 +53,28 @@ def test_two_workers_of_a_kind_have_room_for_twice_as_many():
 def test_workflows_share_the_room():
     door = Door(2, [HOST], 1000)
     for workflow in range(2):
-        door.enter(workflow)
+        door.enter(workflow, 1)
         door.leave(workflow, {"host": 300})
-    door.enter(0)
-    door.enter(1)
+    door.enter(0, 1)
+    door.enter(1, 1)
     assert entered(door, 0) == 0
     assert entered(door, 1) == 0
 
 
 def test_a_lone_request_may_always_try():
     door = Door(1, [HOST], 1000)
-    door.enter(0)
+    door.enter(0, 1)
     door.leave(0, {"host": 5000})
-    door.enter(0)
+    door.enter(0, 1)
 
 
 def test_the_largest_counts_and_fades():
     door = Door(1, [HOST], 1 << 20)
-    door.enter(0)
+    door.enter(0, 1)
     door.leave(0, {"host": 1 << 19})
     assert entered(door, 0) == 1
     door.leave(0, {})
     for _ in range(5000):
-        door.enter(0)
+        door.enter(0, 1)
         door.leave(0, {"host": 1000})
     assert entered(door, 0) > 100

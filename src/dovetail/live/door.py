@@ -3,7 +3,8 @@
 How long it will take and whether it should be served is the controller's business. This is about bytes, which the
 controller does not know: a request whose results find no room has cost its time and helps nobody, so it is better
 refused before it begins. How much a request of a workflow takes is learned from those that have ended, and the
-largest of late counts: the largest so far, fading by a thousandth with each that ends.
+largest of late counts: the largest so far, fading by a thousandth with each that ends. A part of the room is kept for
+the highest class, so that it is not shut out by what is less urgent.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ __all__ = ["Door"]
 
 #: Share of the arenas that admitted requests are expected to fill; the rest is for those that take more.
 FILL = 0.75
+#: Part of that which lower classes leave to class 1.
+FOR_THE_HIGHEST = 0.2
 #: Open requests of a workflow of which none has ended yet, so that nothing is known.
 UNKNOWN_OPEN = 128
 #: What fraction of an estimate is forgotten with each request that takes less.
@@ -36,17 +39,20 @@ class Door:
         #: Per workflow, kind of worker -> bytes that a request takes there.
         self._needs: list[dict[str, int]] = [{} for _ in range(workflows)]
 
-    def enter(self, workflow: int) -> None:
-        """One more request; raises `Overloaded` if there is no room for it."""
+    def enter(self, workflow: int, priority: int) -> None:
+        """One more request; raises `Overloaded` if there is no room for one of its class."""
         if not self._needs[workflow] and self._open[workflow] >= UNKNOWN_OPEN:
             raise Overloaded("so many requests at once before the first of them has ended", RETRY_AFTER_MS)
         for kind, needed in self._needs[workflow].items():
             taken = sum(count * needs.get(kind, 0) for count, needs in zip(self._open, self._needs, strict=True))
+            room = self._room_bytes[kind]
+            if priority > 1:
+                room -= int(room * FOR_THE_HIGHEST)
             # A lone request always may: how it fares is told by those who run it.
-            if taken and taken + needed > self._room_bytes[kind]:
+            if taken and taken + needed > room:
                 raise Overloaded(
                     f"the {sum(self._open)} open requests are expected to take {format_bytes(taken)} of the "
-                    f"{format_bytes(self._room_bytes[kind])} for results of {kind!r} workers",
+                    f"{format_bytes(room)} for results of {kind!r} workers",
                     RETRY_AFTER_MS,
                 )
         self._open[workflow] += 1

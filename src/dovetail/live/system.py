@@ -232,10 +232,11 @@ class LiveSystem:
         reads the inputs any more. Raises `Overloaded` if there is no memory for it, or no worker for its stages.
         """
         index = self._graph_index[workflow]
-        self._check_workers(self.settings.graphs[index])
+        graph = self.settings.graphs[index]
+        self._check_workers(graph)
         refs, owned = self.memory.place(inputs)
         try:
-            self._door.enter(index)
+            self._door.enter(index, priority or graph.priority)
         except Overloaded:
             self.memory.displace(owned)
             raise
