@@ -35,6 +35,8 @@ check: setup
 bench: setup
 	$(BIN)/python bench/simulator.py
 	$(BIN)/python bench/live.py
+	$(BIN)/python bench/front.py
+	$(BIN)/python bench/plan.py
 	$(BIN)/python bench/ipc.py
 
 clean:

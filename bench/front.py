@@ -1,0 +1,105 @@
+"""How much of a request's time is the server's own? From its log: everything but the model's run, at half load.
+
+    python bench/front.py [--seconds S]
+
+`bench/live.py` compares what a client sees with the model alone, which includes the client's own work and the waking
+up of its processor. This one asks the server: for each request, the time from its arrival at the controller to its
+answer, less the measured run of its batch. One model of about 10 ms, random pauses (exponential) at half of its rate,
+one request at a time (nobody waits for a turn), Triton's client; worker on one CPU, front and client on the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from dovetail.control import BatchFinished, Reply
+from dovetail.control.log import LogReader
+
+sys.path.insert(0, str(Path(__file__).parent))
+from live import LAYERS, make_model  # the same model as the other bench
+
+APP = """from dovetail import App, onnx, workflow
+
+network = onnx("network.onnx", batch=(1,))
+
+
+@workflow(slo="1s")
+def picture(x):
+    return network(x)
+
+
+app = App(picture)
+"""
+SHAPE = (3, 128, 128)
+HALF_LOAD_PER_S = 50.0
+WARM_UP = 20
+
+
+def measure(folder: Path, seconds: float) -> tuple[list[float], list[float]]:
+    """Milliseconds that the server added to each request, and what the client saw."""
+    make_model(folder / "network.onnx", LAYERS)
+    (folder / "half_load.py").write_text(APP)
+    log = folder / "run.log"
+    command = [sys.executable, "-m", "dovetail", "serve", "half_load:app", "--port", "0", "--device", "cpu:1"]
+    server = subprocess.Popen([*command, "--log", str(log)], cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        port = next(json.loads(line)["port"] for line in server.stderr if line.startswith("{"))
+        cpus = sorted(os.sched_getaffinity(0))
+        for worker in subprocess.run(["pgrep", "-P", str(server.pid)], capture_output=True, text=True).stdout.split():
+            os.sched_setaffinity(int(worker), {cpus[-1]})
+        os.sched_setaffinity(server.pid, {cpus[0]})
+        os.sched_setaffinity(0, {cpus[0]})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import tritonclient.http as triton
+        client = triton.InferenceServerClient(f"127.0.0.1:{port}")
+        picture = triton.InferInput("x", SHAPE, "FP32")
+        picture.set_data_from_numpy(np.random.default_rng(1).random(SHAPE, dtype=np.float32))
+        rng = random.Random(1)
+        seen: list[float] = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(rng.expovariate(HALF_LOAD_PER_S))
+            begin = time.perf_counter()
+            client.infer("picture", [picture])
+            seen.append((time.perf_counter() - begin) * 1000)
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+    added = [
+        (step.event.at_ns - action.arrived_ns - (step.event.end_ns - step.event.begin_ns)) / 1e6
+        for step in LogReader(log)
+        if isinstance(step.event, BatchFinished)
+        for action in step.actions
+        if isinstance(action, Reply)
+    ]
+    return added[WARM_UP:], seen[WARM_UP:]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="time that the server adds to a request at half load")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        added, seen = measure(Path(folder), args.seconds)
+    for name, values in (("added by the server", added), ("seen by the client", seen)):
+        cuts = statistics.quantiles(values, n=20)
+        print(f"{name}: p50 {statistics.median(values):.2f} ms, p5 {cuts[0]:.2f}, p95 {cuts[-1]:.2f} ({len(values)})")
+
+
+if __name__ == "__main__":
+    main()
