@@ -1,11 +1,11 @@
-"""How much of a request's time is the server's own? From its log: everything but the model's run, at half load.
+"""What do controller, doorbell and worker add to a request? From the server's log: everything but the model's run.
 
     python bench/front.py [--seconds S]
 
-`bench/live.py` compares what a client sees with the model alone, which includes the client's own work and the waking
-up of its processor. This one asks the server: for each request, the time from its arrival at the controller to its
-answer, less the measured run of its batch. One model of about 10 ms, random pauses (exponential) at half of its rate,
-one request at a time (nobody waits for a turn), Triton's client; worker on one CPU, front and client on the other.
+This is a part of what `bench/live.py` measures and does not replace it: receiving, parsing and writing HTTP are left
+out, because the log begins when the controller is told, and so is the client. One model of about 10 ms, one request at
+a time with random pauses of 20 ms on average: about a quarter of what the model could do, and nobody waits for a turn.
+Triton's client; worker on one CPU, front and client on the other.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def picture(x):
 app = App(picture)
 """
 SHAPE = (3, 128, 128)
-HALF_LOAD_PER_S = 50.0
+PAUSES_PER_S = 50.0
 WARM_UP = 20
 
 
 def measure(folder: Path, seconds: float) -> tuple[list[float], list[float]]:
     """Milliseconds that the server added to each request, and what the client saw."""
     make_model(folder / "network.onnx", LAYERS)
-    (folder / "half_load.py").write_text(APP)
+    (folder / "one_model.py").write_text(APP)
     log = folder / "run.log"
-    command = [sys.executable, "-m", "dovetail", "serve", "half_load:app", "--port", "0", "--device", "cpu:1"]
+    command = [sys.executable, "-m", "dovetail", "serve", "one_model:app", "--port", "0", "--device", "cpu:1"]
     server = subprocess.Popen([*command, "--log", str(log)], cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
@@ -72,7 +72,7 @@ def measure(folder: Path, seconds: float) -> tuple[list[float], list[float]]:
         seen: list[float] = []
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            time.sleep(rng.expovariate(HALF_LOAD_PER_S))
+            time.sleep(rng.expovariate(PAUSES_PER_S))
             begin = time.perf_counter()
             client.infer("picture", [picture])
             seen.append((time.perf_counter() - begin) * 1000)
@@ -91,12 +91,12 @@ def measure(folder: Path, seconds: float) -> tuple[list[float], list[float]]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="time that the server adds to a request at half load")
+    parser = argparse.ArgumentParser(description="time between controller and answer beside the model, from the log")
     parser.add_argument("--seconds", type=float, default=20.0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         added, seen = measure(Path(folder), args.seconds)
-    for name, values in (("added by the server", added), ("seen by the client", seen)):
+    for name, values in (("added behind the HTTP front", added), ("seen by the client", seen)):
         cuts = statistics.quantiles(values, n=20)
         print(f"{name}: p50 {statistics.median(values):.2f} ms, p5 {cuts[0]:.2f}, p95 {cuts[-1]:.2f} ({len(values)})")
 
