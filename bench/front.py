@@ -3,8 +3,8 @@
     python bench/front.py [--seconds S]
 
 This is a part of what `bench/live.py` measures and does not replace it: receiving, parsing and writing HTTP are left
-out, because the log begins when the controller is told, and so is the client. One model of about 10 ms, one request at
-a time with random pauses of 20 ms on average: about a quarter of what the model could do, and nobody waits for a turn.
+out, because the log begins when the controller is told, and so is the client. One model of about 10 ms, one request
+at a time with random pauses of 20 ms on average: about a quarter of what it could do, and nobody waits for a turn.
 Triton's client; worker on one CPU, front and client on the other.
 """
 
