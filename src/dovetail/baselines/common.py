@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -100,7 +101,7 @@ def slo_shares(graph: Graph, market: Market) -> dict[str, int]:
     return {s.name: round(graph.slo_ns * t / total) for s, t in zip(stages, times, strict=True)}
 
 
-class Rival:
+class Rival(ABC):
     """Answers that all rivals give alike. Subclasses say what to prepare for a workflow, and choose."""
 
     def __init__(self, market: Market) -> None:
@@ -118,9 +119,9 @@ class Rival:
         for graph in self.graphs.values():
             self.prepare(graph)
 
+    @abstractmethod
     def prepare(self, graph: Graph) -> None:
         """Work out what does not depend on the load."""
-        raise NotImplementedError
 
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
         """None of the originals refuses work."""
@@ -130,20 +131,20 @@ class Rival:
         """First come, first served."""
         return request.id
 
+    @abstractmethod
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         """The rival's own answer."""
-        raise NotImplementedError
 
-    def note(self, item: Item, now_ns: int) -> None:
+    def note(self, item: Item, now_ns: int) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is learned."""
 
-    def started(self, batch: Batch) -> None:
+    def started(self, batch: Batch) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is learned."""
 
-    def finished(self, batch: Batch) -> None:
+    def finished(self, batch: Batch) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is learned."""
 
-    def closed(self, request: Request) -> None:
+    def closed(self, request: Request) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is kept."""
 
 
@@ -161,9 +162,9 @@ class StaticPlanner(Rival):
         for stage, config in self.plan(graph).items():
             self.planned[queue_key(graph, stage)] = (config,)
 
+    @abstractmethod
     def plan(self, graph: Graph) -> Mapping[str, Config]:
         """Stage -> configuration."""
-        raise NotImplementedError
 
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         """As planned, at once: the originals do not wait for a batch to fill."""

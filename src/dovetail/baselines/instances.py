@@ -12,6 +12,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -154,13 +155,13 @@ class InstancePlanner(Rival):
         self.rps[key] = before + self._rate_weight * (seen - before)
         self.rescale(queue, self.rps[key])
 
+    @abstractmethod
     def rescale(self, queue: Queue, rps: float) -> None:
         """Add or remove instances of a function for a measured rate."""
-        raise NotImplementedError
 
+    @abstractmethod
     def spare(self, queue: Queue) -> Sequence[Config]:
         """What a function runs in anywhere while it has no instance."""
-        raise NotImplementedError
 
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         """The largest batch that can be filled on a free instance; or a part of one whose time is up; or a hold."""
