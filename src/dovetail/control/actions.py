@@ -31,6 +31,8 @@ class RunBatch(_Action, frozen=True, gc=False, array_like=True, tag=True):
     earliest_ns: int
     latest_ns: int
     expected_ns: int
+    #: Place in the queue of a worker that keeps one: smaller starts first, then first come.
+    order: int = 0
 
 
 class LoadModel(_Action, frozen=True, gc=False, array_like=True, tag=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..state import WorkerSpec
+from ..state import WorkerRow, WorkerSpec
 
 __all__ = [
     "BatchFailed",
@@ -17,7 +17,9 @@ __all__ = [
     "DrainStarted",
     "Event",
     "LoadFailed",
+    "ModelEvicted",
     "ModelLoaded",
+    "PeerStateReceived",
     "RequestArrived",
     "RequestCancelled",
     "TimerFired",
@@ -88,6 +90,22 @@ class LoadFailed(_Event, frozen=True, gc=False, array_like=True, tag=True):
     detail: str
 
 
+class ModelEvicted(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A worker that keeps its own memory has let a model go, and why."""
+
+    worker: int
+    #: `StageSpec.weights` of the stages that share it.
+    weights: str
+    nbytes: int
+    reason: str
+
+
+class PeerStateReceived(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """The state table, as far as it has changed since this controller last read it."""
+
+    rows: tuple[WorkerRow, ...]
+
+
 class WorkerJoined(_Event, frozen=True, gc=False, array_like=True, tag=True):
     """A worker is ready for actions. A worker that comes back is a new worker with a new number."""
 
@@ -119,6 +137,8 @@ Event = (
     | BatchFailed
     | ModelLoaded
     | LoadFailed
+    | ModelEvicted
+    | PeerStateReceived
     | WorkerJoined
     | WorkerLost
     | TimerFired

@@ -2,5 +2,6 @@
 
 from .best_fit import BestFitPlacer
 from .protocol import Placer
+from .router import Hint, Route, Router
 
-__all__ = ["BestFitPlacer", "Placer"]
+__all__ = ["BestFitPlacer", "Hint", "Placer", "Route", "Router"]

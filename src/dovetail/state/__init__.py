@@ -9,6 +9,7 @@ from .cluster import Cluster
 from .graph import CompiledGraph, CompiledNode, compile_graphs
 from .queue import Item, Queue
 from .request import OUTCOMES, Request
+from .row import WorkerRow
 from .worker import Batch, Config, Worker, WorkerSpec
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Queue",
     "Request",
     "Worker",
+    "WorkerRow",
     "WorkerSpec",
     "compile_graphs",
 ]

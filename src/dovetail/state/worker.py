@@ -39,6 +39,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     enforcement: str = "none"
     #: Price of one core beside the device; a batch pays for the cores it takes.
     usd_per_core_hour: float = 0.0
+    #: It keeps a queue and its own memory (`place.desk`): it takes batches at any time and fetches what they need.
+    keeps_queue: bool = False
 
 
 class Worker:

@@ -44,6 +44,11 @@ class StageSpec(msgspec.Struct, frozen=True):
     like: str = ""
 
     @property
+    def weights(self) -> str:
+        """What its weights are kept by in a worker's memory: stages of one model share one copy."""
+        return self.model or self.name
+
+    @property
     def on_host(self) -> bool:
         """True for ordinary Python, which runs in host processes and needs no device."""
         return self.kind == "python"
