@@ -33,6 +33,8 @@ class RunBatch(_Action, frozen=True, gc=False, array_like=True, tag=True):
     expected_ns: int
     #: Place in the queue of a worker that keeps one: smaller starts first, then first come.
     order: int = 0
+    #: Why on this worker, where that was a decision of its own.
+    reason: str = ""
 
 
 class LoadModel(_Action, frozen=True, gc=False, array_like=True, tag=True):

@@ -7,6 +7,9 @@ Rules of this file:
    exactly one outcome, shares never add up to more than a device, no work is lost when a worker is.
 4. Nothing is kept of a request that has ended, so memory does not grow with the length of a run.
 
+Work waits here, in queues, and goes to a worker that is free; or, if the policy has a router, it goes at once to a
+worker that keeps a queue of its own (`_send`). Python stages always wait here.
+
 The walk through a graph (fan-out, joins, conditions) is `walk.py`, the invariants are `validate.py`.
 """
 
@@ -17,11 +20,11 @@ from heapq import heapify, heappop, heapreplace
 
 import msgspec
 
-from ..place import Placer
+from ..place import Placer, Route, Router
 from ..plan import Hold, Planner
 from ..predict import Predictor
 from ..scale import Scaler
-from ..state import Batch, Cluster, Item, Queue, Request, Worker, compile_graphs
+from ..state import Batch, Cluster, Config, Item, Queue, Request, Worker, compile_graphs
 from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import Graph, StageSpec
@@ -32,7 +35,9 @@ from .events import (
     DrainStarted,
     Event,
     LoadFailed,
+    ModelEvicted,
     ModelLoaded,
+    PeerStateReceived,
     RequestArrived,
     RequestCancelled,
     TimerFired,
@@ -41,13 +46,18 @@ from .events import (
 )
 from .walk import FanOutMismatch, arrive, item_done
 
-__all__ = ["MAX_ATTEMPTS", "Controller", "Policy"]
+__all__ = ["MAX_ATTEMPTS", "MAX_REFUSALS", "Controller", "Policy"]
 
 #: Failed batches that an item may be part of before its request fails. Three: once in a batch with others, once
 #: alone, and once more for a worker that died meanwhile.
 MAX_ATTEMPTS = 3
+#: Workers that may refuse an item for their queue; the next one has to take it, or no one can in time.
+MAX_REFUSALS = 4
 #: What a client is told to wait while the server drains: a restart takes about this long.
 DRAIN_RETRY_NS = 2_000 * MS
+
+
+_NOWHERE = Route(0)
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -57,6 +67,8 @@ class Policy(msgspec.Struct, frozen=True):
     placer: Placer
     scaler: Scaler
     predictor: Predictor
+    #: Sends models' work ahead to workers that keep queues; None: it waits here until a worker is free.
+    router: Router | None = None
 
 
 class Controller:
@@ -75,6 +87,7 @@ class Controller:
         policy.planner.bind(cluster)
         #: Timer -> what it is for: a request that expires, a queue that was held, or (None) the scaler.
         self.timers: dict[int, int | str | None] = {}
+        self._router = policy.router
         self._scaler_adjusts = policy.scaler.adjusts
         self._scaler_timer = 0
         self.draining = False
@@ -91,6 +104,8 @@ class Controller:
             BatchFinished: self._batch_finished,
             BatchFailed: self._batch_failed,
             ModelLoaded: self._model_loaded,
+            ModelEvicted: self._model_evicted,
+            PeerStateReceived: self._peer_state_received,
             LoadFailed: self._load_failed,
             WorkerJoined: self._worker_joined,
             WorkerLost: self._worker_lost,
@@ -148,6 +163,9 @@ class Controller:
         self.requests[request.id] = request
         if event.deadline_ns:
             request.timer = self._set_timer(event.deadline_ns, request.id)
+        if self._router is not None:
+            for hint in self._router.plan(request, now):
+                self._out.append(LoadModel(self.step_number, hint.worker, hint.stage))
         try:
             ready = arrive(request, event.counts, now)
         except FanOutMismatch as error:
@@ -163,9 +181,13 @@ class Controller:
             return
         nodes = request.graph.nodes
         planner = self.policy.planner
+        routed = self._router is not None
         for item in ready:
             item.origin = origin
             queue = nodes[item.node].queue
+            if routed and not queue.stage.on_host:
+                self._send(item, queue)
+                continue
             queue.push(planner.order(request, item.node), item)
             planner.note(item, self.now_ns)
             self._touched.append(queue)
@@ -180,6 +202,8 @@ class Controller:
                 queue.forget(request)
                 self._touched.append(queue)  # what it was held for may have been this request
         self.policy.planner.closed(request)
+        if self._router is not None:
+            self._router.closed(request)
         index = request.graph.index
         arrived, cost = request.arrived_ns, request.cost_usd
         self._out.append(
@@ -239,19 +263,42 @@ class Controller:
         else:
             return False
         queue.held_until_ns = 0
-        items = queue.pop(config.batch)
-        self._last_batch = ident = self._last_batch + 1
-        expected = policy.predictor.duration_ns(stage, len(items), config, worker)
-        batch = Batch(ident, queue, worker, config, items, now, expected)
-        self.batches[ident] = worker.running[ident] = batch
-        share = config.share_pct
-        worker.free_pct -= share
+        batch = self._batch(queue, worker, config, queue.pop(config.batch))
+        worker.free_pct -= config.share_pct
         worker.free_cpus -= config.cpus
-        policy.planner.started(batch)
+        self._run(batch, NEVER_NS)
+        return True
+
+    def _send(self, item: Item, queue: Queue) -> None:
+        """Send one item to the worker that the router names; without any it waits here until one joins."""
+        router, now = self._router, self.now_ns
+        assert router is not None
+        route = router.route(item, now)
+        if route is None:
+            queue.push(self.policy.planner.order(item.request, item.node), item)
+            return
+        worker = self.workers[route.worker]
+        batch = self._batch(queue, worker, Config(1, worker.spec.cores or 1, FULL_SHARE), [item])
+        # Whoever was refused so often goes where it is sent, however long it takes there.
+        window = route.latest_ns if route.latest_ns and item.refused < MAX_REFUSALS else NEVER_NS
+        self._run(batch, window, route)
+        router.sent(batch, now)
+
+    def _batch(self, queue: Queue, worker: Worker, config: Config, items: list[Item]) -> Batch:
+        """Enter a new batch into the books."""
+        self._last_batch = ident = self._last_batch + 1
+        expected = self.policy.predictor.duration_ns(queue.stage, len(items), config, worker)
+        batch = Batch(ident, queue, worker, config, items, self.now_ns, expected)
+        self.batches[ident] = worker.running[ident] = batch
+        return batch
+
+    def _run(self, batch: Batch, window_ns: int, route: Route = _NOWHERE) -> None:
+        """Tell the worker; it may start until `window_ns`, or the last deadline if that comes first."""
+        self.policy.planner.started(batch)
         # The window ends with the last deadline: until then the batch is of use to someone.
         latest = 0
         triples = []
-        for item in items:
+        for item in batch.items:
             request = item.request
             triples.append((request.id, item.node, item.index))
             deadline = request.deadline_ns or NEVER_NS
@@ -260,18 +307,19 @@ class Controller:
         self._out.append(
             RunBatch(
                 self.step_number,
-                ident,
-                worker.id,
-                stage.name,
+                batch.id,
+                batch.worker.id,
+                batch.queue.stage.name,
                 tuple(triples),
-                config.cpus,
-                share,
-                now,
-                latest,
-                expected,
+                batch.config.cpus,
+                batch.config.share_pct,
+                batch.sent_ns,
+                latest if latest < window_ns else window_ns,
+                batch.expected_ns,
+                route.order,
+                route.reason,
             )
         )
-        return True
 
     def _release(self, ident: int) -> Batch | None:
         """Take a batch off its worker; None if it is not known any more."""
@@ -280,6 +328,8 @@ class Controller:
             return None
         worker = batch.worker
         del worker.running[ident]
+        if worker.spec.keeps_queue:
+            return batch  # its own account, not ours
         worker.free_pct += batch.config.share_pct
         worker.free_cpus += batch.config.cpus
         self._freed = True
@@ -293,6 +343,8 @@ class Controller:
         self.policy.predictor.observe(batch, duration)
         items = batch.items
         self.policy.planner.finished(batch)
+        if batch.worker.spec.keeps_queue and self._router is not None:
+            self._router.ended(batch, self.now_ns, True)
         cost = duration * batch.worker.usd_per_ns(batch.config) / len(items)
         origin = batch.worker.id
         counts = event.counts
@@ -321,6 +373,10 @@ class Controller:
         """Give the items of a failed batch another chance, or fail their requests."""
         queue = batch.queue
         alone = len(batch.items) == 1
+        routed = batch.worker.spec.keeps_queue and self._router is not None
+        if routed:
+            assert self._router is not None
+            self._router.ended(batch, self.now_ns, False)
         for item in batch.items:
             request = item.request
             if request.outcome:
@@ -330,6 +386,10 @@ class Controller:
                 if request.deadline_ns and request.deadline_ns <= self.now_ns:
                     self._close(request, "expired", "its deadline passed before it could start")
                     continue
+                item.refused += 1
+                if routed and item.refused > MAX_REFUSALS:
+                    self._close(request, "expired", "no worker could start it before its deadline")
+                    continue
             else:
                 item.attempts += 1
                 if (reason == "error" and alone) or item.attempts >= MAX_ATTEMPTS:
@@ -338,6 +398,9 @@ class Controller:
             # One of several items may be what raised, killed the worker or was too large: run them alone, so that
             # it fails by itself.
             item.alone = item.alone or reason != "too_late"
+            if routed:
+                self._send(item, queue)
+                continue
             queue.push(self.policy.planner.order(request, item.node), item)
             self._touched.append(queue)
 
@@ -347,6 +410,17 @@ class Controller:
         if event.worker in self.workers:
             raise ValueError(f"worker {event.worker} joined twice")
         worker = self.workers[event.worker] = Worker(event.worker, event.spec)
+        if worker.spec.keeps_queue:
+            if self._router is None:
+                raise ValueError(f"worker {worker.spec.name} keeps a queue, but the policy has no router to fill it")
+            self._router.joined(worker)
+            for queue in self.queues.values():
+                parked: list[Item] = []
+                while queue.size and not queue.stage.on_host:
+                    parked += queue.pop(queue.size)
+                for item in parked:
+                    self._send(item, queue)
+            return
         for stage in self.policy.scaler.residents(worker, list(self.stages.values())):
             self._load(worker, stage)
 
@@ -381,12 +455,33 @@ class Controller:
 
     def _model_loaded(self, event: ModelLoaded) -> None:
         worker = self.workers.get(event.worker)
+        if worker is not None and worker.spec.keeps_queue:
+            self._holds(worker, self.stages[event.stage].weights, event.nbytes)
+            return
         if worker is None or event.stage not in worker.loading:
             return
         worker.resident_bytes += event.nbytes - worker.loading.pop(event.stage)
         worker.resident[event.stage] = event.nbytes
         self.holders[event.stage][worker.id] = worker
         self._freed = True
+
+    def _model_evicted(self, event: ModelEvicted) -> None:
+        worker = self.workers.get(event.worker)
+        if worker is not None:
+            self._holds(worker, event.weights, None)
+
+    def _holds(self, worker: Worker, weights: str, nbytes: int | None) -> None:
+        """A worker that keeps its own memory said that a model has come, or (None) gone."""
+        assert self._router is not None
+        if nbytes is None:
+            worker.resident.pop(weights, None)
+        else:
+            worker.resident[weights] = nbytes
+        self._router.holds(worker.id, weights, nbytes is not None, self.now_ns)
+
+    def _peer_state_received(self, event: PeerStateReceived) -> None:
+        if self._router is not None:
+            self._router.heard(event.rows, event.at_ns)
 
     def _load_failed(self, event: LoadFailed) -> None:
         worker = self.workers.get(event.worker)
@@ -397,8 +492,11 @@ class Controller:
         worker = self.workers.pop(event.worker, None)
         if worker is None:
             return
-        for stage in worker.resident:
-            del self.holders[stage][worker.id]
+        if worker.spec.keeps_queue and self._router is not None:
+            self._router.lost(worker)
+        else:
+            for stage in worker.resident:
+                del self.holders[stage][worker.id]
         for ident in list(worker.running):
             batch = self._release(ident)
             if batch is not None:

@@ -63,11 +63,14 @@ def _batches(c: Controller) -> None:
         assert len(batch.items) <= batch.config.batch, f"batch {ident} is larger than its configuration [2]"
         assert batch.worker.running.get(ident) is batch, f"batch {ident} is not on its worker [2]"
         assert batch.worker.id in c.workers, f"batch {ident} runs on a lost worker [2]"
-        assert batch.queue.stage.name in batch.worker.resident, f"batch {ident} runs without its model [3]"
+        if not batch.worker.spec.keeps_queue:
+            assert batch.queue.stage.name in batch.worker.resident, f"batch {ident} runs without its model [3]"
 
 
 def _workers(c: Controller) -> None:
     for worker in c.workers.values():
+        if worker.spec.keeps_queue:
+            continue  # it keeps its own books, and checks them: `place.desk`
         used = sum(b.config.share_pct for b in worker.running.values())
         assert 0 <= worker.free_pct <= FULL_SHARE, f"worker {worker.id} has {worker.free_pct} % free [2]"
         assert used + worker.free_pct == FULL_SHARE, (
@@ -83,7 +86,7 @@ def _workers(c: Controller) -> None:
         limit = worker.spec.memory_bytes
         assert not limit or held <= limit, f"worker {worker.id} holds {held} B of {limit} B [3]"
     for stage, holders in c.holders.items():
-        expected = {w.id for w in c.workers.values() if stage in w.resident}
+        expected = {w.id for w in c.workers.values() if stage in w.resident and not w.spec.keeps_queue}
         assert set(holders) == expected, f"holders of {stage}: {set(holders)}, should be {expected} [3]"
 
 

@@ -28,6 +28,8 @@ class Item(msgspec.Struct, eq=False):
     attempts: int = 0
     #: Must not share a batch, because a batch with it raised.
     alone: bool = False
+    #: Workers that refused it because they could not start it in its window.
+    refused: int = 0
 
 
 class Queue:
