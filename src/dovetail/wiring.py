@@ -11,15 +11,18 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from .baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
+from .baselines.compass import CASCADE_FORM, HEFT_FORM, CompassRouter
+from .baselines.hashed import HashRouter
+from .baselines.jit import JitRouter
 from .control import Controller, Policy
 from .errors import DeclarationError
-from .place import BestFitPlacer
+from .place import BestFitPlacer, Router
 from .plan import DovetailPlanner, PlannerSettings, Space
-from .predict import ProfiledPredictor
+from .predict import Predictor, ProfiledPredictor
 from .profile.table import Entry, ProfileTable
 from .workflow.graph import Graph
 
-__all__ = ["POLICIES", "PolicySpec", "make_controller", "make_policy"]
+__all__ = ["POLICIES", "ROUTED_POLICIES", "PolicySpec", "make_controller", "make_policy"]
 
 
 class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +40,11 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shares_pct: tuple[int, ...] = ()
 
 
-def _first_come(spec: PolicySpec, table: ProfileTable, cores: int, *, by_class: bool = False) -> Policy:
+#: (spec, table, cores of a device, worker on the ingress's own machine)
+_Make = Callable[[PolicySpec, ProfileTable, int, int], Policy]
+
+
+def _first_come(spec: PolicySpec, table: ProfileTable, cores: int, home: int, *, by_class: bool = False) -> Policy:
     return Policy(
         planner=FirstComePlanner(
             cores=cores, share_pct=spec.share_pct, batch=spec.batch, max_open=spec.max_open, by_class=by_class
@@ -48,7 +55,7 @@ def _first_come(spec: PolicySpec, table: ProfileTable, cores: int, *, by_class: 
     )
 
 
-def _dovetail(spec: PolicySpec, table: ProfileTable, cores: int) -> Policy:
+def _dovetail(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
     space = Space(shares_pct=spec.shares_pct) if spec.shares_pct else Space()
     settings = PlannerSettings(space=space, percentile=spec.percentile, max_open=spec.max_open)
     return Policy(
@@ -59,29 +66,57 @@ def _dovetail(spec: PolicySpec, table: ProfileTable, cores: int) -> Policy:
     )
 
 
-def _by_class(spec: PolicySpec, table: ProfileTable, cores: int) -> Policy:
-    return _first_come(spec, table, cores, by_class=True)
+def _by_class(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
+    return _first_come(spec, table, cores, home, by_class=True)
+
+
+def _routed(make: Callable[[Predictor, int], Router]) -> _Make:
+    """Work is sent ahead to workers that keep queues; Python stages wait for host workers, first come first."""
+
+    def policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
+        kept = _first_come(spec, table, cores, home)
+        return msgspec.structs.replace(kept, router=make(kept.predictor, home))
+
+    return policy
 
 
 #: Name -> (how it is made, what it does).
-POLICIES: dict[str, tuple[Callable[[PolicySpec, ProfileTable, int], Policy], str]] = {
+POLICIES: dict[str, tuple[_Make, str]] = {
     "first-come": (_first_come, "first come first served, fixed configuration, classes not looked at"),
     "dovetail": (_dovetail, "least cost within the objective, planned again before every batch; early refusal"),
     "by-class": (_by_class, "a higher class goes first; first come first served inside a class"),
+    "compass": (
+        _routed(lambda predictor, home: CompassRouter(predictor, CASCADE_FORM, home=home)),
+        "Compass: each request planned with queues, inputs and models in the estimate, adjusted on its way",
+    ),
+    "heft": (
+        _routed(lambda predictor, home: CompassRouter(predictor, HEFT_FORM, home=home)),
+        "HEFT: planned by rank, blind to queues and to models in memory",
+    ),
+    "jit": (
+        _routed(lambda predictor, home: JitRouter(predictor, home=home)),
+        "just in time: each stage goes to the least wait and fetch when its inputs are there",
+    ),
+    "hash": (_routed(lambda predictor, home: HashRouter()), "each stage of each request on a worker by hash"),
 }
+#: Those that send work ahead to workers that keep queues and their own memory; the others keep it at the ingress.
+ROUTED_POLICIES = ("compass", "heft", "jit", "hash")
 
 
-def make_policy(spec: PolicySpec, table: ProfileTable, cores: int) -> Policy:
-    """The policy of that name; `cores` is the number of processor cores of a device."""
+def make_policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int = 0) -> Policy:
+    """The policy of that name; `cores` is the number of processor cores of a device, `home` the worker on the
+    ingress's own machine (0: there is none)."""
     try:
         make, _ = POLICIES[spec.name]
     except KeyError:
         near = difflib.get_close_matches(spec.name, POLICIES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise DeclarationError(f"there is no policy {spec.name!r}; {hint}there are: {', '.join(POLICIES)}") from None
-    return make(spec, table, cores)
+    return make(spec, table, cores, home)
 
 
-def make_controller(graphs: Sequence[Graph], spec: PolicySpec, entries: Sequence[Entry], cores: int) -> Controller:
+def make_controller(
+    graphs: Sequence[Graph], spec: PolicySpec, entries: Sequence[Entry], cores: int, home: int = 0
+) -> Controller:
     """A controller from plain data: a scenario, a log's header or the server's settings."""
-    return Controller(graphs, make_policy(spec, ProfileTable(entries), cores))
+    return Controller(graphs, make_policy(spec, ProfileTable(entries), cores, home))

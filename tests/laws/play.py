@@ -21,7 +21,9 @@ from dovetail.control import (
     EvictModel,
     LoadFailed,
     LoadModel,
+    ModelEvicted,
     ModelLoaded,
+    PeerStateReceived,
     Reject,
     Reply,
     RequestArrived,
@@ -36,9 +38,9 @@ from dovetail.control.validate import validate
 from dovetail.lab.simulate import STEADY_POLICIES
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry
-from dovetail.state import WorkerSpec
+from dovetail.state import WorkerRow, WorkerSpec
 from dovetail.units import MS
-from dovetail.wiring import PolicySpec, make_controller
+from dovetail.wiring import ROUTED_POLICIES, PolicySpec, make_controller
 from dovetail.workflow.graph import Graph
 
 KIND = "any"
@@ -64,6 +66,9 @@ class Play:
         self.events: list[Event] = []
         self.actions: list[list[Action]] = []
         self.given: dict[int, tuple[int, Lengths]] = {}
+        self.routed = self.policy.name in ROUTED_POLICIES
+        #: Workers that keep queues.
+        self.keeping: set[int] = set()
         #: Request -> every answer that it got.
         self.answers: dict[int, list[Reply | Reject]] = defaultdict(list)
         self.running: dict[int, RunBatch] = {}
@@ -119,15 +124,42 @@ class Play:
         self._step(ModelLoaded(self.now_ns, action.cause, action.worker, action.stage, nbytes))
 
     def join(self, memory_bytes: int = 0) -> int:
-        """A worker joins; its number."""
+        """A worker joins; its number. Where work is sent ahead it keeps a queue, and a host worker comes with it."""
+        runs: tuple[str, ...] = ("model", "python")
+        if self.routed:
+            self._join(("python",), 0, False)
+            runs = ("model",)
+        return self._join(runs, memory_bytes, self.routed)
+
+    def _join(self, runs: tuple[str, ...], memory_bytes: int, keeps_queue: bool) -> int:
         self.last_worker += 1
         self.held[self.last_worker] = {}
         self.budgets[self.last_worker] = memory_bytes
+        if keeps_queue:
+            self.keeping.add(self.last_worker)
         spec = WorkerSpec(
-            f"w{self.last_worker}", KIND, ("model", "python"), memory_bytes=memory_bytes, usd_per_hour=3.6
+            f"w{self.last_worker}",
+            KIND,
+            runs,
+            memory_bytes=memory_bytes,
+            usd_per_hour=3.6,
+            keeps_queue=keeps_queue,
         )
         self._step(WorkerJoined(self.now_ns, 0, self.last_worker, spec))
         return self.last_worker
+
+    def evict(self, worker: int, stage: str) -> None:
+        """A worker that keeps its own memory lets a model go."""
+        nbytes = self.held[worker].pop(stage)
+        weights = next(s.weights for g in self.graphs for s in g.stages if s.name == stage)
+        self._step(ModelEvicted(self.now_ns, 0, worker, weights, nbytes, "on purpose"))
+
+    def tell(self, worker: int, wait_ns: int, age_ns: int) -> None:
+        """The state table says something of a worker, true or not, perhaps long out of date."""
+        at_ns = max(0, self.now_ns - age_ns)
+        resident = tuple(self.held.get(worker, {}))
+        row = WorkerRow(worker, at_ns, wait_ns, at_ns + wait_ns, resident, self.budgets.get(worker, 0))
+        self._step(PeerStateReceived(self.now_ns, 0, (row,)))
 
     def lose(self, worker: int) -> None:
         """A worker is gone with all that it had."""
@@ -177,7 +209,8 @@ class Play:
                 self.answers[action.request].append(action)
             elif isinstance(action, RunBatch):
                 assert action.worker in self.held, "a batch for a worker that is not there"
-                assert action.stage in self.held[action.worker], "a batch for a worker without its model"
+                loaded = action.worker in self.keeping or action.stage in self.held[action.worker]
+                assert loaded, "a batch for a worker without its model"
                 self.running[action.batch] = action
             elif isinstance(action, LoadModel):
                 self.loading.append(action)
@@ -197,14 +230,15 @@ class Play:
         shares: Counter[int] = Counter()
         items: Counter[tuple[int, int, int]] = Counter()
         for batch in self.running.values():
-            shares[batch.worker] += batch.share_pct
+            shares[batch.worker] += batch.share_pct if batch.worker not in self.keeping else 0
             for item in batch.items:
                 items[item] += not self.answers[item[0]]
         assert all(share <= 100 for share in shares.values()), f"shares {dict(shares)}"
         assert all(times <= 1 for times in items.values()), "an item runs twice at once"
         for worker, held in self.held.items():
             budget = self.budgets[worker]
-            assert not budget or sum(held.values()) <= budget, f"worker {worker} holds too much"
+            kept = worker in self.keeping  # its own business
+            assert kept or not budget or sum(held.values()) <= budget, f"worker {worker} holds too much"
 
     def check_end(self) -> None:
         """Everything has come to its end: nothing is lost, nothing is left."""

@@ -34,6 +34,8 @@ def play_out(data: st.DataObject, declared: list[Graph], policy: PolicySpec) -> 
         happens += ["finish", "finish", "fail"] * bool(play.running)
         happens += ["load", "load", "load", "no load"] * bool(play.loading)
         happens += ["lose"] * bool(play.held)
+        kept = [(w, s) for w in sorted(play.keeping & set(play.held)) for s in play.held[w]]
+        happens += ["evict"] * bool(kept) + ["tell"] * bool(play.keeping)
         happens += ["drain"] * (len(play.events) > STEPS // 2)
         match data.draw(st.sampled_from(happens)):
             case "arrive":
@@ -57,6 +59,11 @@ def play_out(data: st.DataObject, declared: list[Graph], policy: PolicySpec) -> 
                 play.load(data.draw(st.integers(0, len(play.loading) - 1)))
             case "no load":
                 play.load(0, fails=True)
+            case "evict":
+                play.evict(*data.draw(st.sampled_from(kept)))
+            case "tell":
+                wait_ns, age_ns = data.draw(st.sampled_from([0, MS, 90 * MS])), data.draw(st.sampled_from([0, 1, MS]))
+                play.tell(data.draw(st.sampled_from(sorted(play.keeping))), wait_ns, age_ns)
             case "drain":
                 play.drain()
     play.end()

@@ -49,6 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Simulate; the exit code."""
     simulated = Run(args.scenario, policy=args.policy, seed=args.seed)
+    if len(simulated.controllers) > 1:
+        one = [name for name in ("log", "trace", "plot") if getattr(args, name) is not None]
+        if one:
+            raise DovetailError(f"--{one[0]} tells of one controller; for that, set cluster.ingresses = 1")
     for note in simulated.world.notes:
         _say(f"note: {note}")
     # Opened before the run: what cannot be written to is better known before than after.

@@ -387,7 +387,7 @@ class Controller:
                     self._close(request, "expired", "its deadline passed before it could start")
                     continue
                 item.refused += 1
-                if routed and item.refused > MAX_REFUSALS:
+                if routed and item.refused > MAX_REFUSALS and request.deadline_ns:
                     self._close(request, "expired", "no worker could start it before its deadline")
                     continue
             else:
@@ -485,7 +485,9 @@ class Controller:
 
     def _load_failed(self, event: LoadFailed) -> None:
         worker = self.workers.get(event.worker)
-        if worker is not None and event.stage in worker.loading:
+        if worker is not None and worker.spec.keeps_queue:
+            self._holds(worker, self.stages[event.stage].weights, None)
+        elif worker is not None and event.stage in worker.loading:
             worker.resident_bytes -= worker.loading.pop(event.stage)
 
     def _worker_lost(self, event: WorkerLost) -> None:

@@ -16,7 +16,16 @@ from collections.abc import Sequence
 from ..state import Item, Request, WorkerSpec, compile_graphs
 from ..workflow.graph import Graph
 from .actions import Action, EvictModel, Reject, Reply, RunBatch
-from .events import BatchFailed, BatchFinished, Event, ModelLoaded, RequestArrived, WorkerJoined, WorkerLost
+from .events import (
+    BatchFailed,
+    BatchFinished,
+    Event,
+    ModelEvicted,
+    ModelLoaded,
+    RequestArrived,
+    WorkerJoined,
+    WorkerLost,
+)
 from .walk import arrive, item_done
 
 __all__ = ["Change", "Follower", "Run"]
@@ -76,6 +85,11 @@ class Follower:
         self.running: dict[int, Run] = {}
         #: Stage -> workers that hold its model.
         self.holders: dict[str, dict[int, None]] = {s.name: {} for g in graphs for s in g.stages}
+        #: Weights -> stages that share them; stage -> its weights.
+        self.sharers: dict[str, list[str]] = {}
+        self.weights = {s.name: s.weights for g in graphs for s in g.stages}
+        for stage, weights in self.weights.items():
+            self.sharers.setdefault(weights, []).append(stage)
         #: Stage -> items of open requests that wait for it.
         self.depth: dict[str, int] = dict.fromkeys(self.holders, 0)
         #: Request -> (node, index) -> the item that waits.
@@ -111,7 +125,12 @@ class Follower:
             self.workers[event.worker] = event.spec
             self._names[event.worker] = event.spec.name
         elif isinstance(event, ModelLoaded) and event.worker in self.workers and event.stage in self.holders:
-            self.holders[event.stage][event.worker] = None
+            kept = self.workers[event.worker].keeps_queue
+            for stage in self.sharers[self.weights[event.stage]] if kept else (event.stage,):
+                self.holders[stage][event.worker] = None
+        elif isinstance(event, ModelEvicted):
+            for stage in self.sharers.get(event.weights, ()):
+                self.holders[stage].pop(event.worker, None)
         for action in actions:
             if isinstance(action, RunBatch):
                 change.started.append(self._start(action))

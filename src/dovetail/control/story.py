@@ -17,7 +17,7 @@ from ..state import Item, Request
 from ..units import format_ns
 from ..workflow.graph import Graph
 from .actions import Action, EvictModel, LoadModel, Reject, Reply
-from .events import Event, LoadFailed, ModelLoaded, WorkerJoined, WorkerLost
+from .events import Event, LoadFailed, ModelEvicted, ModelLoaded, WorkerJoined, WorkerLost
 from .follow import Change, Follower, Run
 from .log import Step
 from .verdict import Leg, Rival, Visit, critical_path, legs, verdict
@@ -109,6 +109,7 @@ class _Teller:
         #: (node, index) -> time, step, depth of the queue and holders of the model when it was queued.
         self.queued: dict[tuple[int, int], tuple[int, int, int, tuple[int, ...]]] = {}
         self.stages = {node.stage.name for node in request.graph.nodes}
+        self.weights = {node.stage.weights for node in request.graph.nodes}
         for run in follower.running.values():
             self._rival(run)
 
@@ -173,14 +174,22 @@ class _Teller:
             self._say("worker", f"{name(event.worker)} was lost: {event.detail}")
         elif isinstance(event, WorkerJoined):
             self._say("worker", f"{event.spec.name} joined")
-        elif isinstance(event, ModelLoaded) and event.stage in self.stages:
+        elif isinstance(event, ModelLoaded) and self.follower.weights.get(event.stage) in self.weights:
             self._say("model", f"{name(event.worker)} has loaded the model of {event.stage}")
+            for visit in (v for visits in self.open.values() for v in visits):
+                if visit.workers[0] == event.worker and event.stage in self.follower.sharers[visit.weights]:
+                    visit.loaded_ns = event.at_ns
+        elif isinstance(event, ModelEvicted) and event.weights in self.weights:
+            stages = ", ".join(s for s in self.follower.sharers[event.weights] if s in self.stages)
+            self._say("model", f"{name(event.worker)} evicted the model of {stages}: {event.reason}")
         elif isinstance(event, LoadFailed) and event.stage in self.stages:
             who = name(event.worker)
             self._say("model", f"{who} could not load the model of {event.stage}: {event.detail}")
         for action in actions:
             if isinstance(action, LoadModel) and action.stage in self.stages:
-                self._say("model", f"{name(action.worker)} was asked to load the model of {action.stage}")
+                spec = self.follower.workers.get(action.worker)
+                how = "told that it will need" if spec is not None and spec.keeps_queue else "asked to load"
+                self._say("model", f"{name(action.worker)} was {how} the model of {action.stage}")
             elif isinstance(action, EvictModel) and action.stage in self.stages:
                 who = name(action.worker)
                 self._say("model", f"{who} was asked to evict the model of {action.stage}: {action.reason}")
@@ -212,10 +221,11 @@ class _Teller:
             if other_items:
                 beside = f" with {_count(other_items, 'item')} of {_count(other_requests, 'other request')}"
             waited = format_ns(run.sent_ns - visit.queued_ns)
+            why = f" ({action.reason})" if action.reason else ""
             self._say(
                 "batch",
                 f"{_count(visit.items, 'item')} of {visit.stage} sent to {visit.worker} in batch {action.batch}"
-                f"{beside}, {'at once' if run.sent_ns == visit.queued_ns else f'after waiting {waited}'}",
+                f"{beside}{why}, {'at once' if run.sent_ns == visit.queued_ns else f'after waiting {waited}'}",
             )
 
     def _ended(self, run: Run) -> None:
@@ -246,6 +256,8 @@ class _Teller:
             batch=run.action.batch if run else 0,
             workers=(run.action.worker,) if run else tuple(self.follower.holders[stage]),
             worker=self.follower.name(run.action.worker) if run else "",
+            weights=compiled.stage.weights,
+            kept=run is not None and self.follower.workers[run.action.worker].keeps_queue,
             queued_ns=last[0],
             first_queued_ns=min(seen)[0],
             queued_step=last[1],

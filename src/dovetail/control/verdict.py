@@ -42,6 +42,11 @@ class Visit(msgspec.Struct):
     #: Items of all requests that waited for the stage then, and workers that held its model.
     depth: int
     holders: tuple[int, ...]
+    weights: str = ""
+    #: The worker keeps a queue of its own: what lies between sending and beginning was spent in it.
+    kept: bool = False
+    #: When its model came to that worker, if that was while it waited there.
+    loaded_ns: int = -1
     sent_ns: int = -1
     sent_step: int = -1
     cpus: int = 0
@@ -66,7 +71,8 @@ class Rival(msgspec.Struct, frozen=True):
 
 
 class Leg(msgspec.Struct, frozen=True):
-    """One visit on the critical path. `transport_ns` is the way to the worker, its own queue, and the way back."""
+    """One visit on the critical path. `transport_ns` is the way to the worker and back, and the worker's own queue
+    unless it keeps one in earnest, whose time is waiting."""
 
     name: str
     stage: str
@@ -104,8 +110,8 @@ def _leg(v: Visit, ended_ns: int) -> Leg:
     elif v.done_ns < 0:
         waiting, transport, running = v.sent_ns - v.queued_ns, 0, ended_ns - v.sent_ns
     else:
-        waiting, running = v.sent_ns - v.queued_ns, v.end_ns - v.begin_ns
-        transport = v.done_ns - v.sent_ns - running
+        waiting, running = (v.begin_ns if v.kept else v.sent_ns) - v.queued_ns, v.end_ns - v.begin_ns
+        transport = v.done_ns - v.queued_ns - waiting - running
     return Leg(v.name, v.stage, v.batch, waiting, transport, running, v.expected_ns, v.failed)
 
 
@@ -172,7 +178,9 @@ def _cause(path: Sequence[Visit], parts: Sequence[Leg], rivals: list[Rival], spe
 
 def _why_waited(visit: Visit, leg: Leg, rivals: list[Rival]) -> str:
     until_ns = visit.queued_ns + leg.waiting_ns
-    if not visit.holders or not visit.workers:
+    if visit.kept and visit.loaded_ns >= 0:
+        return f"{format_ns(visit.loaded_ns - visit.sent_ns)} until {visit.worker} had loaded its model"
+    if not visit.kept and (not visit.holders or not visit.workers):
         return "whose model no worker held"
     busy = [
         r

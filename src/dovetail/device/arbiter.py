@@ -2,37 +2,70 @@
 
 A task is a batch at work on the device; its kernels come one after the other. A kernel asks for a share of the
 device; the law kept here is that the shares of started kernels never add up to more than the whole.
+
+Two protocols, one inside the other: an `Arbiter` needs to know three events and only starts kernels (a worker that
+runs whole batches uses no more); a `KernelArbiter` is also told when tasks begin or are about to, and may ask to be
+woken. `FirstComeArbiter` is both. What is not told is not needed: an event without the optional fields means what it
+always meant.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from ..state.worker import FULL_SHARE
 
-__all__ = ["Arbiter", "ArbiterEvent", "FirstComeArbiter", "KernelFinished", "KernelReady", "StartKernel", "TaskGone"]
+__all__ = [
+    "AlarmRang",
+    "Arbiter",
+    "ArbiterAction",
+    "ArbiterEvent",
+    "FirstComeArbiter",
+    "KernelArbiter",
+    "KernelEvent",
+    "KernelFinished",
+    "KernelReady",
+    "SetAlarm",
+    "StartKernel",
+    "TaskBegan",
+    "TaskExpected",
+    "TaskGone",
+]
+
+#: A deadline that nobody gave.
+NO_DEADLINE_NS = 1 << 62
 
 
 class KernelReady(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """A task's next kernel could start."""
+    """A task's next kernel could start. Kernels of a task become ready in order, perhaps several before one starts.
+
+    `kernel` is the kernel's position in the task's sequence, from 0; statistics are looked up by it.
+    """
 
     at_ns: int
     task: int
     kernel: int
     share_pct: int = FULL_SHARE
-    #: 1 is the highest class.
+    #: 1 is the highest class. Of no effect if `TaskBegan` came before.
     priority: int = 1
 
 
 class KernelFinished(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """A started kernel has ended."""
+    """A started kernel has ended.
+
+    `begin_ns` and `end_ns` are when it was really on the device, where that is known better than by the times of the
+    events (a device queue, a clock beside the kernel); -1 where it is not.
+    """
 
     at_ns: int
     task: int
     kernel: int
+    begin_ns: int = -1
+    end_ns: int = -1
 
 
 class TaskGone(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
@@ -42,21 +75,75 @@ class TaskGone(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True)
     task: int
 
 
+class TaskBegan(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """A task has begun: from now on its kernels come, and its class counts."""
+
+    at_ns: int
+    task: int
+    #: 1 is the highest class.
+    priority: int = 1
+    #: Who is charged for it: quotas are kept by client.
+    client: str = ""
+    #: Name of its kernel sequence; statistics are kept by that. Empty: nothing is known of its kernels.
+    sequence: str = ""
+    #: The largest share that one of its kernels asks for.
+    share_pct: int = FULL_SHARE
+    #: When it has to be done, for policies that order a class by slack.
+    deadline_ns: int = NO_DEADLINE_NS
+
+
+class TaskExpected(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """A hint: a task of this class is likely to begin at about `expected_ns`, e.g. the next stage of a workflow.
+
+    The hint is void once a task of this number begins or is gone, or well after `expected_ns`.
+    """
+
+    at_ns: int
+    task: int
+    priority: int
+    expected_ns: int
+
+
+class AlarmRang(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """A time that was asked for with `SetAlarm` has come. One too many does no harm."""
+
+    at_ns: int
+
+
 class StartKernel(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """Let this kernel start now."""
 
     task: int
     kernel: int
+    #: Why it may: "turn" it is of the highest class that is there; "fill" it fits into a gap of a higher class;
+    #: "beside" its share is free beside the higher class; "aged" it waited too long.
+    why: str = "turn"
+
+
+class SetAlarm(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """Send `AlarmRang` at this time. A later `SetAlarm` takes the place of an earlier one."""
+
+    at_ns: int
 
 
 ArbiterEvent = KernelReady | KernelFinished | TaskGone
+KernelEvent = ArbiterEvent | TaskBegan | TaskExpected | AlarmRang
+ArbiterAction = StartKernel | SetAlarm
 
 
 class Arbiter(Protocol):
-    """Answers when, for one device."""
+    """Answers when, for one device, for tasks of which nothing is known."""
 
     def step(self, event: ArbiterEvent) -> list[StartKernel]:
         """Take one event and say which kernels may start."""
+        ...
+
+
+class KernelArbiter(Protocol):
+    """Answers when, for one device, for tasks with classes and kernel sequences."""
+
+    def step(self, event: KernelEvent) -> Sequence[ArbiterAction]:
+        """Take one event and say which kernels may start, and when to ask again."""
         ...
 
 
@@ -68,7 +155,7 @@ class FirstComeArbiter:
         self._waiting: deque[KernelReady] = deque()
         self._started: dict[tuple[int, int], int] = {}
 
-    def step(self, event: ArbiterEvent) -> list[StartKernel]:
+    def step(self, event: KernelEvent) -> list[StartKernel]:
         """Take one event and say which kernels may start."""
         waiting, started = self._waiting, self._started
         if type(event) is KernelReady:
@@ -79,10 +166,12 @@ class FirstComeArbiter:
             waiting.append(event)
         elif type(event) is KernelFinished:
             self.free_pct += started.pop((event.task, event.kernel))
-        else:
+        elif type(event) is TaskGone:
             waiting = self._waiting = deque(k for k in waiting if k.task != event.task)
             for key in [k for k in started if k[0] == event.task]:
                 self.free_pct += started.pop(key)
+        else:
+            return []
         starts = []
         while waiting and waiting[0].share_pct <= self.free_pct:
             kernel = waiting.popleft()

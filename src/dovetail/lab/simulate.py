@@ -13,20 +13,24 @@ from pathlib import Path
 
 import msgspec
 
-from ..control import RequestArrived
+from ..control import Action, Event, Reject, Reply, RequestArrived
 from ..control.ledger import Ledger, Summary
 from ..control.log import Header, make_header
 from ..control.validate import validate
 from ..errors import DovetailError, ScenarioError
+from ..place.transfer import Delays
+from ..profile.machine import HOST
 from ..profile.table import ProfileTable
 from ..sim import SimDevice, Simulation
 from ..sim.arrivals import requests
 from ..sim.branching import Branches
-from ..sim.driver import Observer
+from ..sim.cached import CachedDevice
+from ..sim.driver import Device, Observer
+from ..sim.peers import Peers, Staleness
 from ..sim.scenario import read_scenario
 from ..sim.world import build_world
 from ..units import SECOND
-from ..wiring import PolicySpec, make_controller
+from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller
 
 __all__ = ["STEADY_POLICIES", "DeviceUse", "Result", "Run"]
 
@@ -74,10 +78,31 @@ class Run:
         self.world = world = build_world(self.scenario, file)
         spec = file.convert(self.scenario.policy, PolicySpec, "policy", known=PolicySpec.__struct_fields__)
         self.policy = spec if policy is None else msgspec.structs.replace(spec, name=policy)
+        several = self.scenario.cluster.ingresses > 1
         try:
-            self.controller = make_controller(world.graphs, self.policy, world.entries, world.cores)
+            self.controllers = [
+                # The first workers are on the ingresses' own machines; a sole ingress is on nobody's.
+                make_controller(world.graphs, self.policy, world.entries, world.cores, home=number if several else 0)
+                for number in range(1, self.scenario.cluster.ingresses + 1)
+            ]
         except DovetailError as error:
             raise error if policy is not None else file.error("policy", str(error)) from None
+        self.controller = self.controllers[0]
+        self._routed = self.controller.policy.router is not None
+        if several:
+            if not self._routed:
+                raise file.error(
+                    "cluster.ingresses",
+                    f"the policy {self.policy.name!r} keeps work at its ingress and knows but one; "
+                    f"there are for several: {', '.join(ROUTED_POLICIES)}",
+                )
+            hosts = sum(place.spec.kind == HOST for place in world.places)
+            if any(s.on_host for g in world.graphs for s in g.stages) and hosts < len(self.controllers):
+                raise file.error(
+                    "cluster.ingresses",
+                    f"stages run on the host and every ingress needs a host worker of its own: there are {hosts} "
+                    f"for {len(self.controllers)}; add some to a device: host = {len(self.controllers)}",
+                )
         self.ledger = Ledger([(g.name, g.slo_ns) for g in world.graphs], skip_before_ns=self.scenario.warmup)
 
     @property
@@ -93,7 +118,7 @@ class Run:
         watchers = list(observers)
         if check:
             steady = self.policy.name in STEADY_POLICIES
-            watchers.append(lambda event, actions: validate(self.controller, ask_policies=steady))
+            watchers.append(lambda event, actions: self._validate(steady))
         branches = self._branches()
         arrivals = requests(
             self.world.streams,
@@ -104,7 +129,11 @@ class Run:
         )
         if progress is not None:
             arrivals = self._watched(arrivals, progress)
-        simulation = Simulation(self.controller, self.ledger, arrivals, watchers)
+        simulation: Simulation | Peers
+        if len(self.controllers) == 1:
+            simulation = Simulation(self.controller, self.ledger, arrivals, watchers)
+        else:
+            simulation = self._peers(arrivals, watchers)
         devices = self._join(simulation, branches)
         simulation.run()
         self._check_answered()
@@ -124,27 +153,64 @@ class Run:
             met=all(line.hit_rate >= self.scenario.target for line in summaries),
         )
 
+    def _validate(self, steady: bool) -> None:
+        for controller in self.controllers:
+            validate(controller, ask_policies=steady)
+
+    def _peers(self, arrivals: Iterator[RequestArrived], watchers: Sequence[Observer]) -> Peers:
+        """Requests come to any of the ingresses."""
+        cluster = self.scenario.cluster
+        rng = random.Random(f"{self.seed}/ingress")
+
+        def watch(ingress: int, event: Event, actions: list[Action]) -> None:
+            for action in actions:
+                if isinstance(action, Reply | Reject):
+                    self.ledger.add(action, event.at_ns)
+            for watcher in watchers:
+                watcher(event, actions)
+
+        return Peers(
+            self.controllers,
+            ((rng.randrange(cluster.ingresses), arrival) for arrival in arrivals),
+            Delays(),
+            Staleness(cluster.push, cluster.pull),
+            observers=[watch],
+        )
+
     def _branches(self) -> Branches | None:
         if not any(self.world.draws):
             return None
-        open_requests = self.controller.requests
-        return Branches(self.seed, self.world.draws, lambda request: open_requests[request].graph.index)
 
-    def _join(self, simulation: Simulation, branches: Branches | None) -> list[SimDevice]:
+        def graph_of(request: int) -> int:
+            return next(c.requests[request].graph.index for c in self.controllers if request in c.requests)
+
+        return Branches(self.seed, self.world.draws, graph_of)
+
+    def _join(self, simulation: Simulation | Peers, branches: Branches | None) -> list[Device]:
         table = ProfileTable(self.world.entries)
-        devices = []
+        devices: list[Device] = []
+        hosts = 0
         for ident, place in enumerate(self.world.places, start=1):
-            device = SimDevice(
-                ident,
-                place.spec,
-                self.controller.stages,
-                table,
-                simulation.schedule,
-                rng=random.Random(f"{self.seed}/{place.spec.name}"),
-                branching=branches,
-            )
+            rng = random.Random(f"{self.seed}/{place.spec.name}")
+            stages = self.controller.stages
+            device: Device
+            if self._routed and place.spec.kind != HOST:
+                spec = msgspec.structs.replace(place.spec, keeps_queue=True)
+                device = CachedDevice(ident, spec, stages, table, simulation.schedule, rng=rng, branching=branches)
+                # Machines with a device come first, and as many have an ingress as there are.
+                own = {} if ident > len(self.controllers) else {"own_of": ident - 1}
+                if isinstance(simulation, Peers):
+                    simulation.join(device, at_ns=place.join_ns, **own)
+                else:
+                    simulation.join(device, place.join_ns)
+            else:
+                device = SimDevice(ident, place.spec, stages, table, simulation.schedule, rng=rng, branching=branches)
+                if isinstance(simulation, Peers):
+                    simulation.join_host(device, hosts % len(self.controllers), place.join_ns)
+                    hosts += 1
+                else:
+                    simulation.join(device, place.join_ns)
             devices.append(device)
-            simulation.join(device, place.join_ns)
             if place.leave_ns is not None:
                 simulation.lose(ident, place.leave_ns)
         return devices
@@ -156,16 +222,17 @@ class Run:
                 progress(arrival.at_ns / duration_ns if duration_ns else number / count if count else 0.0)
             yield arrival
 
-    def _use(self, device: SimDevice, end_ns: int) -> DeviceUse:
+    def _use(self, device: Device, end_ns: int) -> DeviceUse:
         place = self.world.places[device.ident - 1]
         there_ns = (end_ns if place.leave_ns is None else min(end_ns, place.leave_ns)) - place.join_ns
         return DeviceUse(place.spec.name, place.spec.kind, device.busy_pct_ns / 100 / max(1, there_ns))
 
     def _check_answered(self) -> None:
         """Nothing happens any more, so whatever is open now would wait for ever."""
-        waiting = [queue.stage.name for queue in self.controller.queues.values() if queue.size]
+        waiting = [queue.stage.name for c in self.controllers for queue in c.queues.values() if queue.size]
         if waiting:
+            still_open = sum(len(c.requests) for c in self.controllers)
             raise ScenarioError(
-                f"{self.path}: {len(self.controller.requests)} requests were never answered, because in the end no "
+                f"{self.path}: {still_open} requests were never answered, because in the end no "
                 f"worker held stage {waiting[0]!r}: its model found no room, or the devices had left"
             )

@@ -1,15 +1,18 @@
 """Batches on this machine's cores: models and Python functions, in lanes.
 
-A lane is a thread; onnxruntime lets go of the interpreter lock while it computes. Models are loaded by a thread of
-their own, so that batches of other stages go on meanwhile. What a share is here: a number of threads in a session of
-its own. It is not fenced; the operating system divides the cores between all that run.
+A lane is one of the worker's threads while it runs a batch. There are as many as cores; onnxruntime lets go of the
+interpreter lock while it computes. Models are loaded by a thread of their own, so that batches of other stages go on
+meanwhile. What a share is here: a number of threads in a session of its own. It is not fenced; the operating system
+divides the cores between all that run.
 """
 
 from __future__ import annotations
 
 import gc
 import threading
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 
 from ..device import FirstComeArbiter, KernelFinished, KernelReady, StartKernel
@@ -17,7 +20,7 @@ from ..errors import DovetailError
 from ..workflow import App
 from ..workflow.runners import OnnxRunner, Runner, make_runner
 from .arena import ArenaFull
-from .executor import MAX_DETAIL_CHARS, Answer, Values, WakeAt, counts
+from .executor import MAX_DETAIL_CHARS, Answer, Values, WakeAt, Work, counts
 from .wire import Done, Failed, FromWorker, Hello, Load, Loaded, LoadFailure, Run
 
 __all__ = ["CpuExecutor"]
@@ -48,12 +51,17 @@ class CpuExecutor:
         answer: Answer,
         wake_at: WakeAt,
         now_ns: Callable[[], int],
+        hand: Callable[[Work], None],
     ) -> None:
+        #: Batches that run at once. Python holds its interpreter, so a second lane would only take turns.
+        self.lanes = 1 if app is not None else hello.spec.cores
         self._app = app
         self._values = values
         self._answer = answer
         self._wake_at = wake_at
         self._now_ns = now_ns
+        #: Finds another thread for a batch.
+        self._hand = hand
         self._specs = {s.name: s for s in hello.stages}
         self._cpus = hello.cpus if app is None else (1,)
         #: Stage -> threads -> its model. An entry exists while the stage is loaded or being loaded.
@@ -63,11 +71,10 @@ class CpuExecutor:
         self._arbiter = FirstComeArbiter()
         self._arbiter_lock = threading.Lock()
         self._waiting: dict[int, _Task] = {}
-        self._lanes: SimpleQueue[_Task] = SimpleQueue()
+        #: Batches that the arbiter has let start, but all lanes are busy.
+        self._started: deque[_Task] = deque()
+        self._busy = 0
         self._loads: SimpleQueue[tuple[Load, dict[int, Runner]]] = SimpleQueue()
-        # Python holds its interpreter, so a second lane would only take turns with the first.
-        for _ in range(1 if app is not None else hello.spec.cores):
-            threading.Thread(target=self._lane, daemon=True).start()
         threading.Thread(target=self._loader, daemon=True).start()
 
     # -- models -------------------------------------------------------------------------------------------------
@@ -112,37 +119,49 @@ class CpuExecutor:
 
     # -- batches ------------------------------------------------------------------------------------------------
 
-    def run(self, message: Run, now_ns: int) -> None:
+    def run(self, message: Run, now_ns: int) -> Work | None:
         """Run a batch when its window and the arbiter allow, and answer."""
         if message.stage not in self._loaded:
             self._answer(Failed(message.batch, message.cause, now_ns, now_ns, "not_loaded", message.stage))
-            return
+            return None
         task = _Task(message, self._runners[message.stage])
         if message.earliest_ns > now_ns:
             self._wake_at(message.earliest_ns, task)
-        else:
-            self.wake(task, now_ns)
+            return None
+        return self.wake(task, now_ns)
 
-    def wake(self, payload: object, now_ns: int) -> None:
+    def wake(self, payload: object, now_ns: int) -> Work | None:
         """The window of a batch has opened: ask the arbiter."""
         assert isinstance(payload, _Task)
         message = payload.message
         with self._arbiter_lock:
             self._waiting[message.batch] = payload
-            self._start(self._arbiter.step(KernelReady(now_ns, message.batch, 0, message.share_pct)))
+            task = self._start(self._arbiter.step(KernelReady(now_ns, message.batch, 0, message.share_pct)))
+        return None if task is None else partial(self._lane, task)
 
-    def _start(self, started: list[StartKernel]) -> None:
-        for kernel in started:
-            self._lanes.put(self._waiting.pop(kernel.task))
+    def _start(self, kernels: list[StartKernel]) -> _Task | None:
+        """Find lanes for batches that may start; one is for the thread that asks, if there is one for it."""
+        for kernel in kernels:
+            self._started.append(self._waiting.pop(kernel.task))
+        mine = None
+        while self._started and self._busy < self.lanes:
+            self._busy += 1
+            task = self._started.popleft()
+            if mine is None:
+                mine = task
+            else:
+                self._hand(partial(self._lane, task))
+        return mine
 
-    def _lane(self) -> None:
-        while True:
-            task = self._lanes.get()
+    def _lane(self, task: _Task | None) -> None:
+        """Run a batch, and those that were waiting for it to end."""
+        while task is not None:
             message = task.message
             # The answer first: a client waits for it. Whoever comes next waits for the arbiter a little longer.
             self._answer(self._carry_out(message, task.runners))
             with self._arbiter_lock:
-                self._start(self._arbiter.step(KernelFinished(self._now_ns(), message.batch, 0)))
+                self._busy -= 1
+                task = self._start(self._arbiter.step(KernelFinished(self._now_ns(), message.batch, 0)))
 
     def _carry_out(self, message: Run, runners: dict[int, Runner]) -> FromWorker:
         batch, cause = message.batch, message.cause

@@ -22,17 +22,23 @@ from .codec import Ref, decode, encode
 from .values import part
 from .wire import Argument, FromWorker, Load, Run
 
-__all__ = ["MAX_DETAIL_CHARS", "Answer", "Executor", "Values", "WakeAt"]
+__all__ = ["MAX_DETAIL_CHARS", "Answer", "Executor", "Values", "WakeAt", "Work"]
 
 Answer = Callable[[FromWorker], None]
-#: (when, what to hand to `Executor.wake` then); to be called by the worker's main thread only.
+#: What a thread of the worker is to do before it listens again.
+Work = Callable[[], None]
+#: (when, what to hand to `Executor.wake` then); to be called by the thread whose turn it is only.
 WakeAt = Callable[[int, object], None]
 #: Longest error text that goes back: enough for a message, too little to flood a log.
 MAX_DETAIL_CHARS = 2000
 
 
 class Executor(Protocol):
-    """Carries out batches on one device. Called by the worker's main thread."""
+    """Carries out batches on one device. Called by the worker's threads in turn, never by two at once.
+
+    None of these calls takes long. A batch that may start now is returned, and the thread that asked runs it once
+    others may listen; an executor with threads of its own returns nothing.
+    """
 
     def load(self, message: Load, now_ns: int) -> None:
         """Load a stage's model and answer."""
@@ -40,10 +46,10 @@ class Executor(Protocol):
     def evict(self, stage: str) -> None:
         """Let a stage's model go; a batch that was taken before still has it."""
 
-    def run(self, message: Run, now_ns: int) -> None:
+    def run(self, message: Run, now_ns: int) -> Work | None:
         """Run a batch when its window and the arbiter allow, and answer."""
 
-    def wake(self, payload: object, now_ns: int) -> None:
+    def wake(self, payload: object, now_ns: int) -> Work | None:
         """A time that was asked for has come."""
 
 

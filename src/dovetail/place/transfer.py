@@ -34,8 +34,8 @@ class Links(msgspec.Struct, frozen=True):
     network_gb_s: float = 12.0
     #: Fixed part of a message; the whole of one below 1 KB.
     message_ns: int = 2_000
-    #: Messages of 1 to 4 KB reach 3 + 2 s GB/s, s being their KB; their time is divided by this. Cascade's source adds
-    #: these milliseconds to microseconds, which is a slip, but of a third of a microsecond.
+    #: Messages of 1 to 4 KB reach 3 + 2 s GB/s, s being their KB; their time is divided by this. Cascade's source
+    #: adds these milliseconds to microseconds, which is a slip, but of a third of a microsecond.
     small_divisor: int = 1
 
 

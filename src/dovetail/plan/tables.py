@@ -9,6 +9,7 @@ from ..profile.table import ProfileTable
 from ..state import Config, Worker
 from ..units import MS
 from ..workflow.graph import Graph
+from .chance import Chances
 from .dominators import successors_of
 from .frontier import Choice, Frontiers, build
 from .learned import MILLION, Mean
@@ -42,12 +43,13 @@ def _likely_fill_ns(interval_ns: int, batch: int) -> int:
 class WorkflowPlan:
     """Frontiers and their raw material."""
 
-    def __init__(self, graph: Graph, table: ProfileTable, space: Space, percentile: float) -> None:
+    def __init__(self, graph: Graph, table: ProfileTable, space: Space, percentile: float, late: float = 1.0) -> None:
         self._graph = graph
         self._table = table
         self.slo_ns = graph.slo_ns
         self._space = space
         self._percentile = percentile
+        self._late = late
         self._successors = successors_of(graph)
         self._shape = decompose(self._successors)
         #: Mapped node -> items per request, in millionths, as seen and as planned with.
@@ -93,6 +95,8 @@ class WorkflowPlan:
         self.frontiers = build(self._shape, self.options, self._graph.slo_ns, z=z)
         lean = [self._lean(row) for row in self.options]
         self._lean_frontiers = build(self._shape, lean, self._graph.slo_ns, z=z)
+        self._chances = self._weigh_rest(self.options)
+        self._lean_chances = self._weigh_rest(lean)
         self._smallest = [min(o.config.batch for o in row) for row in self.options]
         self.fastest = [min(row, key=lambda o: (o.mean_ns, o.cost_usd)) for row in self.options]
         self.fastest_rest_ns = [self.frontiers.choose(i, 0).need_ns for i in range(len(self.options))]
@@ -141,6 +145,19 @@ class WorkflowPlan:
         """Options that cost hardly more than the least, so that speed is not bought with what others need."""
         limit_usd = min(o.cost_usd for o in row) * _LEAN
         return [o for o in row if o.cost_usd <= limit_usd]
+
+    def _weigh_rest(self, rows: list[list[Option]]) -> Chances | None:
+        tail = list(range(len(rows)))
+        if any(len(s) > 1 for s in self._successors) or self._late <= 0:
+            return None
+        late_usd = self._late * sum(min(o.cost_usd for o in row) for row in rows)
+        fills = [
+            {b: self.fill_ns[i, b] for b in sorted({o.config.batch for o in rows[i]})} for i in tail
+        ]
+        return Chances(tail, [rows[i] for i in tail], fills, self.slo_ns, late_usd)
+
+    def chances(self, *, lean: bool = False) -> Chances | None:
+        return self._lean_chances if lean else self._chances
 
     def choose(self, node: int, left_ns: int, batch: int, *, lean: bool = False) -> Choice | None:
         """The cheapest choice with just this batch at the node, whose items are at hand; None if none is in time.

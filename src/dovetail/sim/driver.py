@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
+from typing import Protocol
 
 from ..control import (
     Action,
@@ -22,15 +23,34 @@ from ..control import (
 )
 from ..control.actions import EvictModel, LoadModel, Reject, Reply
 from ..control.ledger import Ledger
-from .device import SimDevice
+from ..state import WorkerSpec
 
-__all__ = ["Simulation"]
+__all__ = ["Device", "Simulation"]
 
 #: Order of simultaneous entries.
 _WORKER, _ARRIVAL, _TIMER = 0, 1, 2
 
 #: Called after every step with the event and its actions; tests, traces and logs hang here.
 Observer = Callable[[Event, list[Action]], None]
+
+
+class Device(Protocol):
+    """A simulated worker, as whoever drives it sees it."""
+
+    ident: int
+    spec: WorkerSpec
+    #: It was lost: nobody hears of it any more.
+    gone: bool
+    #: Time that it was at work, weighed by share.
+    busy_pct_ns: int
+
+    def take(self, action: Action, now_ns: int) -> list[Event]:
+        """Carry out an action; what can be answered at once is returned."""
+        ...
+
+    def wake(self, payload: object, now_ns: int) -> list[Event]:
+        """A time that this device asked for has come."""
+        ...
 
 
 class Simulation:
@@ -51,12 +71,12 @@ class Simulation:
         self.arrived = 0
         self._arrivals = arrivals
         self._observers = list(observers)
-        self._heap: list[tuple[int, int, int, SimDevice | None, object]] = []
+        self._heap: list[tuple[int, int, int, Device | None, object]] = []
         self._sequence = 0
         self._begun = False
-        self._devices: dict[int, SimDevice] = {}
+        self._devices: dict[int, Device] = {}
 
-    def schedule(self, at_ns: int, device: SimDevice, payload: object) -> None:
+    def schedule(self, at_ns: int, device: Device, payload: object) -> None:
         """Wake a device at a time."""
         self._sequence += 1
         heappush(self._heap, (at_ns, _WORKER, self._sequence, device, payload))
@@ -66,7 +86,7 @@ class Simulation:
         self._sequence += 1
         heappush(self._heap, (event.at_ns, _WORKER, self._sequence, None, event))
 
-    def join(self, device: SimDevice, at_ns: int = 0) -> None:
+    def join(self, device: Device, at_ns: int = 0) -> None:
         """Let a device take part from a time on."""
         self._devices[device.ident] = device
         self.post(WorkerJoined(at_ns, 0, device.ident, device.spec))

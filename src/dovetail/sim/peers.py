@@ -9,6 +9,7 @@ Each controller is the one that `sim.driver` runs alone; here it sees the worker
    else controllers and workers say to each other takes `message_ns`.
 3. That a model has come or gone a worker tells the controller on its own machine (the first, if there is none), in
    whose log it stands; the others read it in the table.
+4. Host workers, which run ordinary Python, belong to one controller each and are in no table.
 
 Entries of the heap are ordered as in `sim.driver`; the same seed gives the same bytes.
 """
@@ -18,7 +19,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import Protocol
 
 import msgspec
 
@@ -38,10 +38,12 @@ from ..control import (
     WorkerLost,
 )
 from ..control.actions import EvictModel, Reject, Reply
+from ..place.transfer import Delays
 from ..state import WorkerRow
 from .cached import CachedDevice
+from .device import SimDevice
 
-__all__ = ["Network", "Observer", "Peers", "Staleness"]
+__all__ = ["Observer", "Peers", "Staleness"]
 
 _WORKER, _ARRIVAL, _TIMER = 0, 1, 2
 #: Changes that are kept before those that every controller has read are dropped.
@@ -49,18 +51,6 @@ _CHANGES_KEPT = 1 << 16
 
 #: Called after every step with the controller's number, the event and its actions.
 Observer = Callable[[int, Event, list[Action]], None]
-
-
-class Network(Protocol):
-    """How long values take from one worker to another."""
-
-    def between_ns(self, nbytes: int) -> int:
-        """From the device of one worker to the device of another."""
-        ...
-
-    def entry_ns(self, nbytes: int) -> int:
-        """From the ingress that a request came to, to a worker elsewhere."""
-        ...
 
 
 class Staleness(msgspec.Struct, frozen=True):
@@ -84,7 +74,7 @@ class Peers:
         self,
         controllers: Sequence[Controller],
         arrivals: Iterator[tuple[int, RequestArrived]],
-        network: Network,
+        delays: Delays,
         staleness: Staleness | None = None,
         *,
         message_ns: int = 2_000,
@@ -95,7 +85,7 @@ class Peers:
         self.now_ns = 0
         self.steps = 0
         self._arrivals = arrivals
-        self._network = network
+        self._delays = delays
         self._staleness = staleness or Staleness()
         self._message_ns = message_ns
         #: Workflow -> bytes of its inputs.
@@ -104,7 +94,7 @@ class Peers:
         self._heap: list[tuple[int, int, int, int, object, object]] = []
         self._sequence = 0
         self._begun = False
-        self._devices: dict[int, CachedDevice] = {}
+        self._devices: dict[int, CachedDevice | SimDevice] = {}
         #: Controller -> the worker on its own machine, if it has one.
         self._own: dict[int, int] = {}
         #: Worker -> the controller that hears of its models.
@@ -141,6 +131,12 @@ class Peers:
         for ingress in range(len(self.controllers)):
             self._push(at_ns, _WORKER, ingress, None, WorkerJoined(at_ns, 0, device.ident, device.spec))
 
+    def join_host(self, device: SimDevice, ingress: int, at_ns: int = 0) -> None:
+        """Give a controller a host worker of its own."""
+        self._devices[device.ident] = device
+        self._told[device.ident] = ingress
+        self._push(at_ns, _WORKER, ingress, None, WorkerJoined(at_ns, 0, device.ident, device.spec))
+
     def lose(self, ident: int, at_ns: int, detail: str = "it was switched off") -> None:
         """Let a device vanish at a time: what it was asked to do will never be answered."""
         for ingress in range(len(self.controllers)):
@@ -160,7 +156,7 @@ class Peers:
             at_ns, order, _, ingress, device, payload = heappop(heap)
             self.now_ns = at_ns
             if device is not None:
-                assert isinstance(device, CachedDevice)
+                assert isinstance(device, CachedDevice | SimDevice)
                 if not device.gone:
                     self._report(device, self._act(device, payload))
                 continue
@@ -172,7 +168,7 @@ class Peers:
                     gone.gone = True
             self._step(ingress, payload)  # type: ignore[arg-type]
 
-    def _act(self, device: CachedDevice, payload: object) -> list[Event]:
+    def _act(self, device: CachedDevice | SimDevice, payload: object) -> list[Event]:
         if isinstance(payload, RunBatch | LoadModel | EvictModel):
             return device.take(payload, self.now_ns)
         return device.wake(payload, self.now_ns)
@@ -215,7 +211,7 @@ class Peers:
 
     def _inputs_ns(self, ingress: int, action: RunBatch) -> int:
         """When all inputs of a batch are with its worker, from now on."""
-        controller, network = self.controllers[ingress], self._network
+        controller, delays = self.controllers[ingress], self._delays
         longest = 0
         for request, node, _index in action.items:
             graph = controller.requests[request].graph
@@ -223,17 +219,18 @@ class Peers:
             for source in graph.nodes[node].node.sources():
                 if source.node < 0:
                     if self._own.get(ingress) != action.worker:
-                        longest = max(longest, network.entry_ns(self._input_bytes.get(graph.name, 0)))
+                        longest = max(longest, delays.message_ns(self._input_bytes.get(graph.name, 0)))
                     continue
                 nbytes = graph.nodes[source.node].node.out_bytes
                 for (made_by, _), worker in made.items():
                     if made_by == source.node and worker != action.worker:
-                        longest = max(longest, network.between_ns(nbytes))
+                        longest = max(longest, delays.result_ns(nbytes))
         return longest
 
-    def _report(self, device: CachedDevice, events: Sequence[Event]) -> None:
+    def _report(self, device: CachedDevice | SimDevice, events: Sequence[Event]) -> None:
         """Write the worker's row and pass on what it says, to whom it concerns."""
-        self._write(device)
+        if isinstance(device, CachedDevice):
+            self._write(device)
         for event in events:
             if isinstance(event, BatchFinished | BatchFailed):
                 sent = self._sent.pop(event.batch)

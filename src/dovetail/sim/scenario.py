@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from ..units import parse_bytes, parse_duration, parse_rate
+from ..units import MS, parse_bytes, parse_duration, parse_rate
 from .arrivals import Diurnal, Gamma, Poisson, Process, Steps
 from .branching import FanOut
 from .located import Located, text_hook
@@ -195,6 +195,15 @@ class Noise(_Table, frozen=True, kw_only=True):
     spread: Annotated[float, Meta(ge=0, le=2)] | None = None
 
 
+class Ingresses(_Table, frozen=True, kw_only=True):
+    """Controllers that share the workers and know them through the state table only."""
+
+    ingresses: Count = 1
+    #: How often workers push their rows of the table, and controllers read it.
+    push: Duration = Duration(1 * MS)
+    pull: Duration = Duration(1 * MS)
+
+
 class Scenario(_Table, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -211,11 +220,12 @@ class Scenario(_Table, frozen=True, kw_only=True):
     #: A `wiring.PolicySpec`, read where policies are known.
     policy: dict[str, Any] = {}
     noise: Noise = Noise()
+    cluster: Ingresses = Ingresses()
 
 
 _HOOK = text_hook({Duration: parse_duration, Rate: parse_rate, Bytes: parse_bytes})
 _TABLES = (
-    Scenario, WorkflowEntry, StageEntry, Times, FanOut, DeviceEntry, Noise,
+    Scenario, WorkflowEntry, StageEntry, Times, FanOut, DeviceEntry, Noise, Ingresses,
     PoissonEntry, GammaEntry, StepsEntry, DiurnalEntry, FileEntry,
 )  # fmt: skip
 #: What can stand in a scenario, to guess misspelt words from.

@@ -1,0 +1,68 @@
+"""FIKIT's rule for the gaps between kernels, as far as it could be found out.
+
+Verified (abstract of arXiv 2311.10359): priorities of tasks, kernels identified and measured one by one, idle time
+between the kernels of a high-priority task filled with kernels of lower ones. Everything else here is reconstruction
+from second-hand outlines and memory, unverified: one mean per kernel name for duration and gap, the longest kernel of
+the best class that fits (best-priority-fit), no filling of gaps up to 0.1 ms, early stop, never an unknown kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..profile.kernels import KernelStats, Spread, kernel_name
+from ..units import US
+from .account import Account
+from .priority import PriorityArbiter
+from .tasks import ArbiterSettings, Task
+
+__all__ = ["FikitArbiter", "FikitSettings"]
+
+
+class FikitSettings(ArbiterSettings, frozen=True, kw_only=True):
+    """FIKIT's knobs."""
+
+    #: Gaps that are not longer are left alone (epsilon; of the order of 0.1 ms, unverified).
+    small_gap_ns: int = 100 * US
+
+
+class FikitArbiter(PriorityArbiter):
+    """Fills a gap that is predicted by its mean with the longest kernels that fit by their mean."""
+
+    settings: FikitSettings
+
+    def __init__(
+        self,
+        stats: Mapping[str, KernelStats] | None = None,
+        settings: FikitSettings | None = None,
+        *,
+        account: Account | None = None,
+        learn: bool = False,
+    ) -> None:
+        super().__init__(stats, settings or FikitSettings(), account=account, learn=learn)
+        #: Sequence -> durations and gaps by name: FIKIT measures before, and keeps what it measured.
+        self._pooled: dict[str, tuple[dict[str, Spread], dict[str, Spread]]] = {}
+
+    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> float | None:
+        """The kernel's duration, if it fits into what should be left of the gap."""
+        duration_ns = self._mean_ns(task, task.ready[0].kernel, 0)
+        if duration_ns is None:
+            return None
+        for holder in holders:
+            gap_ns = self._mean_ns(holder, holder.position, 1)
+            if gap_ns is None or gap_ns <= self.settings.small_gap_ns:
+                return None
+            if duration_ns > gap_ns - (now_ns - holder.free_ns):
+                return None
+        return duration_ns
+
+    def _mean_ns(self, task: Task, position: int, which: int) -> float | None:
+        """Mean duration (0) of a kernel or mean gap (1) after it, over all kernels of its name; None if unknown."""
+        stats = task.stats
+        if stats is None or not 0 <= position < len(stats.kernels):
+            return None
+        pooled = self._pooled.get(stats.name)
+        if pooled is None:
+            pooled = self._pooled[stats.name] = stats.pooled()
+        spread = pooled[which][kernel_name(stats.kernels[position])]
+        return spread.mean_ns if spread.count >= stats.min_count else None

@@ -1,0 +1,248 @@
+"""Kernels by class: the highest class that has a task on the device goes first, and lower ones fill its gaps.
+
+Rules of this file
+- The tasks of the best rank (class; with `order="slack"` also deadline) have their turn: their kernels start as soon
+  as there is room, one task after the other. A kernel that runs is never interrupted.
+- While they are between two kernels there is a gap. Whether a lower kernel may start in it is the one question that
+  is left to the policies built on this (`fikit`, `gap`): `_worth`.
+- As soon as a kernel of the best rank is ready, nothing lower starts any more. So it waits for lower ones no longer
+  than for kernels that are already running. Exception, if declared: one aged start per `ageing_ns`.
+- If the device idles although something could run, `hold` says why.
+- Pure: time comes in with events; the same events give the same actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..profile.kernels import KernelStats
+from ..state.worker import FULL_SHARE
+from .account import Account, Unlimited
+from .arbiter import (
+    AlarmRang,
+    ArbiterAction,
+    KernelEvent,
+    KernelFinished,
+    KernelReady,
+    SetAlarm,
+    StartKernel,
+    TaskBegan,
+    TaskExpected,
+    TaskGone,
+)
+from .tasks import ArbiterSettings, Started, Task, Waiting
+
+__all__ = ["PriorityArbiter"]
+
+
+class PriorityArbiter:
+    """Strict classes that fill no gaps: a lower class runs when no task of a higher one is there.
+
+    The base of the arbiters that do fill, and the policy "exclusive by task" in its own right.
+    """
+
+    def __init__(
+        self,
+        stats: Mapping[str, KernelStats] | None = None,
+        settings: ArbiterSettings | None = None,
+        *,
+        account: Account | None = None,
+        learn: bool = False,
+    ) -> None:
+        self.settings = settings or ArbiterSettings()
+        #: Sequence -> what is known of its kernels. With `learn` it is kept up to date while kernels run.
+        self.stats: Mapping[str, KernelStats] = stats or {}
+        #: Why something that is ready does not run although there is room; empty while nothing is held back.
+        self.hold = ""
+        self.used_pct = 0
+        self._account: Account = account or Unlimited()
+        self._learn = learn
+        self._tasks: dict[int, Task] = {}
+        self._expected: dict[int, TaskExpected] = {}
+        self._starts = 0
+        self._alarm_ns = -1
+        #: When the last aged kernel was started.
+        self._aged_ns = -(1 << 62)
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def step(self, event: KernelEvent) -> Sequence[ArbiterAction]:
+        """Take one event and say which kernels may start, and when to ask again."""
+        now_ns = event.at_ns
+        self._passed(now_ns)
+        if type(event) is KernelReady:
+            self._ready(event)
+        elif type(event) is KernelFinished:
+            self._finished(event)
+        elif type(event) is TaskBegan:
+            self._expected.pop(event.task, None)
+            self._tasks[event.task] = Task(event, self.stats.get(event.sequence), self._starts - (1 << 40))
+        elif type(event) is TaskGone:
+            self._gone(event)
+        elif type(event) is TaskExpected:
+            self._expected[event.task] = event
+        elif type(event) is AlarmRang and now_ns >= self._alarm_ns:
+            self._alarm_ns = -1
+        actions: list[ArbiterAction] = []
+        while (start := self._next(now_ns)) is not None:
+            actions.append(start)
+        alarm_ns = self._next_alarm_ns(now_ns)
+        if alarm_ns is not None and alarm_ns != self._alarm_ns:
+            self._alarm_ns = alarm_ns
+            actions.append(SetAlarm(alarm_ns))
+        return actions
+
+    def _ready(self, event: KernelReady) -> None:
+        if not 0 < event.share_pct <= FULL_SHARE:
+            raise ValueError(f"kernel {event.kernel} of task {event.task} asks for {event.share_pct} % of a device")
+        task = self._tasks.get(event.task)
+        if task is None:
+            began = TaskBegan(event.at_ns, event.task, event.priority, share_pct=event.share_pct)
+            task = self._tasks[event.task] = Task(began, None, self._starts - (1 << 40))
+        if self._learn and task.stats is not None and event.kernel == task.last_ready + 1:
+            # Ready before the one before it had ended: the device need not have waited at all.
+            behind = task.started or task.ready
+            task.stats.observe_gap(event.kernel - 1, 0 if behind else event.at_ns - task.free_ns)
+        task.last_ready = event.kernel
+        task.ready.append(Waiting(event.kernel, event.share_pct, event.at_ns))
+
+    def _finished(self, event: KernelFinished) -> None:
+        task = self._tasks[event.task]
+        started = task.started.pop(event.kernel)
+        begin_ns = started.start_ns if event.begin_ns < 0 else event.begin_ns
+        end_ns = event.at_ns if event.end_ns < 0 else event.end_ns
+        self._release(task)
+        task.position = event.kernel
+        task.free_ns = end_ns
+        self._account.finished(task.client, started.share_pct, begin_ns, end_ns)
+        if self._learn and task.stats is not None and event.kernel < len(task.stats.kernels):
+            task.stats.observe(event.kernel, end_ns - begin_ns)
+
+    def _gone(self, event: TaskGone) -> None:
+        self._expected.pop(event.task, None)
+        task = self._tasks.pop(event.task, None)
+        if task is not None:
+            for started in task.started.values():
+                self._account.finished(task.client, started.share_pct, started.start_ns, event.at_ns)
+            task.started.clear()
+            self._release(task)
+
+    def _release(self, task: Task) -> None:
+        held_pct = max((s.share_pct for s in task.started.values()), default=0)
+        self.used_pct += held_pct - task.used_pct
+        task.used_pct = held_pct
+
+    # -- decisions ----------------------------------------------------------------------------------------------
+
+    def _next(self, now_ns: int) -> StartKernel | None:
+        """The next kernel to start now, started; None when there is none."""
+        self.hold = ""
+        if self.used_pct >= FULL_SHARE and self.settings.ahead == 1:
+            return None
+        tasks = [t for t in self._tasks.values() if t.active and self._allowed(t, now_ns)]
+        if not tasks:
+            self.hold = "whoever is ready is over quota" if any(t.ready for t in self._tasks.values()) else ""
+            return None
+        order = self.settings.order
+        best = min(t.rank(order) for t in tasks)
+        holders = [t for t in tasks if t.rank(order) == best]
+        lower = [t for t in tasks if t.ready and not t.started and t.rank(order) != best]
+        if lower and self.settings.ageing_ns:
+            aged = min(lower, key=lambda t: (_since_ns(t), t.ident))
+            if self._age_due_ns(aged) <= now_ns:
+                # It has priority over all, so that the bound is one: those with their turn wait for it to find room.
+                return self._start(aged, "aged", now_ns) if self._room_for(aged) else None
+        turn = [t for t in holders if t.ready and len(t.started) < self.settings.ahead]
+        if turn:
+            task = min(turn, key=lambda t: (t.turn, t.ident))
+            if not self._room_for(task):
+                return None
+            if not self._await_expected(task, now_ns):
+                return self._start(task, "turn", now_ns)
+            self.hold = "a task of a higher class is expected"
+        return self._fill(holders, lower, now_ns) if lower else None
+
+    def _fill(self, holders: list[Task], lower: list[Task], now_ns: int) -> StartKernel | None:
+        """A kernel of a lower class that may start now, started: of the best class that has one, the worthiest."""
+        order = self.settings.order
+        gap = not any(t.started or t.ready for t in holders)
+        kept_pct = FULL_SHARE - sum(t.share_pct for t in holders)
+        lower_pct = self.used_pct - sum(t.used_pct for t in holders)
+        for rank in sorted({t.rank(order) for t in lower}):
+            chosen: tuple[float, int, Task, str] | None = None
+            for task in (t for t in lower if t.rank(order) == rank):
+                if not self._room_for(task):
+                    continue
+                if lower_pct + task.ready[0].share_pct <= kept_pct:
+                    worth: float | None = float("inf")
+                    why = "beside"
+                else:
+                    worth = self._worth(task, holders, now_ns) if gap else None
+                    why = "fill"
+                if worth is not None and (chosen is None or (-worth, task.turn) < chosen[:2]):
+                    chosen = (-worth, task.turn, task, why)
+            if chosen is not None:
+                return self._start(chosen[2], chosen[3], now_ns)
+        if gap:
+            self.hold = f"kept for the next kernel of task {min(t.ident for t in holders)}: nothing fits into the gap"
+        return None
+
+    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> float | None:
+        """What it is worth to let the task's next kernel start in the gap of the holders; None: it must not."""
+        return None
+
+    def _await_expected(self, task: Task, now_ns: int) -> bool:
+        """Whether a kernel whose turn it is should wait for an expected task of a higher class."""
+        return False
+
+    def _passed(self, now_ns: int) -> None:
+        """Time has passed, before an event is looked at."""
+
+    def _start(self, task: Task, why: str, now_ns: int) -> StartKernel:
+        kernel = task.ready.popleft()
+        task.started[kernel.kernel] = Started(kernel.share_pct, now_ns, why)
+        self._release(task)
+        self._starts += 1
+        task.turn = self._starts
+        task.last_start_ns = now_ns
+        if why == "aged":
+            self._aged_ns = now_ns
+        self._account.started(task.client, kernel.share_pct, now_ns)
+        return StartKernel(task.ident, kernel.kernel, why)
+
+    def _room_for(self, task: Task) -> bool:
+        return self.used_pct + max(0, task.ready[0].share_pct - task.used_pct) <= FULL_SHARE
+
+    def _allowed(self, task: Task, now_ns: int) -> bool:
+        share_pct = task.ready[0].share_pct if task.ready else task.share_pct
+        return bool(task.started) or self._account.may_start(task.client, share_pct, now_ns)
+
+    # -- alarms -------------------------------------------------------------------------------------------------
+
+    def _age_due_ns(self, task: Task) -> int:
+        return max(_since_ns(task), self._aged_ns) + self.settings.ageing_ns
+
+    def _next_alarm_ns(self, now_ns: int) -> int | None:
+        """When something may start that may not now, though no event says so."""
+        times: list[int] = []
+        waiting = [t for t in self._tasks.values() if t.ready and not t.started]
+        if self.settings.ageing_ns and waiting:
+            times.append(min(self._age_due_ns(t) for t in waiting))
+        for client in {t.client for t in waiting if not self._allowed(t, now_ns)}:
+            next_ns = self._account.next_ns(client, now_ns)
+            if next_ns is not None:
+                times.append(next_ns)
+        return min((t for t in times if t > now_ns), default=None)
+
+    def validate(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        tasks = self._tasks.values()
+        assert 0 <= self.used_pct <= FULL_SHARE, f"{self.used_pct} % of the device are in use"
+        assert self.used_pct == sum(t.used_pct for t in tasks), "shares are not those of the started kernels"
+        if self.used_pct == 0 and any(t.ready for t in tasks):
+            assert self.hold, "idle device, runnable work, and no reason given"
+
+
+def _since_ns(task: Task) -> int:
+    """Since when its next kernel waits, counted from its last start if that is later."""
+    return max(task.ready[0].ready_ns, task.last_start_ns)

@@ -1,0 +1,81 @@
+"""A task as the arbiters of this package remember it, and the settings that they have in common."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+import msgspec
+
+from ..profile.kernels import KernelStats
+from .arbiter import NO_DEADLINE_NS, TaskBegan
+
+__all__ = ["ArbiterSettings", "Started", "Task", "Waiting"]
+
+
+class ArbiterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Knobs of every arbiter that knows classes."""
+
+    #: How many kernels of a task may be started before the first has finished, while it is its class's turn. 1 where
+    #: a start is a start; more where a start is a launch into the device's own queue, which must not run dry.
+    ahead: int = 1
+    #: A task of a lower class that has waited so long for a start gets one, whether it fits or not; there is at least
+    #: this much time between two such starts. 0: never. This is the bound on starvation, and on what it costs.
+    ageing_ns: int = 0
+    #: Tasks of one class: "turn" by turn, or the one with the earliest deadline first and the others in its gaps.
+    order: Literal["turn", "slack"] = "turn"
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A kernel that could start."""
+
+    kernel: int
+    share_pct: int
+    ready_ns: int
+
+
+class Started(msgspec.Struct, frozen=True, gc=False):
+    """A kernel that was started and has not finished."""
+
+    share_pct: int
+    start_ns: int
+    why: str
+
+
+class Task:
+    """A task that has begun and is not gone."""
+
+    __slots__ = (
+        "client", "deadline_ns", "free_ns", "ident", "last_ready", "last_start_ns", "position", "priority", "ready",
+        "share_pct", "started", "stats", "turn", "used_pct",
+    )  # fmt: skip
+
+    def __init__(self, event: TaskBegan, stats: KernelStats | None, turn: int) -> None:
+        self.ident = event.task
+        self.priority = event.priority
+        self.client = event.client
+        self.stats = stats
+        self.share_pct = event.share_pct
+        self.deadline_ns = event.deadline_ns
+        self.ready: deque[Waiting] = deque()
+        self.started: dict[int, Started] = {}
+        #: Position of the last kernel that finished, and since when the next is waited for.
+        self.position = -1
+        self.free_ns = event.at_ns
+        self.last_ready = -1
+        #: When a kernel of it was last started, and which start that was; turns go by it.
+        self.last_start_ns = event.at_ns
+        self.turn = turn
+        #: Share that its started kernels hold: they run one after the other, so the largest.
+        self.used_pct = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether a kernel of it is at work, waits or is still to come."""
+        if self.ready or self.started:
+            return True
+        return self.stats is None or not self.stats.is_last(self.last_ready)
+
+    def rank(self, order: str) -> tuple[int, int]:
+        """Lower goes first; equal ranks take turns."""
+        return self.priority, self.deadline_ns if order == "slack" else NO_DEADLINE_NS

@@ -1,0 +1,80 @@
+"""What a router works out once per workflow: order, ways between nodes, what is left behind each node.
+
+Rules of this file: run times are those of the first kind of worker that could run a stage, since ranks and rests only
+order things; what a stage takes on a given worker is asked for when it is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from ..state import CompiledGraph
+from ..workflow.graph import StageSpec
+from .rank import followers_of, rank_order, sources_of, upward_ranks
+from .transfer import Delays
+
+__all__ = ["Outline", "Task", "outline"]
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One node as a router sees it."""
+
+    node: int
+    stage: StageSpec
+    sources: tuple[int, ...]
+    #: Time that its result takes to another worker; for an entry, `entry_ns` is the way of the request's input.
+    move_ns: int
+    entry_ns: int
+    #: Its model, empty if it has none that takes room; and how long that takes to fetch.
+    weights: str
+    weights_bytes: int
+    fetch_ns: int
+    #: The longest way from its start to the end of the workflow, and all work that hangs on it.
+    path_ns: int
+    work_ns: int
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """A workflow as a router sees it."""
+
+    tasks: tuple[Task, ...]
+    #: Nodes by falling upward rank.
+    order: tuple[int, ...]
+
+
+def outline(
+    graph: CompiledGraph,
+    run_ns: Callable[[StageSpec], int],
+    delays: Delays,
+    in_bytes: Mapping[tuple[str, str], int],
+) -> Outline:
+    """Work it out."""
+    nodes = graph.graph.nodes
+    sources, followers = sources_of(graph.graph), followers_of(graph.graph)
+    runs = [run_ns(n.stage) for n in graph.nodes]
+    moves = [delays.result_ns(n.out_bytes) for n in nodes]
+    ranks = upward_ranks(graph.graph, runs, moves)
+    behind: list[frozenset[int]] = [frozenset()] * len(nodes)
+    for index in range(len(nodes) - 1, -1, -1):
+        behind[index] = frozenset({index}).union(*(behind[f] for f in followers[index]))
+    tasks = []
+    for index, compiled in enumerate(graph.nodes):
+        node, stage = nodes[index], compiled.stage
+        size = stage.weights_bytes
+        tasks.append(
+            Task(
+                index,
+                stage,
+                sources[index],
+                moves[index],
+                delays.message_ns(in_bytes.get((graph.name, node.name), node.out_bytes)),
+                stage.weights if size else "",
+                size,
+                delays.load_ns(size),
+                ranks[index],
+                sum(runs[i] for i in behind[index]),
+            )
+        )
+    return Outline(tuple(tasks), tuple(rank_order(ranks)))

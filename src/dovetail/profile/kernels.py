@@ -1,0 +1,237 @@
+"""What is known of a task's kernels: how long each takes, and how long the device waits for the next one.
+
+Rules of this file
+- A kernel is known by what it does (operator or part of a graph, and shapes) and, where the same comes again, by
+  which of them it is. Nothing in an identity changes from run to run: no pointer, no time, no process number.
+- Memory does not grow with the number of runs: a mean, a variance and a histogram of logarithmic buckets each.
+- What was seen fewer than `MIN_COUNT` times is unknown, and says so.
+- Statistics that no longer fit what is seen are stale, and say why.
+
+FIKIT keeps one mean per identity (reconstructed); a mean of six runs one of which was disturbed put a kernel above
+every gap and starved the task behind it (measured), so what is asked for here is a low quantile by default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+__all__ = ["MIN_COUNT", "KernelStats", "Spread", "Stale", "kernel_ids", "kernel_name"]
+
+#: Fewer observations than this are no knowledge.
+MIN_COUNT = 5
+#: Quantile of a kernel's duration that is asked for if nothing else is said: between the 20th and the 50th
+#: percentile a profile taken beside other work is still that of the kernel.
+USUAL_QUANTILE = 0.4
+#: Logarithm of the steps per power of two of the histograms: a quantile is within 6 % (a step) of the true one.
+_STEP_BITS = 4
+#: From this many observations on, all are counted half before the next is added, so that old ones fade.
+_FADE_COUNT = 1024
+#: Weight of the newest observation in the running comparison with the statistics.
+_DRIFT_WEIGHT = 1 / 64
+#: Durations that are on average this many times as long, or as short, as the statistics say are a drift.
+DRIFT_FACTOR = 1.5
+
+
+def kernel_ids(kernels: Iterable[tuple[str, Sequence[Sequence[int]]]]) -> tuple[str, ...]:
+    """Identities of a sequence of (operator or part of a graph, shapes of its inputs), in the order of launch.
+
+    ``conv2d[1x3x224x224,64x3x7x7]``; the second of the same is ``...#1``, and so on.
+    """
+    seen: dict[str, int] = {}
+    found = []
+    for what, shapes in kernels:
+        name = f"{what}[{','.join('x'.join(map(str, shape)) for shape in shapes)}]"
+        number = seen.get(name, 0)
+        seen[name] = number + 1
+        found.append(f"{name}#{number}" if number else name)
+    return tuple(found)
+
+
+def kernel_name(ident: str) -> str:
+    """An identity without its number: what FIKIT goes by."""
+    return ident.partition("#")[0]
+
+
+class Spread(msgspec.Struct):
+    """Running statistics of a duration in constant memory."""
+
+    count: int = 0
+    mean_ns: float = 0.0
+    #: Sum of squared deviations from the mean (Welford).
+    squares: float = 0.0
+    #: Logarithmic bucket -> how many.
+    buckets: dict[int, int] = msgspec.field(default_factory=dict)
+
+    def add(self, ns: int) -> None:
+        """Count one duration."""
+        if self.count >= _FADE_COUNT:
+            self._fade()
+        self.count += 1
+        off = ns - self.mean_ns
+        self.mean_ns += off / self.count
+        self.squares += off * (ns - self.mean_ns)
+        bucket = _bucket(ns)
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+
+    def merge(self, other: Spread) -> None:
+        """Add another's observations."""
+        if not other.count:
+            return
+        total = self.count + other.count
+        off = other.mean_ns - self.mean_ns
+        self.squares += other.squares + off * off * self.count * other.count / total
+        self.mean_ns += off * other.count / total
+        self.count = total
+        for bucket, count in other.buckets.items():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+
+    @property
+    def variance(self) -> float:
+        """Of a single observation; 0 while there are fewer than two."""
+        return self.squares / (self.count - 1) if self.count > 1 else 0.0
+
+    def quantile_ns(self, q: float) -> int:
+        """The duration that a share `q` of the observations does not exceed, to a bucket; 0 if there are none.
+
+        Inside a bucket it is interpolated.
+        """
+        wanted, seen = q * self.count, 0
+        for bucket in sorted(self.buckets):
+            here = self.buckets[bucket]
+            if seen + here >= wanted:
+                low, high = _edges(bucket)
+                return round(low + (high - low) * (wanted - seen) / here)
+            seen += here
+        return 0
+
+    def expected_delay_ns(self, duration_ns: int, elapsed_ns: int = 0) -> float:
+        """By how much something that takes `duration_ns` is expected to outlast this wait: E[(d - rest)+ | not over].
+
+        `elapsed_ns` of the wait have passed. Where it was never seen to last that long, nothing is known of the rest
+        but that it may end at any moment: the whole duration counts.
+        """
+        end_ns = elapsed_ns + duration_ns
+        weight = delay = 0.0
+        for bucket, count in self.buckets.items():
+            low, high = _edges(bucket)
+            if high <= elapsed_ns:
+                continue
+            middle = (max(low, elapsed_ns) + high) / 2
+            part = count if low >= elapsed_ns else count * (high - elapsed_ns) / (high - low)
+            weight += part
+            if middle < end_ns:
+                delay += part * (end_ns - middle)
+        return delay / weight if weight else float(duration_ns)
+
+    def _fade(self) -> None:
+        self.buckets = {bucket: count // 2 for bucket, count in self.buckets.items() if count > 1}
+        self.count = sum(self.buckets.values())
+        self.squares /= 2
+
+
+def _bucket(ns: int) -> int:
+    shift = ns.bit_length() - _STEP_BITS - 1
+    return (shift << _STEP_BITS) + (ns >> shift) if shift > 0 else max(ns, 0)
+
+
+def _edges(bucket: int) -> tuple[int, int]:
+    shift = (bucket >> _STEP_BITS) - 1
+    if shift <= 0:
+        return bucket, bucket + 1
+    mantissa = bucket - (shift << _STEP_BITS)
+    return mantissa << shift, (mantissa + 1) << shift
+
+
+class Stale(msgspec.Struct, frozen=True):
+    """Why statistics no longer hold."""
+
+    why: Literal["kernels changed", "durations drifted"]
+    detail: str
+
+
+class KernelStats(msgspec.Struct):
+    """What is known of the kernels of one sequence: a model with a batch size on a kind of device.
+
+    Positions count from 0. The wait after position -1 is the one from the beginning of a task to its first kernel.
+    A msgspec Struct, so that `msgspec.json.encode` and `decode(..., type=KernelStats)` are all it takes to keep it.
+    """
+
+    #: What `TaskBegan.sequence` says.
+    name: str
+    #: Identities in the order of launch, as `kernel_ids` makes them.
+    kernels: tuple[str, ...]
+    durations: list[Spread]
+    #: One more than kernels: the wait before the first, and the wait after each.
+    gaps: list[Spread]
+    min_count: int = MIN_COUNT
+    #: Running mean of ln(observed / median).
+    drift: float = 0.0
+
+    @classmethod
+    def empty(cls, name: str, kernels: Sequence[str], *, min_count: int = MIN_COUNT) -> KernelStats:
+        """Of a sequence that nobody has seen yet."""
+        count = len(kernels)
+        return cls(
+            name, tuple(kernels), [Spread() for _ in range(count)], [Spread() for _ in range(count + 1)], min_count
+        )
+
+    def observe(self, position: int, duration_ns: int) -> None:
+        """A kernel took so long."""
+        spread = self.durations[position]
+        if spread.count >= self.min_count and duration_ns > 0:
+            median_ns = spread.quantile_ns(0.5)
+            if median_ns > 0:
+                self.drift += _DRIFT_WEIGHT * (math.log(duration_ns / median_ns) - self.drift)
+        spread.add(duration_ns)
+
+    def observe_gap(self, after: int, gap_ns: int) -> None:
+        """The next kernel was ready so long after the end of this one (-1: after the task began)."""
+        self.gaps[after + 1].add(gap_ns)
+
+    def known(self, position: int) -> bool:
+        """Whether the kernel was seen often enough to be counted on."""
+        return 0 <= position < len(self.durations) and self.durations[position].count >= self.min_count
+
+    def duration_ns(self, position: int, quantile: float = USUAL_QUANTILE) -> int | None:
+        """How long the kernel takes; None where that is unknown."""
+        return self.durations[position].quantile_ns(quantile) if self.known(position) else None
+
+    def gap(self, after: int) -> Spread | None:
+        """The wait after a kernel (-1: before the first), or None where it is unknown."""
+        if not -1 <= after < len(self.kernels):
+            return None
+        spread = self.gaps[after + 1]
+        return spread if spread.count >= self.min_count else None
+
+    def is_last(self, position: int) -> bool:
+        """Whether no kernel comes after this one."""
+        return position >= len(self.kernels) - 1
+
+    def stale(self, kernels: Sequence[str] | None = None) -> Stale | None:
+        """Why these statistics do not hold, if so: for what is launched today, and by what was seen of late."""
+        if kernels is not None and tuple(kernels) != self.kernels:
+            return Stale("kernels changed", _difference(self.kernels, tuple(kernels)))
+        if abs(self.drift) > math.log(DRIFT_FACTOR):
+            return Stale("durations drifted", f"{self.name}: kernels take {math.exp(self.drift):.2f} times as long")
+        return None
+
+    def pooled(self) -> tuple[dict[str, Spread], dict[str, Spread]]:
+        """Durations and waits by name, all kernels of one name together: what FIKIT keeps."""
+        durations: dict[str, Spread] = {}
+        gaps: dict[str, Spread] = {}
+        for position, ident in enumerate(self.kernels):
+            name = kernel_name(ident)
+            durations.setdefault(name, Spread()).merge(self.durations[position])
+            gaps.setdefault(name, Spread()).merge(self.gaps[position + 1])
+        return durations, gaps
+
+
+def _difference(before: tuple[str, ...], now: tuple[str, ...]) -> str:
+    for position, (old, new) in enumerate(zip(before, now, strict=False)):
+        if old != new:
+            return f"kernel {position} was {old} and is {new}"
+    return f"{len(before)} kernels before, {len(now)} now"

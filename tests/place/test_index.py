@@ -1,0 +1,155 @@
+"""The index: exactly what a look at every worker would find, and bounded memory."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dovetail.place.index import Candidate, Group, Need, WorkerIndex
+
+MODELS = {"a": 10, "b": 20, "c": 35, "d": 35}
+models = st.sampled_from(sorted(MODELS))
+states = st.tuples(st.integers(0, 60), st.frozensets(models), st.integers(0, 60))
+
+
+def scanned(index: WorkerIndex, need: Need, near: dict[int, int], skip: set[int]) -> Candidate | None:
+    """The rule of the index's file, worker by worker."""
+    found = []
+    for worker, known in index.workers.items():
+        if worker in skip:
+            continue
+        start = max(known.free_ns, need.now_ns, near.get(worker, need.arrive_ns))
+        fetch = 0
+        if need.weights and need.weights not in known.resident:
+            fetch = need.fits_ns if need.weights_bytes <= known.free_bytes else need.evicts_ns
+        start = start + fetch if need.fetch_from_ns < 0 else max(start, need.fetch_from_ns + fetch)
+        found.append(Candidate(start, fetch, worker))
+    return min(found, default=None)
+
+
+@st.composite
+def needs(draw: st.DrawFn, now_ns: int) -> tuple[Need, dict[int, int], set[int]]:
+    arrive = now_ns + draw(st.integers(0, 30))
+    weights = draw(st.sampled_from(["", *sorted(MODELS)]))
+    fits = draw(st.integers(1, 20)) if weights else 0
+    need = Need(
+        now_ns,
+        arrive,
+        weights,
+        MODELS.get(weights, 0),
+        fits,
+        fits + draw(st.integers(0, 20)) if weights else 0,
+        now_ns if draw(st.booleans()) else -1,
+    )
+    near = draw(st.dictionaries(st.integers(1, 12), st.integers(now_ns, arrive), max_size=3))
+    return need, near, draw(st.sets(st.integers(1, 12), max_size=4))
+
+
+class Against(RuleBasedStateMachine):
+    """Random updates, joins, losses and questions; every answer is compared with the scan."""
+
+    @initialize(first=st.dictionaries(st.integers(1, 12), states, max_size=8))
+    def begin(self, first):
+        self.index = WorkerIndex()
+        self.now_ns = 1
+        for worker, state in first.items():
+            self.index.put(worker, *state)
+
+    @rule(worker=st.integers(1, 12), state=states)
+    def put(self, worker, state):
+        free, resident, room = state
+        self.index.put(worker, free and self.now_ns + free - 10, resident, room)
+
+    @rule(worker=st.integers(1, 12))
+    def drop(self, worker):
+        self.index.drop(worker)
+
+    @rule(sizes=st.lists(st.sampled_from(sorted(MODELS.values())), min_size=1))
+    def know(self, sizes):
+        self.index.know(sizes)
+
+    @rule(by_ns=st.integers(0, 25))
+    def time_passes(self, by_ns):
+        self.now_ns += by_ns
+
+    @precondition(lambda self: self.index.workers)
+    @rule(data=st.data(), spread=st.integers(0, 1000))
+    def ask(self, data, spread):
+        need, near, skip = data.draw(needs(self.now_ns))
+        best = self.index.best(need, near, spread, skip)
+        expected = scanned(self.index, need, near, skip)
+        if expected is None:
+            assert best is None
+            return
+        assert (best.start_ns, best.fetch_ns) == (expected.start_ns, expected.fetch_ns)
+        assert best.worker not in skip
+        # What it says of the worker is true of the worker.
+        true = self.index.start_ns(best.worker, need, near.get(best.worker, need.arrive_ns))
+        assert (true.start_ns, true.fetch_ns) == (best.start_ns, best.fetch_ns)
+
+    @rule(weights=models, spread=st.integers(0, 100))
+    def look_for_room(self, weights, spread):
+        worker = self.index.idle_with_room(MODELS[weights], self.now_ns, spread, weights)
+        if worker is not None:
+            known = self.index.workers[worker]
+            assert known.free_ns <= self.now_ns and known.free_bytes >= MODELS[weights]
+            assert weights not in known.resident
+
+    @invariant()
+    def groups_hold_who_they_should(self):
+        if not hasattr(self, "index"):
+            return
+        for number, group in enumerate(self.index.buckets):
+            check(group, {w for w, k in self.index.workers.items() if k.bucket == number})
+        for weights, group in self.index.holders.items():
+            check(group, {w for w, k in self.index.workers.items() if weights in k.resident})
+
+
+def check(group: Group, members: set[int]) -> None:
+    assert {*group.busy, *group.idle} == members and len(group) == len(members)
+    assert {w: i for i, w in enumerate(group.idle)} == group.place
+    assert {(f, w) for w, f in group.busy.items()} <= set(group.heap)
+
+
+TestAgainstTheScan = Against.TestCase
+TestAgainstTheScan.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+def test_nobody_is_found_among_nobody():
+    assert WorkerIndex().best(Need(5, 5, "a", 10, 1, 2)) is None
+
+
+def test_heaps_do_not_grow_with_the_number_of_updates():
+    index = WorkerIndex()
+    index.know(MODELS.values())
+    for turn in range(5_000):
+        index.put(1 + turn % 10, 1_000_000 - 7 * turn, {"a", "b"}, 30 + turn % 3)
+    groups = [*index.buckets, *index.holders.values()]
+    assert sum(len(g.heap) for g in groups) <= sum(2 * len(g) + 33 for g in groups)
+
+
+def test_all_who_are_free_get_their_turn_and_nobody_else():
+    index = WorkerIndex()
+    for worker in range(1, 11):
+        index.put(worker, 0 if worker <= 6 else 100, {"a"}, 0)
+    need = Need(50, 50, "a", 10, 5, 10)
+    taken = {index.best(need, spread=n).worker for n in range(60)}
+    assert taken == set(range(1, 7))
+
+
+def test_a_size_that_was_never_declared_is_learned_when_it_is_asked_for():
+    index = WorkerIndex()
+    index.put(1, 0, (), 30)
+    index.put(2, 0, (), 20)
+    assert index.best(Need(0, 0, "x", 25, 5, 10)) == Candidate(5, 5, 1)
+
+
+@given(st.integers(0, 50), st.integers(0, 50))
+def test_candidates_sort_by_start_then_by_what_must_be_fetched(a, b):
+    assert (Candidate(a, 0, 9) < Candidate(a, 1, 1)) and (Candidate(a, b, 1) < Candidate(a + 1, 0, 1))
+
+
+def test_a_candidate_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        msgspec.structs.replace(Candidate(1, 0, 1), worker=2).worker = 3
