@@ -124,7 +124,15 @@ class MemoryBackend:
 
         return [entry(name) for name in ([model] if model else MODELS)]
 
-    async def infer(self, call: Call) -> Answer:
+    def infer(self, call: Call, done: Callable[[Answer | Exception], None]) -> Callable[[], object]:
+        def ended(task: asyncio.Task[Answer]) -> None:
+            done(Answer("cancelled") if task.cancelled() else task.exception() or task.result())
+
+        task = asyncio.get_running_loop().create_task(self._infer(call))
+        task.add_done_callback(ended)
+        return task.cancel
+
+    async def _infer(self, call: Call) -> Answer:
         self.calls.append(call)
         if call.model in OUTCOMES:
             answer = Answer(call.model, {"y": call.inputs["x"]}, "", 1500, {"note": 7}, self._returned)

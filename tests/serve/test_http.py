@@ -375,7 +375,7 @@ class Lender:
     def body(self, request: Request, nbytes: int) -> None:
         return None
 
-    def respond(self, request: Request) -> Response:
+    def respond(self, request: Request, done: Callable[[Response | Exception], None]) -> Response:
         def release() -> None:
             self.returned += 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +21,7 @@ from rich.text import Text
 
 from ..control.log import LogWriter
 from ..errors import DovetailError
-from ..lab.simulate import Result, Run
+from ..lab.simulate import DeviceUse, Result, Run
 from ..lab.table import render, results_console
 from ..sim.driver import Observer
 from ..wiring import POLICIES
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: A bar is not worth drawing for less.
 _BAR_AFTER_S = 1.0
+#: More devices than these are summed up by kind.
+_NAMED_DEVICES = 12
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -84,10 +86,23 @@ def _say(text: str) -> None:
 def _print(result: Result) -> None:
     out = results_console()
     out.print(render(result.summaries, target=result.target))
-    busy = ", ".join(f"{device.name} {device.busy:.0%}" for device in result.devices)
+    busy = _busy(result.devices)
     out.print(Text(f"\n{result.policy.name}, seed {result.seed}, {result.simulated_s:,.1f} s; busy: {busy}"))
     goal = f"{result.target:.0%} of the requests of each class within the objective"
     out.print(f"[green]met[/]: {goal}" if result.met else f"[bold red]missed[/]: {goal}")
+
+
+def _busy(devices: Sequence[DeviceUse]) -> str:
+    """How busy each device was; of many, how busy they were by kind."""
+    if len(devices) <= _NAMED_DEVICES:
+        return ", ".join(f"{device.name} {device.busy:.0%}" for device in devices)
+    kinds: dict[str, list[float]] = {}
+    for device in devices:
+        kinds.setdefault(device.kind, []).append(device.busy)
+    return ", ".join(
+        f"{len(busy)} x {kind} {sum(busy) / len(busy):.0%} ({min(busy):.0%} to {max(busy):.0%})"
+        for kind, busy in kinds.items()
+    )
 
 
 class _Recorder(NamedTuple):

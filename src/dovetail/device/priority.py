@@ -56,6 +56,7 @@ class PriorityArbiter:
         self.hold = ""
         self.used_pct = 0
         self._account: Account = account or Unlimited()
+        self._unlimited = account is None
         self._learn = learn
         self._tasks: dict[int, Task] = {}
         self._expected: dict[int, TaskExpected] = {}
@@ -76,7 +77,7 @@ class PriorityArbiter:
             self._finished(event)
         elif type(event) is TaskBegan:
             self._expected.pop(event.task, None)
-            self._tasks[event.task] = Task(event, self.stats.get(event.sequence), self._starts - (1 << 40))
+            self._begin(event)
         elif type(event) is TaskGone:
             self._gone(event)
         elif type(event) is TaskExpected:
@@ -92,17 +93,23 @@ class PriorityArbiter:
             actions.append(SetAlarm(alarm_ns))
         return actions
 
+    def _begin(self, event: TaskBegan) -> Task:
+        # A new task has its turn before those that were started before, and after the new ones before it.
+        task = Task(event, self.stats.get(event.sequence), self._starts - (1 << 40), self.settings.order)
+        self._tasks[event.task] = task
+        return task
+
     def _ready(self, event: KernelReady) -> None:
         if not 0 < event.share_pct <= FULL_SHARE:
             raise ValueError(f"kernel {event.kernel} of task {event.task} asks for {event.share_pct} % of a device")
         task = self._tasks.get(event.task)
         if task is None:
             began = TaskBegan(event.at_ns, event.task, event.priority, share_pct=event.share_pct)
-            task = self._tasks[event.task] = Task(began, None, self._starts - (1 << 40))
-        if self._learn and task.stats is not None and event.kernel == task.last_ready + 1:
+            task = self._begin(began)
+        if self._learn and task.stats is not None and event.kernel == task.last_ready + 1 and self._learns_gap(task):
             # Ready before the one before it had ended: the device need not have waited at all.
-            behind = task.started or task.ready
-            task.stats.observe_gap(event.kernel - 1, 0 if behind else event.at_ns - task.free_ns)
+            early = bool(task.started or task.ready)
+            task.stats.observe_gap(event.kernel - 1, 0 if early else event.at_ns - task.free_ns, early=early)
         task.last_ready = event.kernel
         task.ready.append(Waiting(event.kernel, event.share_pct, event.at_ns))
 
@@ -128,7 +135,8 @@ class PriorityArbiter:
             self._release(task)
 
     def _release(self, task: Task) -> None:
-        held_pct = max((s.share_pct for s in task.started.values()), default=0)
+        """Account for the share that the task's started kernels hold, after one was started or has ended."""
+        held_pct = max([s.share_pct for s in task.started.values()]) if task.started else 0
         self.used_pct += held_pct - task.used_pct
         task.used_pct = held_pct
 
@@ -136,41 +144,50 @@ class PriorityArbiter:
 
     def _next(self, now_ns: int) -> StartKernel | None:
         """The next kernel to start now, started; None when there is none."""
+        settings = self.settings
         self.hold = ""
-        if self.used_pct >= FULL_SHARE and self.settings.ahead == 1:
+        if self.used_pct >= FULL_SHARE and settings.ahead == 1:
             return None
-        tasks = [t for t in self._tasks.values() if t.active and self._allowed(t, now_ns)]
-        if not tasks:
+        best: tuple[int, int] | None = None
+        holders: list[Task] = []
+        others: list[Task] = []
+        for task in self._tasks.values():
+            if not task.active or not (self._unlimited or self._allowed(task, now_ns)):
+                continue
+            if best is None or task.rank < best:
+                others += holders
+                best, holders = task.rank, [task]
+            elif task.rank == best:
+                holders.append(task)
+            else:
+                others.append(task)
+        if best is None:
             self.hold = "whoever is ready is over quota" if any(t.ready for t in self._tasks.values()) else ""
             return None
-        order = self.settings.order
-        best = min(t.rank(order) for t in tasks)
-        holders = [t for t in tasks if t.rank(order) == best]
-        lower = [t for t in tasks if t.ready and not t.started and t.rank(order) != best]
-        if lower and self.settings.ageing_ns:
+        lower = [t for t in others if t.ready and not t.started]
+        if lower and settings.ageing_ns:
             aged = min(lower, key=lambda t: (_since_ns(t), t.ident))
             if self._age_due_ns(aged) <= now_ns:
                 # It has priority over all, so that the bound is one: those with their turn wait for it to find room.
                 return self._start(aged, "aged", now_ns) if self._room_for(aged) else None
-        turn = [t for t in holders if t.ready and len(t.started) < self.settings.ahead]
+        turn = [t for t in holders if t.ready and len(t.started) < settings.ahead]
         if turn:
-            task = min(turn, key=lambda t: (t.turn, t.ident))
+            task = turn[0] if len(turn) == 1 else min(turn, key=lambda t: (t.turn, t.ident))
             if not self._room_for(task):
                 return None
             if not self._await_expected(task, now_ns):
                 return self._start(task, "turn", now_ns)
             self.hold = "a task of a higher class is expected"
-        return self._fill(holders, lower, now_ns) if lower else None
+        return self._fill(holders, lower, now_ns) if lower and self.used_pct < FULL_SHARE else None
 
     def _fill(self, holders: list[Task], lower: list[Task], now_ns: int) -> StartKernel | None:
         """A kernel of a lower class that may start now, started: of the best class that has one, the worthiest."""
-        order = self.settings.order
         gap = not any(t.started or t.ready for t in holders)
         kept_pct = FULL_SHARE - sum(t.share_pct for t in holders)
         lower_pct = self.used_pct - sum(t.used_pct for t in holders)
-        for rank in sorted({t.rank(order) for t in lower}):
+        for rank in sorted({t.rank for t in lower}):
             chosen: tuple[float, int, Task, str] | None = None
-            for task in (t for t in lower if t.rank(order) == rank):
+            for task in (t for t in lower if t.rank == rank):
                 if not self._room_for(task):
                     continue
                 if lower_pct + task.ready[0].share_pct <= kept_pct:
@@ -198,6 +215,10 @@ class PriorityArbiter:
     def _passed(self, now_ns: int) -> None:
         """Time has passed, before an event is looked at."""
 
+    def _learns_gap(self, task: Task) -> bool:
+        """Whether the task's next gap is one to learn from."""
+        return True
+
     def _start(self, task: Task, why: str, now_ns: int) -> StartKernel:
         kernel = task.ready.popleft()
         task.started[kernel.kernel] = Started(kernel.share_pct, now_ns, why)
@@ -224,6 +245,8 @@ class PriorityArbiter:
 
     def _next_alarm_ns(self, now_ns: int) -> int | None:
         """When something may start that may not now, though no event says so."""
+        if self._unlimited and not self.settings.ageing_ns:
+            return None
         times: list[int] = []
         waiting = [t for t in self._tasks.values() if t.ready and not t.started]
         if self.settings.ageing_ns and waiting:

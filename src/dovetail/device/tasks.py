@@ -46,17 +46,19 @@ class Task:
     """A task that has begun and is not gone."""
 
     __slots__ = (
-        "client", "deadline_ns", "free_ns", "ident", "last_ready", "last_start_ns", "position", "priority", "ready",
-        "share_pct", "started", "stats", "turn", "used_pct",
+        "client", "deadline_ns", "free_ns", "ident", "last_ready", "last_start_ns", "position", "priority", "rank",
+        "ready", "share_pct", "started", "stats", "turn", "used_pct",
     )  # fmt: skip
 
-    def __init__(self, event: TaskBegan, stats: KernelStats | None, turn: int) -> None:
+    def __init__(self, event: TaskBegan, stats: KernelStats | None, turn: int, order: str) -> None:
         self.ident = event.task
         self.priority = event.priority
         self.client = event.client
         self.stats = stats
         self.share_pct = event.share_pct
         self.deadline_ns = event.deadline_ns
+        #: Lower goes first; equal ranks take turns.
+        self.rank = (event.priority, event.deadline_ns if order == "slack" else NO_DEADLINE_NS)
         self.ready: deque[Waiting] = deque()
         self.started: dict[int, Started] = {}
         #: Position of the last kernel that finished, and since when the next is waited for.
@@ -75,7 +77,3 @@ class Task:
         if self.ready or self.started:
             return True
         return self.stats is None or not self.stats.is_last(self.last_ready)
-
-    def rank(self, order: str) -> tuple[int, int]:
-        """Lower goes first; equal ranks take turns."""
-        return self.priority, self.deadline_ns if order == "slack" else NO_DEADLINE_NS

@@ -1,11 +1,11 @@
 """An ONNX graph as a list of nodes that can be written out again in parts.
 
 Rules of this file: nothing is interpreted that need not be. A node, a weight or an opset import is the bytes that
-were read, and goes into a part unchanged; only names are looked at, to know what a part takes and gives. Needs neither
-onnx nor onnxruntime. Field numbers are those of onnx.proto3: ModelProto.graph 7; GraphProto.node 1, .initializer 5,
-.input 11, .output 12, .sparse_initializer 15; NodeProto.input 1, .output 2, .name 3, .op_type 4, .attribute 5,
-.domain 7; AttributeProto.g 6, .graphs 11; ValueInfoProto.name 1, .type 2; TypeProto.tensor_type 1; Tensor.elem_type 1;
-TensorProto.name 8.
+were read, and goes into a part unchanged; only names are looked at, to know what a part takes and gives. Needs
+neither onnx nor onnxruntime. Field numbers are those of onnx.proto3: ModelProto.graph 7; GraphProto.node 1,
+.initializer 5, .input 11, .output 12, .sparse_initializer 15; NodeProto.input 1, .output 2, .name 3, .op_type 4,
+.attribute 5, .domain 7; AttributeProto.g 6, .graphs 11; ValueInfoProto.name 1, .type 2; TypeProto.tensor_type 1;
+Tensor.elem_type 1; TensorProto.name 8.
 """
 
 from __future__ import annotations
@@ -135,7 +135,11 @@ def _captured(graph: bytes) -> Iterator[str]:
 
 def read_graph(path: Path) -> OnnxGraph:
     """The graph of the model at `path`, whose large weights had better lie in another file."""
-    nodes, weights, inputs, outputs, rest = [], {}, {}, {}, []
+    nodes: list[OnnxNode] = []
+    weights: dict[str, bytes] = {}
+    inputs: dict[str, bytes] = {}
+    outputs: dict[str, bytes] = {}
+    rest: list[bytes] = []
     try:
         for number, wire, content in _fields(path.read_bytes()):
             if number != 7:

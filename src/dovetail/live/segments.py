@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 
 from ..errors import ModelError
+from ..profile.kernels import kernel_ids
 from ..workflow.runners import _NUMPY_OF_ORT
 from .arena import ALIGN_BYTES
 from .onnxgraph import OnnxGraph, OnnxNode, read_graph, write_part
@@ -61,13 +62,13 @@ _ELEMENT_TYPE = {
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One segment: which nodes, what it takes and gives, and a digest of its operators."""
+    """One segment: which nodes, what it takes and gives, and its operators in short."""
 
     first: int
     last: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    digest: str
+    what: str
     file: str
 
 
@@ -76,10 +77,14 @@ class Bound:
 
     def __init__(self, kernels: list[Callable[[], None]], idents: list[str], buffers: dict[str, Array]) -> None:
         #: Call them in order, once each; each lets go of the interpreter lock while it computes.
-        self.kernels = kernels
+        self.kernels: Sequence[Callable[[], object]] = kernels
         #: What each kernel is: operators, shapes and position. The same in every process and run.
         self.idents = idents
         self._buffers = buffers
+
+    def begin(self) -> Sequence[Callable[[], object]]:
+        """The kernels of one run."""
+        return self.kernels
 
     def buffer(self, name: str) -> Array:
         """The memory of an input or an output (or of a tensor between segments, which others use after it)."""
@@ -122,7 +127,6 @@ class Segments:
             keep(name, tuple(shapes[name]))
             buffers[name][...] = 0
         kernels: list[Callable[[], None]] = []
-        idents = []
         for position, (part, session) in enumerate(zip(self.parts, self._sessions, strict=True)):
             try:
                 feeds = {name: values[name] for name in part.inputs}
@@ -138,13 +142,12 @@ class Segments:
                 binding.bind_ortvalue_output(name, values[name])
             pool.give_back(position)
             kernels.append(_kernel(session, binding))
-            taken = ",".join("x".join(map(str, buffers[n].shape)) for n in part.inputs)
-            idents.append(f"{position}:{part.digest}:{taken}")
-        return Bound(kernels, idents, buffers)
+        idents = kernel_ids((part.what, [buffers[n].shape for n in part.inputs]) for part in self.parts)
+        return Bound(kernels, list(idents), buffers)
 
 
 class _Pool:
-    """Memory of tensors between segments: what no later segment reads is used again, so that it stays in the cache."""
+    """Memory of tensors between segments: what no later one reads is used again, so that it stays in the cache."""
 
     def __init__(self, parts: Sequence[Part], kept: set[str]) -> None:
         self._last = {name: i for i, part in enumerate(parts) for name in part.inputs if name not in kept}
@@ -161,7 +164,8 @@ class _Pool:
         block = min(fitting, key=lambda b: b.nbytes) if fitting else aligned((max(nbytes, 1),), np.uint8)
         self._free = [b for b in self._free if b is not block]
         self._used[name] = block
-        return block[:nbytes].view(dtype).reshape(shape)
+        array: Array = block[:nbytes].view(dtype).reshape(shape)
+        return array
 
     def give_back(self, position: int) -> None:
         """The segment at `position` is bound: what it was the last to read is free for those after it."""
@@ -174,7 +178,8 @@ def aligned(shape: Shape, dtype: Any) -> Array:
     nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     block = np.empty(nbytes + ALIGN_BYTES, np.uint8)
     start = -block.ctypes.data % ALIGN_BYTES
-    return block[start : start + nbytes].view(dtype).reshape(shape)
+    array: Array = block[start : start + nbytes].view(dtype).reshape(shape)
+    return array
 
 
 def _kernel(session: Any, binding: Any) -> Callable[[], None]:
@@ -258,7 +263,7 @@ def choose_cuts(lengths: Sequence[int], live: Sequence[int | None], segments: in
 
 @cache
 def _share_arena() -> None:
-    """One arena for all sessions of this process: with one each, every segment would begin in cold memory (+5 to 20 %)."""
+    """One arena for all sessions of this process: with one each, every segment begins in cold memory (5 to 20 %)."""
     import onnxruntime as ort
 
     kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
@@ -273,6 +278,8 @@ def _session(path: Path, **options: Any) -> Any:
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 3
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # A planned block of its own for every segment is colder than what the last one has just freed.
+    settings.enable_mem_pattern = False
     _share_arena()
     settings.add_session_config_entry("session.use_env_allocators", "1")
     for name, value in options.items():
@@ -301,12 +308,10 @@ def _optimised(model: Path, directory: Path) -> OnnxGraph:
     return read_graph(directory / "whole.onnx")
 
 
-def _measured(
-    graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape]
-) -> tuple[dict[str, str], list[int]]:
+def _measured(graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape]) -> tuple[dict[str, str], list[int]]:
     """Type of every tensor, and how long each node takes (ns, the median of some runs)."""
     probe = directory / "probe.onnx"
-    declared = {name: 0 for name in graph.inputs}
+    declared = dict.fromkeys(graph.inputs, 0)
     write_part(probe, graph, graph.nodes, declared, dict.fromkeys(name for n in graph.nodes for name in n.writes))
     types = {i.name: i.type for i in _session(probe).get_outputs()}
     session = _session(
@@ -316,7 +321,7 @@ def _measured(
     types = {name: kind for name, kind in types.items() if kind in _ELEMENT_TYPE}
     if missing := [name for name in graph.inputs if name not in shapes or name not in types]:
         raise ModelError(f"input {missing[0]!r} needs a shape and must be a tensor of numbers")
-    feeds = {name: np.zeros(shapes[name], _NUMPY_OF_ORT[types[name]]) for name in graph.inputs}
+    feeds: dict[str, Array] = {name: np.zeros(shapes[name], _NUMPY_OF_ORT[types[name]]) for name in graph.inputs}
     try:
         for _ in range(PROFILED_RUNS):
             session.run(None, feeds)
@@ -356,16 +361,17 @@ def _part(
     made = {name for node in nodes for name in node.writes}
     inputs = [name for name in dict.fromkeys(n for node in nodes for n in node.reads) if name not in made]
     handed_on = live[last] if last < len(live) else frozenset()
-    outputs = [name for name in (n for node in nodes for n in node.writes) if name in handed_on or name in graph.outputs]
+    outputs = [
+        name for name in (n for node in nodes for n in node.writes) if name in handed_on or name in graph.outputs
+    ]
     if missing := [name for name in outputs if name not in types]:
         raise ModelError(f"output {missing[0]!r} is no tensor of numbers and cannot be handed on")
     given = tuple(name for name in inputs if name not in graph.weights)
-    return Part(first, last, given, tuple(outputs), _digest(nodes), file)
+    return Part(first, last, given, tuple(outputs), _what(nodes), file)
 
 
-def _digest(nodes: Sequence[OnnxNode]) -> str:
-    """Names the operators of a segment, in order and with their attributes and wiring."""
-    whole = hashlib.sha256()
-    for node in nodes:
-        whole.update(node.raw)
-    return whole.hexdigest()[:12]
+def _what(nodes: Sequence[OnnxNode]) -> str:
+    """The operators of a segment: the most frequent by name, all in their order by a digest."""
+    ops = [node.op.rpartition(":")[2] for node in nodes]
+    op, count = Counter(ops).most_common(1)[0]
+    return f"{op}*{count}of{len(ops)}.{hashlib.sha256(' '.join(ops).encode()).hexdigest()[:8]}"

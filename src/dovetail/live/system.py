@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -129,7 +130,11 @@ class LiveSystem:
         self._say = say
         self._observers = list(observers)
         self._requests: dict[int, LiveRequest] = {}
-        self._futures: dict[int, asyncio.Future[Result]] = {}
+        #: Whom to tell the end of each open request.
+        self._waiting: dict[int, Callable[[int, Result], None]] = {}
+        #: Events that came while the actions of another were carried out.
+        self._later: deque[tuple[Event, str]] = deque()
+        self._posting = False
         self._running: dict[int, _Running] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         #: Since when some stage has had no worker; 0 is all are well.
@@ -218,6 +223,7 @@ class LiveSystem:
         self,
         workflow: str,
         inputs: Sequence[Ref | Any],
+        done: Callable[[int, Result], None],
         *,
         priority: int = 0,
         objective_ns: int = 0,
@@ -225,8 +231,8 @@ class LiveSystem:
         note: str = "",
         counts: tuple[int, ...] = (),
         on_free: Callable[[], None] = lambda: None,
-    ) -> tuple[int, asyncio.Future[Result]]:
-        """Put a request to the controller; its number and the future of its end.
+    ) -> int:
+        """Put a request to the controller; its number. `done` is told its end, once and perhaps before this returns.
 
         Inputs are blocks of the front's arena, or values that are copied there. `on_free` is called when no worker
         reads the inputs any more. Raises `Overloaded` if there is no memory for it, or no worker for its stages.
@@ -248,8 +254,7 @@ class LiveSystem:
         self._last_request += 1
         ident = self._last_request
         self._requests[ident] = LiveRequest(refs, self.memory.free, freed)
-        future: asyncio.Future[Result] = self._loop.create_future()
-        self._futures[ident] = future
+        self._waiting[ident] = done
         now = self.now_ns()
         self._post(
             RequestArrived(
@@ -264,7 +269,7 @@ class LiveSystem:
             ),
             note,
         )
-        return ident, future
+        return ident
 
     def _check_workers(self, graph: Graph) -> None:
         if self._closing or self.fault.done():
@@ -277,13 +282,25 @@ class LiveSystem:
 
     def cancel(self, ident: int) -> None:
         """The client gave up."""
-        if ident in self._futures:
+        if ident in self._waiting:
             self._post(RequestCancelled(self.now_ns(), 0, ident))
 
     # -- events and actions -------------------------------------------------------------------------------------
 
     def _post(self, event: Event, note: str = "") -> None:
-        """Put one event to the controller and carry out what it says."""
+        """Put one event to the controller and carry out what it says.
+
+        Whoever is told an answer may have a next request at once, or go: that is taken when this step is through.
+        """
+        self._later.append((event, note))
+        if self._posting:
+            return
+        self._posting = True
+        while self._later:
+            self._step(*self._later.popleft())
+        self._posting = False
+
+    def _step(self, event: Event, note: str) -> None:
         if self.fault.done():
             return
         try:
@@ -324,12 +341,13 @@ class LiveSystem:
         self.fault.set_exception(error)
         self.fault.exception()  # whoever awaits it gets it; nobody has to
         self._drained.set()
-        for ident, future in self._futures.items():
+        waiting, self._waiting = self._waiting, {}
+        for ident, done in waiting.items():
             request = self._requests[ident]
             request.hold()
             request.close()
-            _resolve(future, Result("failed", {}, "internal error in the scheduler", 0, 0, 0.0, _once(request.drop)))
-        self._futures.clear()
+            why = "internal error in the scheduler"
+            self._tell(done, ident, Result("failed", {}, why, 0, 0, 0.0, _once(request.drop)))
         self._requests.clear()
 
     def _set_timer(self, action: SetTimer) -> None:
@@ -380,14 +398,12 @@ class LiveSystem:
         """Answer a request."""
         now = self.now_ns()
         request = self._requests.pop(action.request)
-        future = self._futures.pop(action.request)
+        done = self._waiting.pop(action.request)
         timer = self._timers.pop(request.state.timer, None) if request.state is not None else None
         if timer is not None:
             timer.cancel()
         self._door.leave(action.graph, request.taken_bytes(self.memory.kinds))
         latency = now - action.arrived_ns
-        self.ledger.add(action, now)
-        self.statistics.answered(action, latency)
         result = Result(action.outcome, {}, "", 0, latency, action.cost_usd, _once(request.drop))
         if type(action) is Reply:
             try:
@@ -398,7 +414,18 @@ class LiveSystem:
             result.reason, result.retry_after_ns = request.given_up or action.reason, action.retry_after_ns
         request.hold()
         request.close()
-        _resolve(future, result)
+        self._tell(done, action.request, result)
+        # Books after answers.
+        self.ledger.add(action, now)
+        self.statistics.answered(action, latency)
+
+    def _tell(self, done: Callable[[int, Result], None], ident: int, result: Result) -> None:
+        """Whatever is wrong with one answer must not touch the others."""
+        try:
+            done(ident, result)
+        except Exception as error:
+            result.release()
+            self._say(f"the answer to request {ident} could not be given: {type(error).__name__}: {error}")
 
     # -- workers ------------------------------------------------------------------------------------------------
 
@@ -467,13 +494,6 @@ class LiveSystem:
                 if request.state is not None and (missing := self._missing(request.state.graph.graph)):
                     self._give_up(ident, f"no worker has run {', '.join(missing)} for {GIVE_UP_AFTER_NS // SECOND} s")
         self._journal.flush()
-
-
-def _resolve(future: asyncio.Future[Result], result: Result) -> None:
-    if future.done():  # whoever waited was cancelled
-        result.release()
-    else:
-        future.set_result(result)
 
 
 def _once(call: Callable[[], None]) -> Callable[[], None]:

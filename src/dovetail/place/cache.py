@@ -6,8 +6,8 @@ that takes is nobody's here. A model is in one place at a time:
     absent -> loading -> resident -> host (if it fits there) or absent
     host -> loading
 
-A model that is `leaving` is one whose room is promised to a newcomer that is loading; it can no longer be used, and is
-gone when the newcomer is there (`Rules.fetch_blocks` only, where the cached set changes when a fetch ends).
+The room of a model that is `leaving` belongs to a newcomer that is loading; it can no longer be used, and is gone
+when the newcomer is there (`Rules.fetch_blocks` only, where the cached set changes when a fetch ends).
 Models are kept by `StageSpec.weights`. Those of no bytes need no room, so they are always there and never listed.
 """
 
@@ -157,34 +157,36 @@ class ModelCache:
     # -- room -------------------------------------------------------------------------------------------------
 
     def room_for(
-        self, weights: str, needs: Mapping[str, int], now_ns: int, *, evict: bool = True
+        self,
+        weights: str,
+        needs: Mapping[str, int],
+        now_ns: int,
+        *,
+        evict: Literal["nothing", "idle", "later"] = "later",
     ) -> Sequence[Victim] | None:
         """What has to go for it: nothing, some models, or None if there is no way now.
 
         `needs` gives the position of the first batch in the queue that needs a model. Never goes what is in use,
-        loading, or needed as early as `weights`; a model that no batch needs comes last of all, so a hint makes
-        nothing go that a batch needs, and nothing that was hinted at.
+        loading, or needed as early as `weights`; `evict` narrows it to what no batch needs, or to free room. A model
+        that was merely hinted at makes nothing go that a batch needs, and nothing else that was hinted at.
         """
         entry = self._entries[weights]
         missing_bytes = entry.nbytes - self.free_bytes
         if missing_bytes <= 0:
             return ()
-        if not evict:
+        if evict == "nothing":
             return None
         position = needs.get(weights)
+        later = evict == "later" and position is not None
         candidates = [
             Candidate(e.weights, e.nbytes, e.used_ns, e.loaded, e.hinted)
             for e in self._entries.values()
-            if e.tier == "resident" and not e.pins and self._may_go(e, position, needs)
+            if e.tier == "resident"
+            and not e.pins
+            and ((needed := needs.get(e.weights)) is None or (later and needed > (position or 0)))
+            and not (e.hinted and position is None)
         ]
         return choose(candidates, missing_bytes, needs, weights, entry.nbytes, now_ns, self._eviction)
-
-    @staticmethod
-    def _may_go(entry: _Entry, position: int | None, needs: Mapping[str, int]) -> bool:
-        needed = needs.get(entry.weights)
-        if position is None:
-            return needed is None and not entry.hinted
-        return needed is None or needed > position
 
     # -- what happens to a model ------------------------------------------------------------------------------
 
@@ -225,6 +227,17 @@ class ModelCache:
         self.used_bytes -= entry.nbytes
         if entry.wants:
             self.lacking[weights] = None
+
+    def stay(self, weights: str) -> bool:
+        """The newcomer does not come after all: it stays if its room is still free; whether it is."""
+        entry = self._entries[weights]
+        assert entry.tier == "leaving"
+        if entry.nbytes > self.free_bytes:
+            return False
+        entry.tier = "resident"
+        self.used_bytes += entry.nbytes
+        self.lacking.pop(weights, None)
+        return True
 
     def evict(self, weights: str) -> bool:
         """It goes, into host memory if it fits there; whether it did."""

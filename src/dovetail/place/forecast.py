@@ -8,9 +8,10 @@ is left out, so a start that the forecast calls impossible is impossible by all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
 
+from ..state.worker import FULL_SHARE
 from .tickets import Rules, Ticket
 
 __all__ = ["forecast"]
@@ -19,44 +20,54 @@ __all__ = ["forecast"]
 def forecast(
     running: Iterable[Ticket],
     queued: Iterable[Ticket],
-    free_pct: int,
-    fetch_ns: Callable[[str], int],
+    fetch_ns: Callable[[str, int], int],
+    load_ends: Mapping[str, int],
     rules: Rules,
     now_ns: int,
 ) -> tuple[dict[int, int], int]:
     """Expected starts by batch, and the time at which all of it is done.
 
-    `fetch_ns` says how long it takes, from now or from when it may begin, until a model is there; 0 if it is.
+    `fetch_ns(weights, now)` says how long it takes, once it may begin, until a model is there; 0 if it is.
+    `load_ends` are the expected ends of loads on their way.
     """
-    ends = [
-        (max(now_ns, (t.begin_ns if t.begin_ns >= 0 else now_ns + fetch_ns(t.weights)) + t.expected_ns), t.share_pct)
-        for t in running
-    ]
+    whole = rules.fetch_blocks
+    ends: list[tuple[int, int]] = []
+    free_pct = FULL_SHARE
+    for ticket in running:
+        begin_ns = ticket.begin_ns if ticket.begin_ns >= 0 else now_ns + fetch_ns(ticket.weights, now_ns)
+        share_pct = FULL_SHARE if whole else ticket.share_pct
+        ends.append((max(now_ns, begin_ns + ticket.expected_ns), share_pct))
+        free_pct -= share_pct
     done_ns = max((end for end, _ in ends), default=now_ns)
     heapify(ends)
     starts: dict[int, int] = {}
     clock_ns = now_ns
-    for ready_ns, ticket in _line(queued, fetch_ns, rules, now_ns):
-        while free_pct < ticket.share_pct:
-            end_ns, share_pct = heappop(ends)
-            free_pct += share_pct
+    for ready_ns, ticket in _line(queued, fetch_ns, load_ends, rules, now_ns):
+        share_pct = FULL_SHARE if whole else ticket.share_pct
+        while free_pct < share_pct:
+            end_ns, freed_pct = heappop(ends)
+            free_pct += freed_pct
             if end_ns > clock_ns:
                 clock_ns = end_ns
-        if rules.fetch_blocks:
+        if whole:
             start_ns = max(clock_ns, ticket.earliest_ns) + ready_ns
         else:
             start_ns = max(clock_ns, ticket.earliest_ns, ready_ns)
         starts[ticket.batch] = start_ns
         end_ns = start_ns + ticket.expected_ns
-        heappush(ends, (end_ns, ticket.share_pct))
-        free_pct -= ticket.share_pct
+        heappush(ends, (end_ns, share_pct))
+        free_pct -= share_pct
         if end_ns > done_ns:
             done_ns = end_ns
     return starts, done_ns
 
 
 def _line(
-    queued: Iterable[Ticket], fetch_ns: Callable[[str], int], rules: Rules, now_ns: int
+    queued: Iterable[Ticket],
+    fetch_ns: Callable[[str, int], int],
+    load_ends: Mapping[str, int],
+    rules: Rules,
+    now_ns: int,
 ) -> list[tuple[int, Ticket]]:
     """What waits, in the order of starting, each with the time at which its model is there.
 
@@ -64,24 +75,26 @@ def _line(
     """
     line: list[tuple[int, Ticket]] = []
     ready: dict[str, int] = {}
-    slots = [now_ns] * max(1, rules.loads)
+    slots = sorted((max(now_ns, end_ns) for end_ns in load_ends.values()), reverse=True)[: rules.loads]
+    slots += [now_ns] * (rules.loads - len(slots))
+    heapify(slots)
     waits = False
     for ticket in queued:
         weights = ticket.weights
         if not ticket.nbytes:
             ready_ns = 0
         elif rules.fetch_blocks:
-            ready_ns = 0 if weights in ready else fetch_ns(weights)
+            ready_ns = 0 if weights in ready else fetch_ns(weights, now_ns)
             ready[weights] = 0
         else:
             known = ready.get(weights)
             if known is None:
-                wait_ns = fetch_ns(weights)
-                known = now_ns + wait_ns
-                if wait_ns:
+                wait_ns = fetch_ns(weights, now_ns)
+                if wait_ns and weights not in load_ends:
                     known = slots[0] + wait_ns
-                    heappop(slots)
-                    heappush(slots, known)
+                    heapreplace(slots, known)
+                else:
+                    known = now_ns + wait_ns
                 ready[weights] = known
             ready_ns = known
         waits = waits or ready_ns > now_ns

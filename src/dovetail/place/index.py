@@ -11,9 +11,9 @@ arrive(w) differs only for the few workers that have an input already (`near`), 
 
 Rules of this file:
 1. Workers stand in groups: one per model (who holds it) and one per bucket (how many of the known sizes of models
-   fit into their free bytes: for a given model, all workers of a bucket fit or none does). Inside a group all have
-   the same fetch and the same arrival but for those near, and start(w) never falls when free_at(w) grows; so a group's
-   first by free_at stands for all of it. Candidates are the firsts of the groups, and those near.
+   fit into their free bytes: for a given model, all workers of a bucket have room or none has). Inside a group all
+   have the same fetch and, but for those near, the same arrival, and start(w) never falls when free_at(w) grows; so
+   the first by free_at stands for the group. Candidates are the firsts of the groups, and those near.
 2. The first of a bucket may hold the model itself, and never hides a better one by that: with the fetch it is charged
    here it is no worse than anyone behind it, and without it, as a candidate of the model's group, no worse again.
    The same holds for the first that is near: its true arrival is not later than the one it stands for.
@@ -31,7 +31,7 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-__all__ = ["Candidate", "Group", "Need", "WorkerIndex"]
+__all__ = ["Candidate", "Group", "Known", "Need", "WorkerIndex", "start_at"]
 
 #: A heap is rebuilt when it has more than twice its valid entries and this many.
 _SLACK = 32
@@ -43,21 +43,25 @@ class Need(msgspec.Struct, gc=False):
     now_ns: int
     #: When its inputs can be at a worker that has none of them.
     arrive_ns: int
-    #: Its model; empty if it needs none.
+    #: Its model; no bytes if it needs none.
     weights: str = ""
     weights_bytes: int = 0
     fits_ns: int = 0
     evicts_ns: int = 0
-    #: When a fetch can begin that runs beside the wait; below nought, it begins only after the wait, as Compass plans.
+    #: What a fetch costs beside the time of this task: added when candidates are compared, not to their start.
+    fits_toll_ns: int = 0
+    evicts_toll_ns: int = 0
+    #: When a fetch can begin beside the wait; below nought it begins only after the wait, as Compass plans.
     fetch_from_ns: int = -1
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False, order=True):
-    """A worker and when it could start; candidates sort by start, then by who has least to fetch."""
+    """A worker and when it could start; candidates sort by start and toll, then by who has least to fetch."""
 
-    start_ns: int
+    score_ns: int
     fetch_ns: int
     worker: int
+    start_ns: int
 
 
 class Group:
@@ -111,7 +115,7 @@ class Group:
                 self._rest(worker)
 
     def first(self, now_ns: int, spread: int, skip: Collection[int] = ()) -> tuple[int, int] | None:
-        """(When free, worker) of the first; of those free already the one that `spread` falls on. Not one of `skip`."""
+        """(When free, worker) of the first not to skip; among those free already, the one that `spread` falls on."""
         heap, busy = self.heap, self.busy
         if heap and (heap[0][0] <= now_ns or busy.get(heap[0][1]) != heap[0][0]):
             self.settle(now_ns)
@@ -161,23 +165,20 @@ class Group:
             self.place[last] = at
 
 
-class _Known:
+class Known(msgspec.Struct, gc=False):
     """What is known of one worker."""
 
-    __slots__ = ("bucket", "free_bytes", "free_ns", "resident")
-
-    def __init__(self) -> None:
-        self.free_ns = 0
-        self.resident: frozenset[str] = frozenset()
-        self.free_bytes = 0
-        self.bucket = 0
+    free_ns: int
+    resident: frozenset[str]
+    free_bytes: int
+    bucket: int = -1
 
 
 class WorkerIndex:
     """Workers of one kind: equal in everything but load and memory."""
 
     def __init__(self) -> None:
-        self.workers: dict[int, _Known] = {}
+        self.workers: dict[int, Known] = {}
         #: Model -> who holds it or is fetching it.
         self.holders: dict[str, Group] = {}
         #: Sizes of models, ascending; a worker in bucket k has room for each of the first k.
@@ -202,8 +203,7 @@ class WorkerIndex:
         """Say what is known of a worker now; `free_ns` of 0 is free already."""
         known = self.workers.get(worker)
         if known is None:
-            known = self.workers[worker] = _Known()
-            known.bucket = -1
+            known = self.workers[worker] = Known(free_ns, frozenset(), free_bytes)
         moved = known.free_ns != free_ns
         known.free_ns = free_ns
         bucket = known.bucket
@@ -237,31 +237,27 @@ class WorkerIndex:
         for weights in known.resident:
             self.holders[weights].drop(worker)
 
-    def start_ns(self, worker: int, need: Need, arrive_ns: int) -> Candidate:
-        """When this worker could start, by the rule above."""
-        known = self.workers[worker]
-        return _start(known.free_ns, known.resident, known.free_bytes, worker, need, arrive_ns)
-
     def firsts(self, need: Need, spread: int = 0, skip: Collection[int] = ()) -> list[Candidate]:
         """The candidates of all groups, without those near and those to skip; who holds the model comes first."""
         now_ns, arrive_ns = need.now_ns, need.arrive_ns
         from_ns = need.fetch_from_ns
         found: list[Candidate] = []
         size = need.weights_bytes
-        if need.weights and size:
+        if size:
             group = self.holders.get(need.weights)
             first = group.first(now_ns, spread, skip) if group is not None else None
             if first is not None:
-                found.append(Candidate(first[0] if first[0] > arrive_ns else arrive_ns, 0, first[1]))
+                start_ns = first[0] if first[0] > arrive_ns else arrive_ns
+                found.append(Candidate(start_ns, 0, first[1], start_ns))
                 if first[0] <= arrive_ns:
                     return found  # nobody starts before the inputs are there, and nobody has less to fetch
             room = self._room(size)
         else:
             room = 0
-        fetch_ns = need.fits_ns if room else 0
+        fetch_ns, toll_ns = (need.fits_ns, need.fits_toll_ns) if room else (0, 0)
         for number in range(len(self.buckets) - 1, -1, -1):
             if number < room:
-                fetch_ns = need.evicts_ns
+                fetch_ns, toll_ns = need.evicts_ns, need.evicts_toll_ns
             first = self.buckets[number].first(now_ns, spread, skip)
             if first is None:
                 continue
@@ -270,7 +266,7 @@ class WorkerIndex:
                 start_ns += fetch_ns
             elif fetch_ns and from_ns + fetch_ns > start_ns:
                 start_ns = from_ns + fetch_ns
-            found.append(Candidate(start_ns, fetch_ns, first[1]))
+            found.append(Candidate(start_ns + toll_ns, fetch_ns, first[1], start_ns))
         return found
 
     def best(
@@ -280,7 +276,7 @@ class WorkerIndex:
         found = self.firsts(need, spread, skip)
         for worker, arrive_ns in (near or {}).items():
             if worker in self.workers and worker not in skip:
-                found.append(self.start_ns(worker, need, arrive_ns))
+                found.append(start_at(self.workers[worker], worker, need, arrive_ns))
         return min(found, default=None)
 
     def idle_holders(self, weights: str, now_ns: int) -> int:
@@ -317,14 +313,14 @@ class WorkerIndex:
         return group
 
 
-def _start(
-    free_ns: int, resident: Collection[str], free_bytes: int, worker: int, need: Need, arrive_ns: int
-) -> Candidate:
+def start_at(known: Known, worker: int, need: Need, arrive_ns: int) -> Candidate:
     """The rule of this file for one worker."""
-    start_ns = max(free_ns, need.now_ns, arrive_ns)
-    if not need.weights or not need.weights_bytes or need.weights in resident:
-        return Candidate(start_ns, 0, worker)
-    fetch_ns = need.fits_ns if need.weights_bytes <= free_bytes else need.evicts_ns
-    if need.fetch_from_ns < 0:
-        return Candidate(start_ns + fetch_ns, fetch_ns, worker)
-    return Candidate(max(start_ns, need.fetch_from_ns + fetch_ns), fetch_ns, worker)
+    start_ns = max(known.free_ns, need.now_ns, arrive_ns)
+    if not need.weights_bytes or need.weights in known.resident:
+        return Candidate(start_ns, 0, worker, start_ns)
+    if need.weights_bytes <= known.free_bytes:
+        fetch_ns, toll_ns = need.fits_ns, need.fits_toll_ns
+    else:
+        fetch_ns, toll_ns = need.evicts_ns, need.evicts_toll_ns
+    start_ns = start_ns + fetch_ns if need.fetch_from_ns < 0 else max(start_ns, need.fetch_from_ns + fetch_ns)
+    return Candidate(start_ns + toll_ns, fetch_ns, worker, start_ns)

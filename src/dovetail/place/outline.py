@@ -23,10 +23,10 @@ class Task(msgspec.Struct, frozen=True):
 
     node: int
     stage: StageSpec
-    sources: tuple[int, ...]
-    #: Time that its result takes to another worker; for an entry, `entry_ns` is the way of the request's input.
-    move_ns: int
-    entry_ns: int
+    #: Nodes whose results it waits for, each with the time that the result takes to another worker.
+    sources: tuple[tuple[int, int], ...]
+    #: Time that its inputs take to a worker that has none of them: for an entry, the request's own.
+    inputs_ns: int
     #: Its model, empty if it has none that takes room; and how long that takes to fetch.
     weights: str
     weights_bytes: int
@@ -63,13 +63,13 @@ def outline(
     for index, compiled in enumerate(graph.nodes):
         node, stage = nodes[index], compiled.stage
         size = stage.weights_bytes
+        entry_ns = delays.message_ns(in_bytes.get((graph.name, node.name), node.out_bytes))
         tasks.append(
             Task(
                 index,
                 stage,
-                sources[index],
-                moves[index],
-                delays.message_ns(in_bytes.get((graph.name, node.name), node.out_bytes)),
+                tuple((s, moves[s]) for s in sources[index]),
+                max((moves[s] for s in sources[index]), default=entry_ns),
                 stage.weights if size else "",
                 size,
                 delays.load_ns(size),

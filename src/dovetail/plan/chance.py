@@ -1,22 +1,25 @@
-"""What is a faster configuration worth? The chance of being in time, weighed in money, with later decisions open.
+"""What is speed worth? The chance of being in time, weighed in money, with later decisions still open.
 
-    tables = Chances(nodes, objective_ns, late_usd)
-    weighed = tables.weigh(node, left_ns, batch)
+    chances = funded(stages, objective_ns, late=10.0, premium=0.005)
+    way = chances.weigh(node, left_ns, batch)
 
 A plan that must be in time with a fixed percentile pays any price for the last per cent, and pays it at the first
-stage, before it is known whether the later ones will need it. Here a late answer has a price instead, and each stage
-is decided with the later decisions still open:
+stage, before it is known whether the later ones need it. Here a late answer has a price instead, and every stage is
+decided knowing that the later ones will be decided again:
 
-    V(left) = min over configurations of  cost + E[ V_next(left − time) ],      after the last: 0 in time, else late_usd
+    V(left) = min over configurations of  cost + E[ V_next(left − time) ];  after the last 0 if in time, else late_usd
 
-So speed is bought where it changes the chance most per dollar, as late as it still helps, and not at all for a
-request that is late almost surely. This is the dynamic programme of a chain with random times (Bellman, 1957).
+the dynamic programme of a chain with random times (Bellman, 1957). So speed is bought where it gains most chance per
+dollar, as late as it still helps, and not at all for a request that will be late anyway.
 
 Rules of this file
-- For nodes whose rest is a chain; what comes before a fork or a join is planned by percentile (`tables`).
-- Times are log-normal with the profile's mean and spread, as `quantile` has them, cut into equally likely parts.
-- The time left is counted in steps, rounded down: never in the plan's favour.
-- Only sums and products after the law is made, and that is rounded: the same tables on any machine.
+- Chains only. Workflows with forks are planned by percentile (`frontier`).
+- The price of a late answer is `late` times what a request costs at least, or less: it is halved until the expected
+  cost is within `premium` of the cheapest plan that is in time on average. Certainty is bought from a budget.
+- Times are log-normal with the profile's mean and spread, as in `quantile`.
+- Time left is counted in steps and rounded down, waits are rounded up: never in a plan's favour.
+- The law of times is rounded, because logarithms differ in their last bits between machines; the rest is sums and
+  products, so a replay elsewhere decides the same.
 """
 
 from __future__ import annotations
@@ -25,87 +28,139 @@ from collections.abc import Mapping, Sequence
 from math import exp, log1p, sqrt
 from statistics import NormalDist
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from ..state import Config
 from .options import Option, pareto
 
-__all__ = ["Chances"]
+__all__ = ["Chances", "StageOptions", "Way", "funded"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
-#: Steps of the objective in which the time left is counted, and parts of the law of times.
-STEPS = 1024
+#: Steps in which the time left is counted; one is a fifteenth of the deviation of three like stages with 5 % spread.
+STEPS = 512
+#: How often the price of a late answer is halved at most.
+HALVINGS = 7
 #: Points of the law of times, in deviations: out to one case in thirty thousand.
 _POINTS = [i / 8 for i in range(-32, 33)]
-_NORMAL = NormalDist()
-_BELOW = np.array([round(_NORMAL.cdf(z), 9) for z in _POINTS])
-_WEIGHTS = np.array([round(_NORMAL.pdf(z), 9) for z in _POINTS])
+_WEIGHTS = np.array([round(NormalDist().pdf(z), 9) for z in _POINTS])
 _WEIGHTS /= _WEIGHTS.sum()
-#: Keeps the points in order where there is no spread.
-_APART = np.arange(len(_POINTS)) * 1e-12
+
+
+class StageOptions(msgspec.Struct, frozen=True):
+    """What one node can be run in, and per batch size the wait for such a batch that its options contain."""
+
+    options: Sequence[Option]
+    fill_ns: Mapping[int, int]
+
+
+class Way(msgspec.Struct, frozen=True, gc=False):
+    """One way to run a node now."""
+
+    config: Config
+    #: Expected cost of everything still to come, being late included.
+    value_usd: float
+
+
+class _Law:
+    """An option's run time in steps: E[f(left − time)] for any f by time left."""
+
+    __slots__ = ("config", "cost_usd", "_from", "_weights")
+
+    def __init__(self, option: Option, fill_ns: int, step_ns: int) -> None:
+        self.config = option.config
+        self.cost_usd = option.cost_usd
+        mean_ns = option.mean_ns - fill_ns
+        variance = log1p((option.spread * option.mean_ns / mean_ns) ** 2)
+        factors = [round(exp(z * sqrt(variance) - variance / 2), 9) for z in _POINTS]
+        steps = np.array(factors) * (mean_ns / step_ns)
+        # A time between two steps counts as either, so that its mean stays what it is.
+        below = np.floor(steps).astype(np.int64)
+        share = steps - below
+        self._from = int(below[0])
+        self._weights = np.zeros(int(below[-1]) - self._from + 2)
+        np.add.at(self._weights, below - self._from, _WEIGHTS * (1 - share))
+        np.add.at(self._weights, below - self._from + 1, _WEIGHTS * share)
+
+    def expected(self, after: Floats) -> Floats:
+        """`after` by time left when this is done -> its mean by time left now. No time left is like none."""
+        return np.convolve(_later(after, self._from, pad=len(self._weights) - 1), self._weights, "valid")
+
+
+def _later(values: Floats, steps: int, *, pad: int = 0) -> Floats:
+    """Values by time left when so many steps are lost first, with `pad` more places in front."""
+    front = np.full(min(steps, len(values)) + pad, values[0])
+    return np.concatenate((front, values[: max(0, len(values) - steps)]))
 
 
 class Chances:
-    """Tables of a chain of nodes, the last one last."""
+    """The tables of one chain for one price of being late."""
 
-    def __init__(
-        self,
-        nodes: Sequence[int],
-        options: Sequence[Sequence[Option]],
-        fills: Sequence[Mapping[int, int]],
-        objective_ns: int,
-        late_usd: float,
-    ) -> None:
-        self._step_ns = objective_ns // STEPS + 1
-        grid = np.arange(STEPS + 1, dtype=np.float64) * self._step_ns
-        #: (node, batch) -> its configurations, and by time left what all that is to come costs with each.
-        self._rows: dict[tuple[int, int], tuple[tuple[Config, ...], Floats]] = {}
-        #: Node -> by time left, what all that is to come costs if the node is left to itself.
-        self._alone: dict[int, memoryview] = {}
-        after: Floats | None = None
-        for node, row, fill in zip(reversed(nodes), reversed(options), reversed(fills), strict=True):
-            best = np.full(STEPS + 1, np.inf)
-            for batch, fill_ns in fill.items():
-                kept = pareto(o for o in row if o.config.batch == batch)
-                table = np.stack([o.cost_usd + _rest(o, fill_ns, grid, after, late_usd) for o in kept], axis=1)
-                self._rows[node, batch] = (tuple(o.config for o in kept), table)
-                np.minimum(best, np.interp(grid - fill_ns, grid, table.min(axis=1)), out=best)
-            self._alone[node] = best.data
-            after = best
+    def __init__(self, laws: Sequence[Mapping[int, Sequence[_Law]]], fills: Sequence[Mapping[int, int]],
+                 step_ns: int, late_usd: float) -> None:
+        self._step_ns = step_ns
+        #: (node, batch) -> configurations, then by time left the expected cost and which of them has it.
+        self._rows: dict[tuple[int, int], tuple[list[Config], memoryview, memoryview]] = {}
+        places = np.arange(STEPS + 1)
+        value, late = np.full(STEPS + 1, 0.0), np.full(STEPS + 1, 0.0)
+        # Place 0 is no time left. After the last node that is too late; with any time left it is not.
+        value[0], late[0] = late_usd, 1.0
+        for node in range(len(laws) - 1, -1, -1):
+            best, best_late = np.full(STEPS + 1, np.inf), np.ones(STEPS + 1)
+            for batch, options in laws[node].items():
+                table = np.stack([law.cost_usd + law.expected(value) for law in options])
+                lates = np.stack([law.expected(late) for law in options])
+                pick = np.argmin(table, axis=0)
+                values = table[pick, places]
+                self._rows[node, batch] = ([law.config for law in options], values.data, pick.data)
+                waited, waited_late = _later(values, fills[node][batch]), _later(lates[pick, places], fills[node][batch])
+                best_late = np.where(waited < best, waited_late, best_late)
+                best = np.minimum(waited, best)
+            value, late = best, best_late
+        #: Of a request that comes with all its time: the chance of being late, and what its work costs on average.
+        self.late = float(late[-1])
+        self.work_usd = float(value[-1]) - self.late * late_usd
 
-    def configs(self, node: int, batch: int) -> tuple[Config, ...]:
-        """What the node may be run in with just this batch; empty if it has none."""
+    def weigh(self, node: int, left_ns: int, batch: int) -> Way | None:
+        """The best configuration with just this batch, whose items are at hand; None if the node has no such batch."""
         found = self._rows.get((node, batch))
-        return () if found is None else found[0]
-
-    def costs(self, node: int, left_ns: int, batch: int) -> Floats:
-        """What everything still to come is expected to cost with each of them, if the items are at hand."""
-        return self._rows[node, batch][1][self._at(left_ns)]
-
-    def alone(self, node: int, left_ns: int) -> float:
-        """The same for the best that the item can count on by itself."""
-        return self._alone[node][self._at(left_ns)]
-
-    def _at(self, left_ns: int) -> int:
-        return min(max(0, left_ns // self._step_ns), STEPS)
+        if found is None:
+            return None
+        configs, values, pick = found
+        place = min(max(0, left_ns // self._step_ns), STEPS)
+        return Way(configs[pick[place]], values[place])
 
 
-def _rest(option: Option, fill_ns: int, grid: Floats, after: Floats | None, late_usd: float) -> Floats:
-    """What follows the option by time left: the chance of being late times its price, or the next node's value."""
-    mean_ns = option.mean_ns - fill_ns
-    factors = _factors(option.spread * option.mean_ns / mean_ns)
-    if after is None:
-        in_time = np.interp(grid, mean_ns * factors, _BELOW, left=0.0, right=1.0)
-        return late_usd * (1 - in_time)
-    rest = np.zeros(len(grid))
-    for factor, weight in zip(factors, _WEIGHTS, strict=True):
-        rest += weight * np.interp(grid - mean_ns * factor, grid, after)
-    return rest
+def funded(stages: Sequence[StageOptions], objective_ns: int, *, late: float, premium: float) -> Chances:
+    """The tables for the highest price of a late answer, `late` at most, that keeps within the budget."""
+    step_ns = objective_ns // STEPS + 1
+    laws: list[dict[int, list[_Law]]] = []
+    fills: list[dict[int, int]] = []
+    for stage in stages:
+        by_batch = {b: pareto(o for o in stage.options if o.config.batch == b) for b in stage.fill_ns}
+        laws.append({b: [_Law(o, stage.fill_ns[b], step_ns) for o in row] for b, row in by_batch.items() if row})
+        fills.append({b: min(STEPS + 1, -(-fill_ns // step_ns)) for b, fill_ns in stage.fill_ns.items()})
+    late_usd = late * sum(min(o.cost_usd for o in stage.options) for stage in stages)
+    budget_usd = _on_average_usd(stages, step_ns) * (1 + premium)
+    for _ in range(HALVINGS):
+        chances = Chances(laws, fills, step_ns, late_usd)
+        if chances.work_usd <= budget_usd:
+            break
+        late_usd /= 2
+    return chances
 
 
-def _factors(spread: float) -> Floats:
-    """Log-normal times of mean 1 at the points of the law."""
-    variance = log1p(spread * spread)
-    return np.array([round(exp(z * sqrt(variance) - variance / 2), 9) for z in _POINTS]) + _APART
+def _on_average_usd(stages: Sequence[StageOptions], step_ns: int) -> float:
+    """Cost of the cheapest plan whose mean time is within the objective; infinite if there is none."""
+    value = np.zeros(STEPS + 1)
+    for stage in reversed(stages):
+        best = np.full(STEPS + 1, np.inf)
+        for option in pareto(stage.options):
+            steps = (option.mean_ns + step_ns // 2) // step_ns
+            if steps <= STEPS:
+                best[steps:] = np.minimum(best[steps:], option.cost_usd + value[: STEPS + 1 - steps])
+        value = best
+    return float(value[-1])

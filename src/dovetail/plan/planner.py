@@ -22,7 +22,7 @@ from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..state.worker import FULL_SHARE
 from ..units import MS, format_ns
 from ..workflow.graph import Graph, Node
-from .chance import Chances
+from .chance import Chances, Way
 from .demand import Demand
 from .frontier import Choice
 from .learned import Mean, Rate
@@ -38,9 +38,8 @@ _CLASS_STEP = 1 << 62
 _HOLD_MARGIN_NS = 1 * MS
 #: A larger batch is waited for only if it saves at least this part of what is left to pay.
 _WORTH_WAITING = 0.0005
+#: Chance that an arrival comes within twice the time it is expected in, if arrivals are by chance: 1 − 1/e².
 _COMES = 0.865
-import os
-OTHERS = float(os.environ.get('OTHERS','0'))
 #: The cluster is crowded when batches wait for more than this part (one in so many) of the objective.
 _CROWDED = 50
 #: Part of the devices' capacity that admission counts on; the rest is lost to shares that do not fit together.
@@ -55,7 +54,9 @@ class PlannerSettings(msgspec.Struct, frozen=True):
     space: Space = Space()
     #: Part of requests whose time should be within the plan; 0.5 and below plan with means.
     percentile: float = 0.99
-    late: float = 1.0
+    #: Part by which being in time more surely may raise the expected cost of a request above that of the cheapest plan
+    #: that is in time on average. None: the percentile is met at any price.
+    premium: float | None = 0.005
     #: Wait for a larger batch when that is cheaper and in time.
     wait: bool = True
     #: Decide again before every stage; otherwise the plan made on arrival stands.
@@ -104,7 +105,7 @@ class DovetailPlanner:
             return plan  # the last worker with some stage is gone: the old frontiers stand until another comes
         if plan is None:
             plan = self._plans[name] = WorkflowPlan(
-                graph, self._table, self._settings.space, self._settings.percentile, self._settings.late
+                graph, self._table, self._settings.space, self._settings.percentile, self._settings.premium
             )
         plan.build(self._cluster.holders, self._intervals_ns())
         return plan
@@ -176,8 +177,9 @@ class DovetailPlanner:
             return (self._as_planned(plan, request, node),)
         left_ns = request.objective_ns - now_ns
         lean = self._crowded(plan)
-        if self._settings.late > 0:
-            return self._by_chance(plan, queue, lean, now_ns)
+        chances = plan.lean_chances if lean else plan.chances
+        if chances is not None:
+            return self._by_chance(chances, queue, node, left_ns - plan.waits_behind_ns[node], now_ns)
         in_time = self._in_time(plan, queue, node, left_ns - plan.waits_behind_ns[node], lean)
         if not in_time:
             in_time = self._in_time(plan, queue, node, left_ns, lean)
@@ -190,75 +192,45 @@ class DovetailPlanner:
                 return hold
         return [choice.option.config for choice in in_time]
 
-    def _by_chance(self, plan: WorkflowPlan, queue: Queue, lean: bool, now_ns: int) -> Sequence[Config] | Hold:
-        ahead = self._ahead(queue, lean, now_ns)
-        tables, node, _ = ahead[0]
-        known = len(ahead) == queue.size
-        ways: list[tuple[float, Config]] = []
+    def _by_chance(
+        self, chances: Chances, queue: Queue, node: int, left_ns: int, now_ns: int
+    ) -> Sequence[Config] | Hold:
+        """The best way for each batch size at hand, cost and chance of being late weighed, or a hold."""
+        ways: list[Way] = []
         for batch in queue.stage.batch:
             if batch > queue.size and ways:
                 break
-            configs = tables.configs(node, batch)
-            if not configs:
-                continue
-            together = ahead[:batch]
-            costs = self._sum_costs(together, configs, batch, 0)
-            pick = int(costs.argmin())
-            gain = sum(t.alone(n, left) for t, n, left in together) - float(costs[pick])
-            ways.append((gain if known else gain * batch, configs[pick]))
-        ways.sort(key=lambda w: -w[0])
-        if self._settings.wait and known and queue.size < queue.stage.batch[-1]:
-            hold = self._wait_by_chance(queue, ahead, ways[0][0], now_ns)
+            way = chances.weigh(node, left_ns, batch)
+            if way is not None:
+                ways.append(way)
+        ways.sort(key=lambda w: w.value_usd)
+        if self._settings.wait and queue.size < queue.stage.batch[-1]:
+            hold = self._worth_the_chance(chances, queue, node, left_ns, ways[0], now_ns)
             if hold is not None:
                 self._held_since_ns.setdefault(queue.key, now_ns)
                 return hold
-        return [config for _, config in ways]
+        return [way.config for way in ways]
 
-    def _sum_costs(self, ahead, configs, batch: int, wait_ns: int):
-        first, node, left_ns = ahead[0]
-        total = first.costs(node, left_ns - wait_ns, batch)
-        for tables, other, other_left in ahead[1:]:
-            if tables.configs(other, batch) == configs:
-                total = total + tables.costs(other, other_left - wait_ns, batch)
-        return total
-
-    def _ahead(self, queue: Queue, lean: bool, now_ns: int):
-        head = queue.head()
-        items = [head]
-        if 1 < queue.size <= queue.stage.batch[-1]:
-            items = sorted(queue.open_items(), key=lambda i: self.order(i.request, i.node))
-        found = []
-        for item in items:
-            plan = self.plan_of(item.request.graph.name)
-            found.append((plan.chances(lean=lean), item.node, item.request.objective_ns - now_ns - plan.waits_behind_ns[item.node]))
-        return found
-
-    def _wait_by_chance(self, queue: Queue, ahead, gain: float, now_ns: int) -> Hold | None:
+    def _worth_the_chance(
+        self, chances: Chances, queue: Queue, node: int, left_ns: int, now: Way, now_ns: int
+    ) -> Hold | None:
+        """A hold, if a larger batch is worth it even though it may not come."""
         rate = self._rates.get(queue.key)
-        if rate is None:
-            return None
-        tables, node, _ = ahead[0]
-        alone = sum(t.alone(n, left) for t, n, left in ahead)
-        now_usd = alone - gain
-        best_usd = now_usd * (1 - _WORTH_WAITING)
+        best_usd = now.value_usd * (1 - _WORTH_WAITING)
         wanted, wait_ns = 0, 0
         for batch in queue.stage.batch:
             if batch <= queue.size:
                 continue
-            fill_ns = rate.expected_ns(batch - queue.size)
+            fill_ns = None if rate is None else rate.expected_ns(batch - queue.size)
             if fill_ns is None:
                 break
-            configs = tables.configs(node, batch)
-            if not configs:
+            comes = chances.weigh(node, left_ns - fill_ns - _HOLD_MARGIN_NS, batch)
+            in_vain = chances.weigh(node, left_ns - 2 * fill_ns - _HOLD_MARGIN_NS, now.config.batch)
+            if comes is None or in_vain is None:
                 continue
-            later = float(self._sum_costs(ahead, configs, batch, fill_ns + _HOLD_MARGIN_NS).min())
-            vain = sum(t.alone(n, left - 2 * fill_ns - _HOLD_MARGIN_NS) for t, n, left in ahead) - gain
-            value = later * _COMES + vain * (1 - _COMES)
-            if OTHERS:
-                at_once = float(self._sum_costs(ahead, configs, batch, 0).min())
-                value -= OTHERS * _COMES * (batch - queue.size) * max(0.0, alone - at_once) / len(ahead)
-            if value < best_usd:
-                best_usd, wanted, wait_ns = value, batch, fill_ns
+            value_usd = _COMES * comes.value_usd + (1 - _COMES) * in_vain.value_usd
+            if value_usd < best_usd:
+                best_usd, wanted, wait_ns = value_usd, batch, fill_ns
         if not wanted:
             return None
         until_ns = now_ns + max(_HOLD_MARGIN_NS, 2 * wait_ns)

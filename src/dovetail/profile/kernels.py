@@ -32,6 +32,10 @@ _STEP_BITS = 4
 _FADE_COUNT = 1024
 #: Weight of the newest observation in the running comparison with the statistics.
 _DRIFT_WEIGHT = 1 / 64
+#: The same for kernels that are ready early; and the share of them from which on a task counts as launching ahead.
+#: One that waits for every kernel has none.
+_EARLY_WEIGHT = 1 / 256
+EARLY_SHARE = 0.02
 #: Durations that are on average this many times as long, or as short, as the statistics say are a drift.
 DRIFT_FACTOR = 1.5
 
@@ -168,8 +172,10 @@ class KernelStats(msgspec.Struct):
     #: One more than kernels: the wait before the first, and the wait after each.
     gaps: list[Spread]
     min_count: int = MIN_COUNT
-    #: Running mean of ln(observed / median).
+    #: Running mean of ln(observed / mean).
     drift: float = 0.0
+    #: Running share of kernels that were ready before the one before had ended.
+    early: float = 0.0
 
     @classmethod
     def empty(cls, name: str, kernels: Sequence[str], *, min_count: int = MIN_COUNT) -> KernelStats:
@@ -182,15 +188,22 @@ class KernelStats(msgspec.Struct):
     def observe(self, position: int, duration_ns: int) -> None:
         """A kernel took so long."""
         spread = self.durations[position]
-        if spread.count >= self.min_count and duration_ns > 0:
-            median_ns = spread.quantile_ns(0.5)
-            if median_ns > 0:
-                self.drift += _DRIFT_WEIGHT * (math.log(duration_ns / median_ns) - self.drift)
+        if spread.count >= self.min_count and duration_ns > 0 and spread.mean_ns > 0:
+            self.drift += _DRIFT_WEIGHT * (math.log(duration_ns / spread.mean_ns) - self.drift)
         spread.add(duration_ns)
 
-    def observe_gap(self, after: int, gap_ns: int) -> None:
-        """The next kernel was ready so long after the end of this one (-1: after the task began)."""
+    def observe_gap(self, after: int, gap_ns: int, *, early: bool = False) -> None:
+        """The next kernel was ready so long after the end of this one (-1: after the task began).
+
+        `early`: it was ready before that end, so whoever launches them does not wait for each.
+        """
         self.gaps[after + 1].add(gap_ns)
+        self.early += _EARLY_WEIGHT * (early - self.early)
+
+    @property
+    def launches_ahead(self) -> bool:
+        """Whether kernels are launched without waiting for the ones before; the launcher then catches up."""
+        return self.early > EARLY_SHARE
 
     def known(self, position: int) -> bool:
         """Whether the kernel was seen often enough to be counted on."""

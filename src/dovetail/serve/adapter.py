@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ..errors import BadRequest, Overloaded
 from ..live.arena import Arena, ArenaFull
 from ..live.codec import Ref
-from ..live.system import LiveSystem
+from ..live.system import LiveSystem, Result
 from ..units import MS, US
 from ..workflow.graph import Graph
 from ..workflow.local import count_of
@@ -102,12 +102,11 @@ class LiveBackend:
         names = list(self._graphs) if model is None else [model]
         return [self._system.statistics.model_stats(name) for name in names]
 
-    async def infer(self, call: Call) -> Answer:
-        """Put the call to the controller and wait for its end; cancelling the task cancels the request."""
-        graph = self._graphs[call.model]
+    def infer(self, call: Call, done: Callable[[Answer | Exception], None]) -> Callable[[], None]:
+        """Put the call to the controller; its end is told to `done`."""
         inputs: list[Any] = []
         bodies: list[_Body] = []
-        for port in graph.inputs:
+        for port in self._graphs[call.model].inputs:
             value = call.inputs[port.name]
             if isinstance(value, _BodyRef):
                 bodies.append(value.body)
@@ -115,7 +114,7 @@ class LiveBackend:
             inputs.append(value)
         if not 0 <= call.priority <= 10:
             raise BadRequest(f"priority {call.priority} must be from 1 (highest) to 10, or 0 for the default")
-        counts = tuple(_count(inputs[i]) for i in self._counted[call.model])
+        counts = tuple([_count(inputs[i]) for i in self._counted[call.model]])
         for body in bodies:
             body.hold()
 
@@ -124,9 +123,10 @@ class LiveBackend:
                 body.release()
 
         try:
-            ident, future = self._system.submit(
+            ident = self._system.submit(
                 call.model,
                 inputs,
+                lambda ident, result: done(self._answer(ident, result)),
                 priority=call.priority,
                 objective_ns=round(call.slo_ms * MS),
                 timeout_ns=call.timeout_us * US,
@@ -137,16 +137,12 @@ class LiveBackend:
         except BaseException:
             freed()
             raise
-        try:
-            result = await future
-        except asyncio.CancelledError:
-            self._system.cancel(ident)
-            if not future.cancelled():  # its result came in the same moment
-                future.result().release()
-            raise
-        if result.outcome == "cancelled":  # not by the client, who waits: by us
+        return partial(self._system.cancel, ident)
+
+    def _answer(self, ident: int, result: Result) -> Answer | Exception:
+        if result.outcome == "cancelled":  # if a client waits, it was us
             result.release()
-            raise Overloaded(result.reason, retry_after_ms=1000)
+            return Overloaded(result.reason, retry_after_ms=1000)
         parameters: dict[str, str | int | float | bool] = {"dovetail_request": ident}
         if self._label:
             parameters["dovetail_device"] = self._label

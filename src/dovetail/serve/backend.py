@@ -2,7 +2,7 @@
 
 Rules of this file
 - It holds data and protocols only and imports neither the front nor the live system, so each can be tested alone.
-- All calls come from the thread of the event loop. None blocks but `infer`, which is awaited.
+- All calls come from the thread of the event loop, and none blocks: `infer` answers by calling back.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Body(Protocol):
         """Names a tensor that lies in this body: raw, little-endian, row-major. `dtype` is numpy's name: float32."""
 
     def release(self) -> None:
-        """The front is done with it: the response is written, or the client is gone and `infer` has ended.
+        """The front is done with it: the response is written, or the client is gone and `infer` was answered.
 
         Called once. Work that outlives a cancelled `infer` keeps the memory by its own count.
         """
@@ -104,8 +104,11 @@ class Backend(Protocol):
     def statistics(self, model: str | None) -> list[dict[str, Any]]:
         """Entries of Triton's `model_stats`, for one model or for all."""
 
-    async def infer(self, call: Call) -> Answer:
-        """Runs one call. A cancelled task means that nobody waits any more: the work may be dropped.
+    def infer(self, call: Call, done: Callable[[Answer | Exception], None]) -> Callable[[], object]:
+        """Begins one call. What is returned cancels it: nobody waits any more, and the work may be dropped.
 
-        Raises `BadRequest` for content that only the system behind can judge, `Overloaded` when it has no room.
+        `done` is called once, also after cancelling, and perhaps before this returns. It is not a task that is
+        awaited, because the answer should be on its way in the moment it is known.
+        Raises, or hands to `done`, `BadRequest` for content that only the system behind can judge, and `Overloaded`
+        when it has no room.
         """

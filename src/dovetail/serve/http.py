@@ -6,6 +6,8 @@ Rules of this file
   connections, and the time a client may take for each step. What would be too large is refused before it is read.
 - A body of known length is received straight into the memory that the application gives; only what came in the same
   packet as the head is copied. An application that refuses a request does so before its body is read.
+- What is there is taken in one turn of the event loop, and an answer is written in the turn in which it is known:
+  there are neither tasks nor futures in between.
 - One request at a time per connection, so answers keep their order. What a client sends ahead waits in the head
   buffer, and when that is full, in the socket.
 - The end of a client's stream means that the client is gone, as nginx takes it: its request is cancelled.
@@ -24,18 +26,20 @@ import contextlib
 import enum
 import logging
 import math
+import os
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
-from .framing import DEFAULT_LIMITS, Chunks, HttpError, Limits, Request, Response, parse_head
+from .framing import DEFAULT_LIMITS, Chunks, Heads, HttpError, Limits, Request, Response
 
 __all__ = [
     "DEFAULT_LIMITS",
     "Application",
     "Buffer",
+    "Cancel",
     "HttpError",
     "HttpServer",
     "Limits",
@@ -46,9 +50,12 @@ __all__ = [
 
 JOIN_BYTES = 64 << 10  # smaller parts of a response are joined: one system call costs as much as copying this
 PIECE_BYTES = 256 << 10  # handed to the transport at once; CPython 3.11 copies what the socket does not take of it
+MAX_READS = 8  # of one body in one turn of the loop; others wait meanwhile
 MAX_TURNED_AWAY = 128  # connections beyond the limit that are told so; the next ones are just closed
 _PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
 _LOG = logging.getLogger(__name__)
+
+Cancel = Callable[[], object]
 
 
 class Buffer(Protocol):
@@ -65,8 +72,12 @@ class Application(Protocol):
     def body(self, request: Request, nbytes: int) -> Buffer | None:
         """Memory of exactly `nbytes` for the body that follows; None: it is read and thrown away."""
 
-    def respond(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
-        """The answer, or a coroutine for it, which is cancelled when the client goes away."""
+    def respond(self, request: Request, done: Callable[[Response | Exception], None]) -> Response | Cancel:
+        """The answer, or a call that cancels it, used when the client goes away.
+
+        In the second case `done` is called with the answer or an error, once, be it cancelled or not, and perhaps
+        before this returns.
+        """
 
 
 class _Phase(enum.Enum):
@@ -83,7 +94,10 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: HttpServer) -> None:
         self.deadline = math.inf  # of the event loop's clock
-        self.task: asyncio.Task[Response] | None = None
+        self._cancel: Cancel | None = None  # of the request that is being handled
+        self._asking = False  # the application is being asked, so an answer is early
+        self._early: Response | None = None
+        self._fd = -1
         self._server = server
         self._phase = _Phase.HEAD
         self._buffer = bytearray(server.limits.max_head_bytes)
@@ -99,6 +113,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if (sock := self._transport.get_extra_info("socket")) is not None:
+            self._fd = sock.fileno()
         self._transport.set_write_buffer_limits(high=0)
         self._wait(_Phase.HEAD, self._server.limits.idle_timeout_s)
         too_many = self._server.admit(self) - self._server.limits.max_connections
@@ -109,11 +125,12 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.forget(self)
+        self._fd = -1  # the number is free for others now
         self._wait(_Phase.CLOSING)
-        if self.task is None:
+        if self._cancel is None:
             self._finish()
         else:
-            self.task.cancel()
+            self._cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._phase is _Phase.BODY and self._request and self._request.body is not None:
@@ -149,8 +166,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         self._transport.abort()
-        if self.task is not None:
-            self.task.cancel()
+        if self._cancel is not None:
+            self._cancel()
 
     def _wait(self, phase: _Phase, timeout_s: float | None = None) -> None:
         self._phase = phase
@@ -195,7 +212,7 @@ class _Connection(asyncio.BufferedProtocol):
             return False
         data = bytes(self._view[self._start : stop])
         self._start = stop
-        self._open(parse_head(data), limits)
+        self._open(self._server.heads.parse(data), limits)
         return True
 
     def _open(self, request: Request, limits: Limits) -> None:
@@ -234,15 +251,28 @@ class _Connection(asyncio.BufferedProtocol):
     def _take_body(self) -> bool:
         assert self._request is not None and self._request.content_length is not None
         taken = min(self._end - self._start, self._request.content_length - self._received)
-        if self._request.body is not None:
-            view = self._request.body.view
-            view[self._received : self._received + taken] = self._view[self._start : self._start + taken]
+        body = self._request.body
+        if body is not None:
+            body.view[self._received : self._received + taken] = self._view[self._start : self._start + taken]
         self._start += taken
         self._received += taken
+        if body is not None and self._received < self._request.content_length:
+            self._read_on(body.view)
         if self._received < self._request.content_length:
             return False
         self._handle()
         return True
+
+    def _read_on(self, view: memoryview) -> None:
+        """Takes what has come of the body: mostly all is there, and a turn of the loop costs more than a read."""
+        try:
+            for _ in range(MAX_READS):
+                nbytes = os.readv(self._fd, [view[self._received :]])
+                self._received += nbytes
+                if not nbytes or self._received == len(view):
+                    return
+        except OSError:
+            pass  # nothing there now; whatever else it is, the transport will find out and tell
 
     def _take_chunks(self) -> bool:
         assert self._request is not None and self._chunks is not None
@@ -267,32 +297,35 @@ class _Connection(asyncio.BufferedProtocol):
     def _handle(self) -> None:
         assert self._request is not None
         self._wait(_Phase.HANDLING)
+        self._asking = True
+        answer: Response | Cancel | None
         try:
             if self._refusal is not None:
                 raise self._refusal
-            answer = self._server.application.respond(self._request)
+            answer = self._server.application.respond(self._request, self._handled)
         except Exception as error:
-            self._send(_as_http_error(error).response())
-            return
+            answer = _as_http_error(error).response()
+        self._asking = False
+        if self._early is not None:
+            answer, self._early = self._early, None
         if isinstance(answer, Response):
             self._send(answer)
         else:
-            self.task = self._server.loop.create_task(answer)
-            self._server.tasks.add(self.task)
-            self.task.add_done_callback(self._handled)
+            self._cancel = answer
+            self._server.handling.add(self)
 
-    def _handled(self, task: asyncio.Task[Response]) -> None:
-        self.task = None
-        self._server.tasks.discard(task)
-        if task.cancelled():
-            response = HttpError(499, "the request was cancelled", close=True).response()
-        elif (error := task.exception()) is not None:
-            response = _as_http_error(error).response()
-        else:
-            response = task.result()
+    def _handled(self, answer: Response | Exception) -> None:
+        """The answer is known."""
+        response = answer if isinstance(answer, Response) else _as_http_error(answer).response()
+        if self._asking:
+            self._early = response
+            return
+        self._cancel = None
+        self._server.handling.discard(self)
         if self._phase is _Phase.CLOSING:  # nobody to tell
             self._response = response
             self._finish()
+            self._server.check_empty()
         else:
             self._send(response)
             self._advance()
@@ -306,22 +339,23 @@ class _Connection(asyncio.BufferedProtocol):
         request = self._request
         self._response = response
         self._keep_alive = bool(request and request.keep_alive and not response.close and not self._server.draining)
-        lines = [
-            f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, '')}",
-            f"Date: {self._server.date}",
-            f"Content-Type: {response.content_type}",
-            f"Content-Length: {sum(map(len, response.parts))}",
-            *(f"{name}: {value}" for name, value in response.headers),
-        ]
-        if not self._keep_alive or (request and request.version == "1.0"):
-            lines.append(f"Connection: {'keep-alive' if self._keep_alive else 'close'}")
         parts = [] if request and request.method == "HEAD" else response.parts
-        joined = [("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")]
+        head = (
+            f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, '')}\r\n"
+            f"Date: {self._server.date}\r\n"
+            f"Content-Type: {response.content_type}\r\n"
+            f"Content-Length: {sum(map(len, response.parts))}\r\n"
+        )
+        for name, value in response.headers:
+            head += f"{name}: {value}\r\n"
+        if not self._keep_alive or (request and request.version == "1.0"):
+            head += f"Connection: {'keep-alive' if self._keep_alive else 'close'}\r\n"
+        joined: list[bytes | memoryview] = [f"{head}\r\n".encode("latin-1")]
         for index, part in enumerate(parts):
             if len(part) > JOIN_BYTES:
                 self._queue.extend([b"".join(joined), *parts[index:]])
                 break
-            joined.append(bytes(part))
+            joined.append(part)
         else:
             self._queue.append(b"".join(joined))
         self._wait(_Phase.SENDING)
@@ -387,8 +421,9 @@ class HttpServer:
         self.loop = asyncio.get_running_loop()
         self.draining = False
         self.chunked_bytes = 0
+        self.heads = Heads()
         self.port = 0
-        self.tasks: set[asyncio.Task[Response]] = set()  # also of clients that are gone
+        self.handling: set[_Connection] = set()  # also those whose clients are gone
         self._connections: set[_Connection] = set()
         self._empty = asyncio.Event()
         self._listener: asyncio.Server | None = None
@@ -420,8 +455,7 @@ class HttpServer:
         self._timer.cancel()
         for connection in list(self._connections):
             connection.abort()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        if self._connections:
+        if self._connections or self.handling:
             self._empty.clear()
             await self._empty.wait()
 
@@ -433,7 +467,11 @@ class HttpServer:
     def forget(self, connection: _Connection) -> None:
         """The connection is closed."""
         self._connections.discard(connection)
-        if not self._connections:
+        self.check_empty()
+
+    def check_empty(self) -> None:
+        """Called when a connection was closed or a request ended."""
+        if not self._connections and not self.handling:
             self._empty.set()
 
     def _stop_listening(self) -> None:

@@ -14,16 +14,17 @@ Sources: kserve/open-inference-protocol, inference_rest.md; Triton's docs/protoc
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine
-from typing import Annotated, Any, NoReturn
-from urllib.parse import unquote
+from collections.abc import Callable
+from copy import copy
+from typing import Annotated
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from .. import __version__
 from ..errors import BadRequest, Overloaded
 from .backend import BODY_ALIGN_BYTES, Answer, Backend, Call, ModelInfo, TensorSpec
-from .http import DEFAULT_LIMITS, HttpError, HttpServer, Limits, Request, Response, serve
+from .http import DEFAULT_LIMITS, Cancel, HttpError, HttpServer, Limits, Request, Response, serve
 from .tensors import InputTensor, OutputTensor, Parameters, decode, decode_raw, encode
 
 __all__ = ["EXTENSIONS", "Limits", "OpenInference", "start"]
@@ -33,6 +34,9 @@ MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a secon
 MAX_TENSORS = 64  # inputs, or requested outputs, of one request
 MAX_NAME_CHARS = 256  # request ids and tenants: they go into logs and labels
 MAX_JSON_BYTES = 4 << 20  # decoding holds up every other client, 5 to 15 ms per MiB; larger tensors go in binary
+MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
+MAX_KNOWN_BYTES = 2048  # of one JSON
+_OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant")
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _BINARY = "application/octet-stream"
 _REFUSALS = {"shed": 429, "expired": 504, "failed": 500, "cancelled": 499}
@@ -61,6 +65,7 @@ class _InferResponse(msgspec.Struct, omit_defaults=True):
     id: str = ""
 
 
+_Place = tuple[int, int, str, tuple[int, ...]]
 _decode_request = msgspec.json.Decoder(_InferRequest).decode
 
 
@@ -71,12 +76,29 @@ class _Upload:
         self.info = info
         self.json_bytes = json_bytes
         self._pad = -json_bytes % BODY_ALIGN_BYTES if json_bytes < nbytes else 0
+        #: Where the tensors lie that were asked for: arguments of `ref`.
+        self.places: list[_Place] = []
         self._body = backend.body(nbytes + self._pad)
         self.view = self._body.view[self._pad : self._pad + nbytes]
         self.release = self._body.release
 
     def ref(self, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> object:
+        self.places.append((offset, nbytes, dtype, shape))
         return self._body.ref(self._pad + offset, nbytes, dtype, shape)
+
+
+class _Known(msgspec.Struct, frozen=True, gc=False):
+    """The JSON of a request that was read before and found sound. All its tensors came in binary and are not looked
+    into, so that the same JSON before as many bytes means the same again."""
+
+    #: Of the model that it was read for.
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    #: Without inputs.
+    call: Call
+    places: tuple[tuple[str, _Place], ...]
+    wanted: dict[str, bool]
+    binary: bool
 
 
 class OpenInference:
@@ -84,6 +106,10 @@ class OpenInference:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        #: (model, bytes of the body, JSON) -> what it means.
+        self._known: dict[tuple[str, int, bytes], _Known] = {}
+        #: Path of an inference as clients write it -> model; as many as there are models, and no more.
+        self._infer_paths = {f"/v2/models/{name}/infer": name for name in backend.models() if quote(name) == name}
 
     def body(self, request: Request, nbytes: int) -> _Upload | None:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
@@ -106,12 +132,12 @@ class OpenInference:
         try:
             return _Upload(self._backend, info, nbytes, json_bytes)
         except Exception as error:
-            _refuse(error)
+            raise _told(error) from None
 
-    def respond(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
+    def respond(self, request: Request, done: Callable[[Response | Exception], None]) -> Response | Cancel:
         """Answers at once what needs no inference."""
         if request.body is not None:
-            return self._infer(request, request.body)
+            return self._infer(request, request.body, done)
         info, action = self._route(request)
         backend = self._backend
         if action == "infer":
@@ -129,6 +155,9 @@ class OpenInference:
 
     def _route(self, request: Request) -> tuple[ModelInfo | None, str]:
         """The model that a path names, if any, and what is wanted of it."""
+        name = self._infer_paths.get(request.path)
+        if name is not None and request.method == "POST":
+            return self._backend.models()[name], "infer"
         info: ModelInfo | None = None
         match request.path.removesuffix("/").split("/")[1:]:
             case ["v2"]:
@@ -160,42 +189,63 @@ class OpenInference:
             raise HttpError(404, f"unknown model {name!r}; known models: {', '.join(sorted(models)) or 'none'}")
         return models[name]
 
-    def _infer(self, request: Request, upload: _Upload) -> Coroutine[Any, Any, Response]:
-        """Reads a request; the coroutine runs it."""
-        info = upload.info
+    def _infer(self, request: Request, upload: _Upload, done: Callable[[Response | Exception], None]) -> Cancel:
+        """Reads a request and begins it."""
         try:
-            if upload.json_bytes == 0:
-                header = _InferRequest([], parameters={"binary_data_output": True})
-                inputs: dict[str, object] = {_only(info).name: decode_raw(_only(info), upload)}
-            else:
-                header = _parse(upload.view[: upload.json_bytes])
-                inputs = _inputs(info, header, upload)
-            wanted = _wanted(info, header)
-            call = _call(info, header, inputs, request.headers)
-        except BadRequest as error:
-            _refuse(error)
-        return self._run(call, wanted, bool(header.parameters.get("binary_data_output", False)))
-
-    async def _run(self, call: Call, wanted: dict[str, bool], binary: bool) -> Response:
-        try:
-            answer = await self._backend.infer(call)
+            call, wanted, binary = self._read(request, upload)
+            return self._backend.infer(call, lambda answer: done(_response(call, wanted, binary, answer)))
         except Exception as error:
-            _refuse(error)
-        try:
-            return _success(call, wanted, binary, answer) if answer.outcome in ("ok", "late") else _failure(answer)
-        except Exception as error:
-            if answer.release is not None:
-                answer.release()
-            _refuse(error)
+            raise _told(error) from None
+
+    def _read(self, request: Request, upload: _Upload) -> tuple[Call, dict[str, bool], bool]:
+        """What is asked for, which outputs are wanted, and whether others go out in binary."""
+        info, json_bytes = upload.info, upload.json_bytes
+        if json_bytes == 0:
+            header = _InferRequest([], parameters={"binary_data_output": True})
+            inputs: dict[str, object] = {_only(info).name: decode_raw(_only(info), upload)}
+            return _call(info, header, inputs, request.headers), _wanted(info, header), True
+        text = bytes(upload.view[:json_bytes])
+        plain = json_bytes <= MAX_KNOWN_BYTES and request.headers.keys().isdisjoint(_OUR_HEADERS)
+        key = (info.name, len(upload.view), text)
+        known = self._known.get(key) if plain else None
+        if known is not None and known.inputs is info.inputs and known.outputs is info.outputs:
+            call = copy(known.call)
+            call.inputs = {name: upload.ref(*where) for name, where in known.places}
+            return call, known.wanted, known.binary
+        header = _parse(text)
+        inputs = _inputs(info, header, upload)
+        wanted = _wanted(info, header)
+        call = _call(info, header, inputs, request.headers)
+        binary = bool(header.parameters.get("binary_data_output", False))
+        in_place = len(upload.places) == len(inputs) and all(spec.datatype != "BOOL" for spec in info.inputs)
+        if plain and in_place and not header.id:  # an id comes once
+            if len(self._known) == MAX_KNOWN:
+                self._known.clear()
+            places = tuple(zip(inputs, upload.places, strict=True))
+            empty = copy(call)
+            empty.inputs = {}
+            self._known[key] = _Known(info.inputs, info.outputs, empty, places, wanted, binary)
+        return call, wanted, binary
 
 
-def _refuse(error: Exception) -> NoReturn:
-    """Raises what a client is told of an error; what it should not know is left as it is."""
+def _response(call: Call, wanted: dict[str, bool], binary: bool, answer: Answer | Exception) -> Response | Exception:
+    if isinstance(answer, Exception):
+        return _told(answer)
+    try:
+        return _success(call, wanted, binary, answer) if answer.outcome in ("ok", "late") else _failure(answer)
+    except Exception as error:
+        if answer.release is not None:
+            answer.release()
+        return _told(error)
+
+
+def _told(error: Exception) -> Exception:
+    """What a client is told of an error; what it should not know is left as it is."""
     if isinstance(error, BadRequest):
-        raise HttpError(400, str(error)) from None
+        return HttpError(400, str(error))
     if isinstance(error, Overloaded):
-        raise HttpError(503, str(error), *_come_back(error.retry_after_ms)) from None
-    raise error
+        return HttpError(503, str(error), *_come_back(error.retry_after_ms))
+    return error
 
 
 def _come_back(after_ms: int) -> tuple[tuple[str, str], ...]:
@@ -239,7 +289,7 @@ def _config(info: ModelInfo) -> dict[str, object]:
     }
 
 
-def _parse(text: memoryview) -> _InferRequest:
+def _parse(text: bytes) -> _InferRequest:
     try:
         header = _decode_request(text)
     except UnicodeDecodeError as error:

@@ -112,9 +112,10 @@ def encode(name: str, value: object, binary: bool) -> tuple[OutputTensor, bytes 
             ) from None
         return tensor, None
     if binary:
-        flat = np.ascontiguousarray(content, content.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
-        tensor.parameters = {"binary_data_size": flat.nbytes}
-        return tensor, flat.data
+        if not content.flags.c_contiguous or content.dtype.str[0] == ">":
+            content = np.ascontiguousarray(content, content.dtype.newbyteorder("<"))
+        tensor.parameters = {"binary_data_size": content.nbytes}
+        return tensor, content.data.cast("B") if content.size else b""
     if datatype == "FP16":
         raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
     tensor.data = content.reshape(-1).tolist()  # JSON has no NaN and no infinity: they become null

@@ -24,9 +24,10 @@ from ..control import (
     ModelLoaded,
     RunBatch,
 )
+from ..control.actions import NEVER_NS
 from ..place.cache import ModelCache
 from ..place.desk import Desk
-from ..place.tickets import DeskAction, Evict, Load, Refuse, Rules, Start
+from ..place.tickets import DeskAction, Evict, Load, Refuse, Rules, Start, Wake
 from ..profile.table import ProfileTable
 from ..state import WorkerRow, WorkerSpec
 from ..workflow.graph import StageSpec
@@ -141,7 +142,7 @@ class CachedDevice(SimDevice):
                 action.order,
                 action.expected_ns,
                 action.earliest_ns,
-                action.latest_ns,
+                0 if action.latest_ns >= NEVER_NS else action.latest_ns,
                 now_ns,
             )
             return self._carry_out(answers, action, now_ns)
@@ -175,7 +176,7 @@ class CachedDevice(SimDevice):
     def _carry_out(
         self, answers: Iterable[DeskAction], asked: RunBatch | LoadModel | EvictModel | None, now_ns: int
     ) -> list[Event]:
-        """Do what the desk says. `asked` is the cause of what nobody else is the cause of."""
+        """Do what the desk says; `asked` is what it was told by."""
         events: list[Event] = []
         for answer in answers:
             if type(answer) is Start:
@@ -187,17 +188,23 @@ class CachedDevice(SimDevice):
                 self._schedule(end_ns, self, _Fetch(answer.weights, wanted))
             elif type(answer) is Evict:
                 self.evictions += 1
-                run = self._runs.get(answer.batch)
-                cause = run.action.cause if run is not None else 0 if asked is None else asked.cause
+                cause = self._cause(answer, asked)
                 events.append(ModelEvicted(now_ns, cause, self.ident, answer.weights, answer.nbytes, answer.reason))
             elif type(answer) is Refuse:
                 refused = self._runs.pop(answer.batch).action
                 events.append(
                     BatchFailed(now_ns, refused.cause, refused.batch, now_ns, now_ns, answer.reason, answer.detail)
                 )
-            else:
+            elif isinstance(answer, Wake):
                 self._schedule(answer.at_ns, self, None)
         return events
+
+    def _cause(self, evict: Evict, asked: RunBatch | LoadModel | EvictModel | None) -> int:
+        """Of an eviction: the batch or the hint that needed the room, or the wish to have it gone."""
+        action = self._hints.get(evict.newcomer, asked)
+        if evict.batch in self._runs:
+            action = self._runs[evict.batch].action
+        return 0 if action is None else action.cause
 
     def _begin_run(self, start: Start, now_ns: int) -> None:
         run = self._runs[start.batch]

@@ -67,6 +67,12 @@ class _Sent(msgspec.Struct, eq=False):
     action: RunBatch
 
 
+class _Delivery(msgspec.Struct, frozen=True):
+    """An action on its way to a worker; devices wake themselves with payloads of their own."""
+
+    action: RunBatch | LoadModel | EvictModel
+
+
 class Peers:
     """Runs N controllers against the workers that they share."""
 
@@ -169,8 +175,8 @@ class Peers:
             self._step(ingress, payload)  # type: ignore[arg-type]
 
     def _act(self, device: CachedDevice | SimDevice, payload: object) -> list[Event]:
-        if isinstance(payload, RunBatch | LoadModel | EvictModel):
-            return device.take(payload, self.now_ns)
+        if type(payload) is _Delivery:
+            return device.take(payload.action, self.now_ns)
         return device.wake(payload, self.now_ns)
 
     def _step(self, ingress: int, event: Event) -> None:
@@ -199,11 +205,11 @@ class Peers:
             self._last_sent = number = self._last_sent + 1
             self._sent[number] = _Sent(ingress, action)
             taken = msgspec.structs.replace(action, batch=number)
-            self._push(now_ns + delay_ns, _WORKER, -1, device, taken)
+            self._push(now_ns + delay_ns, _WORKER, -1, device, _Delivery(taken))
         elif type(action) is LoadModel or type(action) is EvictModel:
             device = self._devices.get(action.worker)
             if device is not None:
-                self._push(now_ns + self._message_ns, _WORKER, -1, device, action)
+                self._push(now_ns + self._message_ns, _WORKER, -1, device, _Delivery(action))
         elif type(action) is SetTimer:
             self._push(action.at_ns, _TIMER, ingress, None, TimerFired(action.at_ns, action.cause, action.timer))
         elif type(action) is Reply or type(action) is Reject:

@@ -1,0 +1,424 @@
+"""The process of a gated device: it runs kernels of several tasks, one at a time, as the arbiter says.
+
+Rules of this file
+- One thread reads the clients' sockets, asks the arbiter and runs kernels. Nobody has to be woken between two kernels
+  and nobody competes for the interpreter lock; only models are made ready by threads of their own, on other cores.
+- Between any two kernels the sockets are looked at: a launch of a higher class, a cancellation or a client that is
+  gone waits for the kernel that runs and for nothing else.
+- A client whose socket is closed, who breaks the protocol, reads no answers or holds the device and launches nothing
+  for longer than was declared is dropped: all its tasks are gone, in the arbiter too.
+- A kernel cannot be interrupted. One that runs longer than the declared bound ends the process by SIGALRM, which
+  needs no interpreter; whoever started the process starts another (`gate`).
+
+Run as ``python -m dovetail.live.gated FD``; the descriptor is the device's end of the control line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+
+from ..device import (
+    AlarmRang,
+    KernelEvent,
+    KernelFinished,
+    KernelReady,
+    KernelRecord,
+    StartKernel,
+    TaskBegan,
+    TaskGone,
+)
+from ..profile.kernels import KernelStats
+from .executor import MAX_DETAIL_CHARS
+from .gate_policies import make_arbiter
+from .gateprograms import Program, make_program
+from .gatewire import (
+    Begin,
+    Cancel,
+    Close,
+    Ended,
+    Finished,
+    FromDevice,
+    GateHello,
+    GatePolicy,
+    Join,
+    Launch,
+    Line,
+    Open,
+    Opened,
+    OpenFailed,
+    Report,
+    Reported,
+    ToDevice,
+)
+
+__all__ = ["GatedDevice", "main"]
+
+#: Records kept for a report; the oldest go first.
+MOST_RECORDS = 1_000_000
+#: How often silent clients are looked for while there is work.
+LOOK_NS = 10_000_000
+NEVER_NS = 1 << 62
+
+
+class _Client:
+    """One client: its line, its programs and its tasks."""
+
+    __slots__ = ("ident", "line", "programs", "tasks")
+
+    def __init__(self, ident: int, line: Line[ToDevice]) -> None:
+        self.ident = ident
+        self.line = line
+        self.programs: dict[int, Program] = {}
+        #: The client's number -> the task.
+        self.tasks: dict[int, _Task] = {}
+
+
+class _Task:
+    """One run of a program."""
+
+    __slots__ = (
+        "client",
+        "done",
+        "ident",
+        "kernels",
+        "launched",
+        "number",
+        "program",
+        "quiet_ns",
+        "ready_ns",
+        "told",
+    )
+
+    def __init__(self, ident: int, client: _Client, message: Begin, program: Program, now_ns: int) -> None:
+        self.ident = ident
+        self.client = client
+        self.number = message.task
+        self.program = program
+        self.kernels = program.begin()
+        self.launched = 0
+        #: When each launched kernel became ready.
+        self.ready_ns: list[int] = []
+        #: Since when it has nothing to run; `NEVER_NS` while it has.
+        self.quiet_ns = now_ns
+        #: The beginning of its kernels' records.
+        self.told = (ident, program.name, program.idents, message.priority, str(client.ident), self.ready_ns)
+
+
+class _Broken(Exception):
+    """A client has broken the protocol."""
+
+
+class GatedDevice:
+    """One device: `run` returns when the control line is closed."""
+
+    def __init__(self, control: Line[ToDevice], hello: GateHello) -> None:
+        self._hello = hello
+        self._control = control
+        self._stats = {s.name: s for s in hello.stats}
+        self._arbiter = make_arbiter(hello.policy, self._stats)
+        self._clients: dict[int, _Client] = {}
+        self._tasks: dict[int, _Task] = {}
+        self._last_task = 0
+        #: Kernels that the arbiter let start; more than one only after `TaskGone` of the one that runs.
+        self._starts: deque[StartKernel] = deque()
+        self._alarm_ns = NEVER_NS
+        self._look_ns = 0
+        self._records: deque[tuple[Any, ...]] = deque(maxlen=MOST_RECORDS)
+        self._made: SimpleQueue[tuple[_Client, Open, Program | str]] = SimpleQueue()
+        self._made_r, self._made_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.epoll()
+        self._poll.register(control.fileno(), select.EPOLLIN)
+        self._poll.register(self._made_r, select.EPOLLIN)
+        control.setblocking(False)
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run kernels until the control line is closed."""
+        starts, look = self._starts, self._poll.poll
+        while True:
+            for fd, _ in look(0) if starts else self._wait():
+                if fd == self._control.fileno():
+                    if not self._listen_to_control():
+                        return
+                elif fd == self._made_r:
+                    self._take_made()
+                else:
+                    self._listen_to(self._clients.get(fd))
+            if starts:
+                self._run_kernel(starts.popleft())
+            now_ns = time.monotonic_ns()
+            if now_ns >= self._alarm_ns:
+                self._alarm_ns = NEVER_NS
+                self._tell(AlarmRang(now_ns))
+            if now_ns >= self._look_ns:
+                self._drop_the_silent(now_ns)
+
+    def _wait(self) -> list[tuple[int, int]]:
+        """What can be read, once there is something or a time has come."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._tasks and self._hello.spin_ns:
+            until_ns = min(time.monotonic_ns() + self._hello.spin_ns, self._alarm_ns)
+            while time.monotonic_ns() < until_ns:
+                if found := self._poll.poll(0):
+                    return found
+        quiet_ns = min((t.quiet_ns for t in self._tasks.values()), default=NEVER_NS)
+        until_ns = min(self._alarm_ns, quiet_ns + self._hello.patience_ns)
+        # Not epoll, whose timeout is whole milliseconds: longer than most gaps.
+        timeout_s = None if until_ns >= NEVER_NS else max(0, until_ns - time.monotonic_ns()) / 1e9
+        select.select([self._poll.fileno()], (), (), timeout_s)
+        return self._poll.poll(0)
+
+    def _tell(self, event: KernelEvent) -> None:
+        for action in self._arbiter.step(event):
+            if isinstance(action, StartKernel):
+                self._starts.append(action)
+            else:
+                self._alarm_ns = action.at_ns
+
+    def _run_kernel(self, start: StartKernel) -> None:
+        task = self._tasks.get(start.task)
+        if task is None:
+            return  # it is gone, and the arbiter knows
+        position = start.kernel
+        signal.setitimer(signal.ITIMER_REAL, self._hello.kernel_bound_ns / 1e9)
+        begin_ns = time.monotonic_ns()
+        try:
+            task.kernels[position]()
+        except Exception as error:
+            self._end(task, "error", f"kernel {position}: {type(error).__name__}: {error}"[:MAX_DETAIL_CHARS])
+            return
+        end_ns = time.monotonic_ns()
+        self._records.append((*task.told, position, begin_ns, end_ns, start.why))
+        over = position + 1 == len(task.kernels)
+        if position + 1 == task.launched:
+            task.quiet_ns = end_ns
+            if over:
+                task.program.busy = False
+                task.client.tasks.pop(task.number, None)
+            # The answer first: a host waits for it.
+            self._answer(task.client, Finished(task.number, position, begin_ns, end_ns))
+        if task.ident in self._tasks:  # not dropped by its answer
+            self._tell(KernelFinished(time.monotonic_ns(), task.ident, position, begin_ns, end_ns))
+            if over:
+                del self._tasks[task.ident]
+                self._tell(TaskGone(time.monotonic_ns(), task.ident))
+
+    # -- clients ------------------------------------------------------------------------------------------------
+
+    def _listen_to(self, client: _Client | None) -> None:
+        """One message of a client; whatever is wrong with it is the client's end."""
+        if client is None:
+            return
+        try:
+            packet = client.line.receive()
+            if packet is None:
+                self._drop(client, "")
+                return
+            message, fds = packet
+            for fd in fds:
+                os.close(fd)
+            self._take(client, message)
+        except BlockingIOError:
+            return
+        except (OSError, msgspec.DecodeError, _Broken) as error:
+            self._drop(client, f"{type(error).__name__}: {error}")
+
+    def _take(self, client: _Client, message: ToDevice) -> None:
+        if isinstance(message, Launch):
+            task = client.tasks.get(message.task)
+            if task is not None:  # else it is over, and its client will read so
+                self._launch(task, message.upto)
+        elif isinstance(message, Begin):
+            self._begin(client, message)
+        elif isinstance(message, Cancel):
+            task = client.tasks.get(message.task)
+            if task is not None:
+                self._end(task, "cancelled", "")
+        elif isinstance(message, Open):
+            threading.Thread(target=self._make, args=(client, message), daemon=True).start()
+        elif isinstance(message, Close):
+            program = client.programs.pop(message.program, None)
+            if program is None or program.busy:
+                raise _Broken(f"program {message.program} was closed, but is not open or in use")
+            program.close()
+        else:
+            raise _Broken(f"{type(message).__name__} is no message of a client")
+
+    def _begin(self, client: _Client, message: Begin) -> None:
+        program = client.programs.get(message.program)
+        if program is None or program.busy or message.task in client.tasks:
+            raise _Broken(f"task {message.task} began on a program that is not open, or something is in use")
+        now_ns = time.monotonic_ns()
+        self._last_task += 1
+        try:
+            task = _Task(self._last_task, client, message, program, now_ns)
+        except Exception as error:
+            self._answer(client, Ended(message.task, "error", f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]))
+            return
+        program.busy = True
+        self._tasks[task.ident] = client.tasks[message.task] = task
+        told = str(client.ident)
+        self._tell(TaskBegan(now_ns, task.ident, message.priority, client=told, sequence=program.name))
+        self._launch(task, message.launch)
+
+    def _launch(self, task: _Task, upto: int) -> None:
+        if not task.launched <= upto <= len(task.kernels):
+            raise _Broken(f"kernels before {upto} were launched of a task that has {len(task.kernels)}")
+        now_ns = time.monotonic_ns()
+        for position in range(task.launched, upto):
+            task.ready_ns.append(now_ns)
+            task.launched = position + 1
+            task.quiet_ns = NEVER_NS
+            self._tell(KernelReady(now_ns, task.ident, position))
+
+    def _answer(self, client: _Client, message: FromDevice, fds: tuple[int, ...] = ()) -> None:
+        try:
+            client.line.send(message, fds)
+        except OSError:  # also a client that reads nothing: its socket is full
+            self._drop(client, "it reads no answers")
+
+    def _end(self, task: _Task, reason: str, detail: str) -> None:
+        """A task is over before its time: free what it held, then say so."""
+        self._forget(task)
+        self._answer(task.client, Ended(task.number, reason, detail))
+
+    def _forget(self, task: _Task) -> None:
+        if self._tasks.pop(task.ident, None) is not None:
+            task.program.busy = False
+            task.client.tasks.pop(task.number, None)
+            self._tell(TaskGone(time.monotonic_ns(), task.ident))
+
+    def _drop(self, client: _Client, why: str) -> None:
+        if self._clients.pop(client.line.fileno(), None) is None:
+            return
+        if why:
+            print(f"client {client.ident} was dropped: {why}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):
+                client.line.send(Ended(-1, "dropped", why[:MAX_DETAIL_CHARS]))
+        self._poll.unregister(client.line.fileno())
+        client.line.close()
+        for task in list(client.tasks.values()):
+            self._forget(task)
+        for program in client.programs.values():
+            program.close()
+
+    def _drop_the_silent(self, now_ns: int) -> None:
+        self._look_ns = now_ns + LOOK_NS
+        patience_ns = self._hello.patience_ns
+        for task in list(self._tasks.values()):
+            if now_ns - task.quiet_ns >= patience_ns and task.ident in self._tasks:
+                self._drop(
+                    task.client,
+                    f"task {task.number} of {task.program.name} launched nothing for {patience_ns / 1e6:g} ms",
+                )
+
+    # -- programs -----------------------------------------------------------------------------------------------
+
+    def _make(self, client: _Client, message: Open) -> None:
+        """In a thread of its own: the loop goes on meanwhile."""
+        made: Program | str
+        try:
+            os.sched_setaffinity(0, _ALL_CORES)
+            made = make_program(message)
+        except BaseException as error:  # whatever it is, the client must be answered
+            made = f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]
+        self._made.put((client, message, made))
+        os.write(self._made_w, b"!")
+
+    def _take_made(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._made_r, 4096)
+        while not self._made.empty():
+            client, message, program = self._made.get()
+            if isinstance(program, str):
+                self._answer(client, OpenFailed(message.program, program))
+                continue
+            if self._clients.get(client.line.fileno()) is not client:
+                program.close()
+                continue
+            client.programs[message.program] = program
+            stats = self._stats.get(program.name)
+            if stats is None or stats.stale(program.idents) is not None:
+                self._stats[program.name] = KernelStats.empty(program.name, program.idents)
+            self._answer(
+                client,
+                Opened(message.program, program.idents, program.inputs, program.outputs),
+                (program.fd,),
+            )
+
+    # -- the control line ---------------------------------------------------------------------------------------
+
+    def _listen_to_control(self) -> bool:
+        packet = self._control.receive()
+        if packet is None:
+            return False
+        message, fds = packet
+        if isinstance(message, Join):
+            line: Line[ToDevice] = Line(socket.socket(fileno=fds[0]), ToDevice)
+            line.setblocking(False)
+            self._clients[line.fileno()] = _Client(message.client, line)
+            self._poll.register(line.fileno(), select.EPOLLIN)
+        elif isinstance(message, GatePolicy):
+            for task in list(self._tasks.values()):
+                self._end(task, "cancelled", "the device has a new policy")
+            self._starts.clear()
+            self._arbiter = make_arbiter(message, self._stats)
+            self._alarm_ns = NEVER_NS
+        elif isinstance(message, Report):
+            self._control.setblocking(True)
+            self._control.send(Reported(self._taken_records(), list(self._stats.values()), len(self._tasks)))
+            self._control.setblocking(False)
+        return True
+
+    def _taken_records(self) -> list[KernelRecord]:
+        taken = []
+        while self._records:
+            task, name, whats, priority, client, ready_ns, kernel, begin_ns, end_ns, why = self._records.popleft()
+            what, ready = whats[kernel], ready_ns[kernel]
+            taken.append(KernelRecord(task, name, kernel, priority, begin_ns, end_ns, ready, what, why, client))
+        return taken
+
+
+_ALL_CORES = os.sched_getaffinity(0)
+
+
+def main() -> None:
+    """Entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    control: Line[ToDevice] = Line(sock, ToDevice)
+    try:
+        first = control.receive()
+        if first is not None:
+            hello = first[0]
+            assert isinstance(hello, GateHello)
+            sys.path.extend(entry for entry in hello.module_path if entry not in sys.path)
+            if hello.core >= 0:
+                os.sched_setaffinity(0, {hello.core})
+            GatedDevice(control, hello).run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # whoever started this is gone
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

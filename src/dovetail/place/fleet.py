@@ -1,0 +1,222 @@
+"""The workers as one controller believes them, and who of them can do a task first.
+
+Rules of this file: workers that are equal in everything but load and memory are one kind and share an index; a stage
+is asked for at every kind that could run it, and the earliest end wins. Whatever changes a belief shows it to the
+index in the same call, so that no answer is older than what is known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from ..state import Config, Worker, WorkerRow
+from ..state.worker import FULL_SHARE
+from ..workflow.graph import StageSpec
+from .belief import Belief
+from .index import Candidate, Known, Need, WorkerIndex, start_at
+from .outline import Task
+
+__all__ = ["Choice", "Fleet", "Times"]
+
+#: A routed item runs alone on the whole device.
+_WHOLE = Config(1, 1, FULL_SHARE)
+
+
+class Times(Protocol):
+    """The part of a predictor (`predict.Predictor`) that is asked here."""
+
+    def duration_ns(self, stage: StageSpec, items: int, config: Config, worker: Worker) -> int:
+        """Expected run time on `worker` as it is now."""
+        ...
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """A worker for a task: when it should start and end there, and what must be fetched first."""
+
+    worker: int
+    start_ns: int
+    fetch_ns: int
+    end_ns: int
+    #: Its end, and what the fetch costs others.
+    score_ns: int
+
+
+class _Kind:
+    """Workers that are equal in everything but load and memory."""
+
+    __slots__ = ("index", "memory_bytes", "runs")
+
+    def __init__(self, runs: tuple[str, ...], memory_bytes: int) -> None:
+        self.index = WorkerIndex()
+        self.runs = runs
+        self.memory_bytes = memory_bytes
+
+
+class Fleet:
+    """Beliefs and indexes."""
+
+    def __init__(
+        self, times: Times, *, overlap: bool, evict_factor: int, toll_pct: tuple[int, int], doubt_ns: int
+    ) -> None:
+        self._times = times
+        self._overlap = overlap
+        self._evict_factor = evict_factor
+        self._toll_pct = toll_pct
+        self._doubt_ns = doubt_ns
+        self.workers: dict[int, Worker] = {}
+        self.beliefs: dict[int, Belief] = {}
+        self._kinds: dict[tuple[str, tuple[str, ...], int], _Kind] = {}
+        self._kind_of: dict[int, _Kind] = {}
+        #: Stage -> kinds that could run it.
+        self._able: dict[str, tuple[_Kind, ...]] = {}
+        #: Model -> bytes.
+        self._sizes: dict[str, int] = {}
+        #: Fetches asked for: (when to doubt, worker, model, when it was asked for).
+        self._asked: deque[tuple[int, int, str, int]] = deque()
+
+    # -- what is known ------------------------------------------------------------------------------------------
+
+    def join(self, worker: Worker) -> None:
+        """It is idle and holds nothing, as far as is known."""
+        spec = worker.spec
+        key = spec.kind, spec.runs, spec.memory_bytes
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = _Kind(spec.runs, spec.memory_bytes)
+            kind.index.know(self._sizes.values())
+            self._able.clear()
+        self.workers[worker.id] = worker
+        self._kind_of[worker.id] = kind
+        self.beliefs[worker.id] = Belief(spec.memory_bytes)
+        self.show(worker.id, 0)
+
+    def lose(self, worker: int) -> None:
+        """It is gone."""
+        if self.workers.pop(worker, None) is not None:
+            del self.beliefs[worker]
+            self._kind_of.pop(worker).index.drop(worker)
+
+    def hear(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
+        """Rows count from when they were written; what was done since is added."""
+        for row in rows:
+            belief = self.beliefs.get(row.worker)
+            if belief is not None and belief.hear(row):
+                self.show(row.worker, now_ns)
+
+    def know(self, tasks: Sequence[Task]) -> None:
+        """Models of these tasks will be asked for."""
+        self._sizes.update((task.weights, task.weights_bytes) for task in tasks if task.weights)
+        for kind in self._kinds.values():
+            kind.index.know(self._sizes.values())
+
+    def ask(self, worker: int, task: Task, now_ns: int) -> None:
+        """A worker was told to fetch; believe that it does until there is reason to doubt it."""
+        self.beliefs[worker].change(task.weights, True, now_ns)
+        self._asked.append((now_ns + task.fetch_ns + self._doubt_ns, worker, task.weights, now_ns))
+        self.show(worker, now_ns)
+
+    def doubt(self, now_ns: int) -> None:
+        """Fetches that should be in some row by now and are not seem not to have been made."""
+        asked = self._asked
+        while asked and asked[0][0] <= now_ns:
+            _, worker, weights, at_ns = asked.popleft()
+            belief = self.beliefs.get(worker)
+            if belief is not None and belief.doubt(weights, at_ns):
+                self.show(worker, now_ns)
+
+    def show(self, worker: int, now_ns: int) -> None:
+        """Put what is believed of a worker into its index."""
+        belief = self.beliefs[worker]
+        resident, free_bytes = belief.memory(self._sizes)
+        self._kind_of[worker].index.put(worker, belief.free_ns(now_ns), resident, free_bytes)
+
+    def known(self, worker: int) -> Known:
+        """What its index says of a worker."""
+        return self._kind_of[worker].index.workers[worker]
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def run_ns(self, stage: StageSpec) -> int:
+        """Expected run time on some worker that could run it; 0 if there is none."""
+        for kind in self.able(stage):
+            for worker in kind.index.workers:
+                return self._times.duration_ns(stage, 1, _WHOLE, self.workers[worker])
+        return 0
+
+    def able(self, stage: StageSpec) -> tuple[_Kind, ...]:
+        """Kinds that could run a stage: it is of the right sort, and its weights fit into their memory."""
+        found = self._able.get(stage.name)
+        if found is None:
+            found = self._able[stage.name] = tuple(
+                kind
+                for kind in self._kinds.values()
+                if stage.kind in kind.runs and (not kind.memory_bytes or stage.weights_bytes <= kind.memory_bytes)
+            )
+        return found
+
+    def choose(
+        self,
+        task: Task,
+        now_ns: int,
+        arrive_ns: int,
+        near: Mapping[int, int],
+        spread: int,
+        planned: Mapping[int, Known] | None = None,
+    ) -> Choice | None:
+        """The worker on which the task ends first; `planned` are workers as a plan in the making has changed them."""
+        need = self._need(task, now_ns, arrive_ns)
+        best: Choice | None = None
+        for kind in self.able(task.stage):
+            found = kind.index.best(need, near, spread, planned or ())
+            if planned:
+                for worker, known in planned.items():
+                    if self._kind_of[worker] is kind:
+                        start = start_at(known, worker, need, near.get(worker, arrive_ns))
+                        if found is None or start < found:
+                            found = start
+            if found is not None:
+                choice = self._choice(task, found)
+                if best is None or choice.score_ns < best.score_ns:
+                    best = choice
+        return best
+
+    def at(self, worker: int, task: Task, now_ns: int, arrive_ns: int) -> Choice:
+        """The same for one worker."""
+        need = self._need(task, now_ns, arrive_ns)
+        return self._choice(task, start_at(self.known(worker), worker, need, arrive_ns))
+
+    def room_for_copy(self, task: Task, taken: int, spares: int, now_ns: int, spread: int) -> int | None:
+        """A free worker with room for a copy of the task's model, if fewer than `spares` holders stay free.
+
+        `taken` of the free holders are about to be used.
+        """
+        kinds = self.able(task.stage)
+        if sum(kind.index.idle_holders(task.weights, now_ns) for kind in kinds) - taken >= spares:
+            return None
+        for kind in kinds:
+            worker = kind.index.idle_with_room(task.weights_bytes, now_ns, spread, task.weights)
+            if worker is not None:
+                return worker
+        return None
+
+    def _choice(self, task: Task, found: Candidate) -> Choice:
+        run_ns = self._times.duration_ns(task.stage, 1, _WHOLE, self.workers[found.worker])
+        return Choice(found.worker, found.start_ns, found.fetch_ns, found.start_ns + run_ns, found.score_ns + run_ns)
+
+    def _need(self, task: Task, now_ns: int, arrive_ns: int) -> Need:
+        fetch_ns = task.fetch_ns
+        return Need(
+            now_ns,
+            arrive_ns,
+            task.weights,
+            task.weights_bytes,
+            fetch_ns,
+            fetch_ns * self._evict_factor,
+            fetch_ns * self._toll_pct[0] // 100,
+            fetch_ns * self._toll_pct[1] // 100,
+            now_ns if self._overlap else -1,
+        )

@@ -1,0 +1,46 @@
+"""The knobs of Dovetail's router."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..units import MS, SECOND
+
+__all__ = ["RouterSettings"]
+
+
+class RouterSettings(msgspec.Struct, frozen=True):
+    """How the router routes; the defaults are the product, everything else is an ablation."""
+
+    #: Tell workers on arrival which models a request will need of them.
+    hints: bool = True
+    #: Estimate fetches beside the wait; otherwise behind it, as Compass does.
+    overlap: bool = True
+    #: Decide afresh at hand-over; otherwise the plan stands.
+    afresh: bool = True
+    #: Count what was sent and is in no row yet.
+    corrections: bool = True
+    #: Take one of the free workers by hash; otherwise the one that the index has first.
+    spread: bool = True
+    #: Refusals that an item may meet; the route after them has no window. 0 is no window at all.
+    bounces: int = 3
+    #: A worker may start an item this much later than expected before it refuses, and by this part of its run time.
+    tolerance_ns: int = 20 * MS
+    tolerance_pct: int = 10
+    #: A planned worker is kept if another is not better by more than this.
+    keep_ns: int = 5 * MS
+    #: A request may be overtaken by one whose rest is shorter by d, if that arrived at most `favour` times d later. 0
+    #: is first come, first served; the larger, the nearer to shortest rest first. Nobody waits for ever at any value.
+    favour: int = 20
+    #: Times its fetch that a model costs where another must be evicted for it. Compass: 2.
+    evict_factor: int = 2
+    #: What a fetch costs beside its time, in per cent of it: into free memory, and where another model must go.
+    fetch_toll_pct: int = 0
+    evict_toll_pct: int = 0
+    by_work: bool = False
+    #: Holders of a model that should be free beside those in use, where idle memory allows; 0 makes no copies.
+    spares: int = 1
+    #: Least time between two copies of one model that one controller asks for.
+    copy_every_ns: int = 100 * MS
+    #: A fetch that was asked for and is in no row this long after its time is not believed any more.
+    doubt_ns: int = 1 * SECOND

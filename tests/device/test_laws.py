@@ -1,0 +1,151 @@
+"""What every arbiter with classes keeps to, whatever happens."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.device import (
+    ArbiterSettings,
+    FikitArbiter,
+    FikitSettings,
+    GapArbiter,
+    GapSettings,
+    PriorityArbiter,
+    StartKernel,
+    TaskBegan,
+)
+
+from .play import Play, Script, scripts, stats_of
+
+#: Times in the scripts are tens of nanoseconds: knobs to match.
+MAKE = {
+    "priority": lambda stats, **k: PriorityArbiter(stats, ArbiterSettings(**k)),
+    "fikit": lambda stats, **k: FikitArbiter(stats, FikitSettings(small_gap_ns=2, **k)),
+    "gap": lambda stats, **k: GapArbiter(stats, GapSettings(burst_ns=40, small_fill_ns=1, again_ns=5, **k)),
+}
+every = pytest.mark.parametrize("name", MAKE)
+wrong = st.sampled_from([0.1, 0.5, 1.0, 2.0, 10.0])
+
+
+def top_class(play: Play, at_ns: int, but: int) -> int | None:
+    """The best class that has a task with kernels to come, as the arbiter knows it, other than one task."""
+    there = [
+        s.priority
+        for task, s in enumerate(play.scripts)
+        if task != but and s.begin_ns <= at_ns < play.gone.get(task, 1 << 62)
+    ]
+    return min(there, default=None)
+
+
+@every
+@given(scripts(shares=True), wrong)
+def test_a_higher_class_waits_for_no_kernel_of_a_lower_one_that_starts_later(name, tasks, factor):
+    play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor))).go()
+    happened = play.kernels()
+    for high in happened:
+        top = top_class(play, high.ready_ns, high.task)
+        if top is not None and top < high.priority:
+            continue  # it is not of the highest class there
+        for low in happened:
+            if low.priority <= high.priority or low.why == "beside":
+                continue
+            until = high.start_ns if high.start_ns >= 0 else play.gone.get(high.task, 1 << 62)
+            joined = [s for s in play.scripts if s.priority < high.priority and high.ready_ns < s.begin_ns <= until]
+            if not joined:
+                assert not high.ready_ns < low.start_ns < until, f"{low} started while {high} waited"
+
+
+@every
+@given(scripts(shares=True, ahead=True), wrong)
+def test_shares_stay_within_the_device_and_every_kernel_of_a_living_task_is_run(name, tasks, factor):
+    play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor))).go()
+    for start, _ in play.started.values():
+        assert play.used_pct(start) <= 100
+    for task, script in enumerate(tasks):
+        if script.killed_ns < 0:
+            assert all((task, k) in play.ended for k in range(len(script.kernels))), f"task {task} was never done"
+
+
+@every
+@given(scripts(ahead=True), wrong, st.integers(0, 3))
+def test_same_events_give_the_same_actions(name, tasks, factor, ageing):
+    play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor), ageing_ns=ageing * 40)).go()
+    again = MAKE[name](stats_of(tasks, factor=factor), ageing_ns=ageing * 40)
+    assert [list(again.step(event)) for event in play.events] == play.actions
+
+
+@every
+@given(scripts(classes=1, killed=False, ahead=True))
+def test_of_one_class_nothing_waits_while_the_device_is_free(name, tasks):
+    play = Play(tasks, MAKE[name](stats_of(tasks))).go()
+    busy = sorted((start, play.ended[key]) for key, (start, _) in play.started.items())
+    for kernel in play.kernels():
+        free_since = max((end for _, end in busy if end <= kernel.start_ns), default=0)
+        assert kernel.start_ns == max(kernel.ready_ns, free_since), f"{kernel} could have started before"
+
+
+@every
+@given(st.integers(2, 5), st.integers(3, 8))
+def test_equals_take_turns(name, count, length):
+    tasks = [Script(0, 1, ((0, 10),) * length, ahead=length) for _ in range(count)]
+    play = Play(tasks, MAKE[name](stats_of(tasks))).go()
+    starts: dict[int, int] = defaultdict(int)
+    for task, _ in sorted(play.started, key=play.started.__getitem__):
+        starts[task] += 1
+        assert max(starts.values()) - min(starts.get(t, 0) for t in range(count)) <= 1
+
+
+@every
+@given(scripts(shares=True, ahead=True))
+def test_tasks_that_are_gone_hold_nothing(name, tasks):
+    arbiter = MAKE[name](stats_of(tasks))
+    Play(tasks, arbiter).go()
+    assert arbiter.used_pct == 0
+    assert not arbiter._tasks
+
+
+@every
+@given(scripts(classes=2, killed=False), wrong, st.integers(20, 200))
+def test_aged_starts_are_as_far_apart_as_declared_and_nobody_waits_much_longer(name, tasks, factor, ageing):
+    play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor), ageing_ns=ageing)).go()
+    aged = sorted(start for start, why in play.started.values() if why == "aged")
+    assert all(b - a >= ageing for a, b in zip(aged, aged[1:], strict=False))
+    longest = max(d for s in tasks for _, d in s.kernels)
+    for kernel in play.kernels():
+        # One aged start at a time: each other task may be served before, and each finds a kernel running.
+        assert kernel.start_ns - kernel.ready_ns <= (ageing + 2 * longest) * (len(tasks) + 1) + longest * len(tasks)
+
+
+@given(scripts(), wrong, st.sampled_from([0.0, 0.03, 0.3]))
+def test_delay_by_fillers_stays_within_the_budget_however_wrong_the_statistics_are(tasks, factor, budget):
+    settings = GapSettings(budget=budget, burst_ns=40, small_fill_ns=1, again_ns=5)
+    arbiter = GapArbiter(stats_of(tasks, factor=factor), settings, learn=False)
+    Play(tasks, arbiter).go()
+    longest = max(d for s in tasks for _, d in s.kernels)
+    holders = len(tasks)  # several tasks of a class may wait for the same filler
+    for priority, delayed_ns in arbiter.delayed_ns.items():
+        assert delayed_ns <= budget * arbiter.there_ns[priority] + 40 + longest * holders
+
+
+@given(scripts(killed=False))
+def test_strict_classes_run_a_lower_one_only_when_no_higher_task_is_there(tasks):
+    play = Play(tasks, MAKE["priority"](stats_of(tasks))).go()
+    for (task, _), (start, _) in play.started.items():
+        for other, script in enumerate(tasks):
+            if script.priority < tasks[task].priority and script.begin_ns < start:
+                last = play.ended[other, len(script.kernels) - 1]
+                ready = play.ready[other, len(script.kernels) - 1]
+                assert last <= start or ready <= start <= last
+
+
+def test_a_task_that_nobody_announced_is_taken_at_its_word():
+    arbiter = MAKE["gap"]({})
+    play = Play([Script(0, 2, ((0, 10), (5, 10)))], arbiter)
+    play.events.clear()
+    assert arbiter.step(TaskBegan(0, 7, 1)) == []
+    play.go()
+    assert any(isinstance(a, StartKernel) for actions in play.actions for a in actions) is False

@@ -1,0 +1,273 @@
+"""The gate with real processes: order of kernels, and what happens when tasks, clients or the device go wrong."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from tests import onnx_models
+from tests.live import gate_kernels as k
+
+from dovetail.device import KernelRecord, decode_records, encode_record
+from dovetail.errors import DovetailError
+from dovetail.live.gate import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, Source, TaskEnded
+
+pytestmark = pytest.mark.cpu
+#: A gate that hangs should fail a test, not hang it.
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def shared_gate() -> Iterator[Gate]:
+    with Gate(GatePolicy("priority")) as gate:
+        yield gate
+
+
+@pytest.fixture
+def gate(shared_gate: Gate) -> Iterator[Gate]:
+    """The module's device; whatever the test did, no task may be left on it, and it may not have been lost."""
+    shared_gate.set_policy(GatePolicy("priority"))
+    shared_gate.report()
+    yield shared_gate
+    until(lambda: shared_gate.tasks() == 0, "the end of all tasks")
+    assert shared_gate.losses == []
+
+
+@pytest.fixture
+def client(gate: Gate) -> Iterator[GateClient]:
+    with GateClient(gate.connect()) as client:
+        yield client
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up, f"{what} never came"
+        time.sleep(0.005)
+
+
+def scripted(client: GateClient, name: str, what: float = k.PLAIN, where: float = -1, seconds: float = 0) -> GateProgram:
+    program = client.open(name, k.SCRIPTED, k.SHAPES)
+    program.inputs["x"][...] = (what, where, seconds)
+    return program
+
+
+class Low:
+    """A client with a task of the second class, all launched at once, in a thread of its own."""
+
+    def __init__(self, gate: Gate, seconds: float = 0.0) -> None:
+        self._client = GateClient(gate.connect())
+        self.program = scripted(self._client, "low", k.SLEEP, -1, seconds)
+        self.done = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._client.run(self.program, priority=2)
+        self.done = True
+
+    def finish(self) -> None:
+        self._thread.join(PATIENCE_SECONDS)
+        assert self.done, "the low task was never let in"
+        assert self.program.outputs["y"][0] == k.KERNELS
+        self._client.close()
+
+
+def test_a_model_gives_the_same_through_the_gate_as_alone(gate: Gate, client: GateClient, tmp_path: Path) -> None:
+    path = onnx_models.slow(tmp_path / "slow.onnx")
+    x = np.float32([[1, 2, 3], [4, 5, 6]])
+    (want,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    program = client.open("slow", Source("onnx", str(path), segments=4, shortest_ns=1), {"x": (2, 3)})
+    assert len(program.kernels) > 1
+    for _ in range(2):
+        program.inputs["x"][...] = x
+        program.outputs["y"][...] = 0
+        client.run(program, priority=1)
+        np.testing.assert_array_equal(program.outputs["y"], want)
+
+
+def test_kernels_can_be_launched_one_by_one_with_host_work_between(client: GateClient) -> None:
+    program = scripted(client, "host work")
+    task = client.begin(program, priority=1)
+    for position in range(k.KERNELS):
+        task.launch()
+        assert task.wait().kernel == position
+        assert program.outputs["y"][0] == position + 1
+
+
+def test_a_higher_class_waits_only_for_the_kernel_that_runs(gate: Gate, client: GateClient) -> None:
+    program = scripted(client, "high", k.SLEEP, -1, 0.01)
+    low = Low(gate, 0.05)
+    until(lambda: gate.tasks() == 1, "the low task")
+    client.run(program, priority=1)
+    low.finish()
+    records = gate.report()
+    high = [r for r in records if r.name == "high"]
+    assert [r.kernel for r in high] == list(range(k.KERNELS))
+    first_ready = high[0].ready_ns
+    assert sum(first_ready <= r.begin_ns < high[-1].end_ns for r in records if r.name == "low") == 0
+    assert [r.kernel for r in records if r.name == "low"][-1] == k.KERNELS - 1, "and then the low one goes on"
+
+
+def test_first_come_lets_a_higher_class_wait_for_everything_launched_before_it(gate: Gate, client: GateClient) -> None:
+    gate.set_policy(GatePolicy("fifo"))
+    program = scripted(client, "high")
+    low = Low(gate, 0.05)
+    until(lambda: gate.tasks() == 1, "the low task")
+    client.run(program, priority=1)
+    low.finish()
+    assert gate.tasks() == 0
+
+
+def test_records_tell_what_ran_and_are_read_by_the_trace(gate: Gate, client: GateClient) -> None:
+    client.run(scripted(client, "told"), priority=3)
+    records = gate.report()
+    assert [(r.name, r.kernel, r.priority, r.why) for r in records] == [
+        ("told", i, 3, "turn") for i in range(k.KERNELS)
+    ]
+    for record in records:
+        assert record.ready_ns <= record.begin_ns <= record.end_ns
+    assert list(decode_records(map(encode_record, records))) == records
+    assert isinstance(records[0], KernelRecord)
+
+
+def test_durations_and_gaps_are_learned_while_running(gate: Gate, client: GateClient) -> None:
+    gate.set_policy(GatePolicy("ours", learn=True))
+    program = scripted(client, "learned", k.SLEEP, -1, 0.002)
+    for _ in range(6):
+        task = client.begin(program, priority=1)
+        for _ in program.kernels:
+            task.launch()
+            task.wait()
+            time.sleep(0.003)
+    gate.report()
+    stats = gate.stats["learned"]
+    assert all(stats.known(i) for i in range(k.KERNELS))
+    assert all((stats.duration_ns(i) or 0) >= 1_800_000 for i in range(k.KERNELS)), "a sleep is never shorter"
+    gap = stats.gap(0)
+    assert gap is not None and gap.quantile_ns(0.1) >= 2_500_000
+    gate.set_policy(GatePolicy("priority"))
+
+
+def test_a_task_that_raises_ends_alone(gate: Gate, client: GateClient) -> None:
+    program = scripted(client, "raises", k.RAISE, 2)
+    low = Low(gate)
+    with pytest.raises(TaskEnded, match="error: kernel 2: RuntimeError: as it was told"):
+        client.run(program, priority=1)
+    low.finish()
+    program.inputs["x"][0] = k.PLAIN
+    client.run(program, priority=1)
+    assert program.outputs["y"][0] == k.KERNELS, "the program can be run again"
+
+
+def test_a_task_cancelled_half_way_lets_go_of_the_device(gate: Gate, client: GateClient) -> None:
+    program = scripted(client, "cancelled")
+    task = client.begin(program, priority=1, launch=2)
+    task.wait()
+    low = Low(gate)
+    until(lambda: gate.tasks() == 2, "the low task")
+    assert not low.done, "it is held back while the high task is between kernels"
+    task.cancel()
+    low.finish()
+    client.run(program, priority=1)
+    assert program.outputs["y"][0] == k.KERNELS
+
+
+def test_a_client_killed_while_it_holds_the_device_frees_it(gate: Gate) -> None:
+    sock = gate.connect()
+    holder = subprocess.Popen(
+        [sys.executable, "-m", "tests.live.gate_kernels", str(sock.fileno())],
+        pass_fds=[sock.fileno()],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    sock.close()
+    assert holder.stdout is not None
+    with holder.stdout:
+        assert holder.stdout.readline() == "holding\n"
+        low = Low(gate)
+        until(lambda: gate.tasks() == 2, "the low task")
+        assert not low.done
+        holder.send_signal(signal.SIGKILL)
+        low.finish()
+        holder.wait()
+
+
+def test_a_client_that_holds_the_device_and_launches_nothing_is_dropped() -> None:
+    with Gate(GatePolicy("priority"), patience_s=0.3) as gate, GateClient(gate.connect()) as client:
+        task = client.begin(scripted(client, "hangs"), priority=1, launch=1)
+        task.wait()
+        low = Low(gate)
+        low.finish()
+        with pytest.raises(DeviceLost, match="launched nothing for 300 ms"):
+            task.wait()
+        assert gate.losses == [], "the device itself goes on"
+
+
+def test_a_kernel_beyond_its_bound_ends_the_process_and_another_takes_its_place() -> None:
+    with Gate(GatePolicy("priority"), kernel_bound_s=0.5) as gate:
+        with GateClient(gate.connect()) as stuck, GateClient(gate.connect()) as beside:
+            program = scripted(stuck, "stuck", k.SLEEP, 1, 60)
+            other = scripted(beside, "beside")
+            task = stuck.begin(program, priority=1, launch=k.KERNELS)
+            with pytest.raises(DeviceLost):
+                task.wait()
+            with pytest.raises(DeviceLost):
+                beside.run(other, priority=1)
+        until(lambda: gate.losses, "the loss")
+        assert gate.losses == ["a kernel ran for more than 0.5 s"]
+        with GateClient(gate.connect()) as again:
+            program = scripted(again, "again")
+            again.run(program, priority=1)
+            assert program.outputs["y"][0] == k.KERNELS
+
+
+def test_an_idle_device_with_a_bound_lives_on() -> None:
+    with Gate(GatePolicy("priority"), kernel_bound_s=0.1) as gate, GateClient(gate.connect()) as client:
+        task = client.begin(scripted(client, "slow host"), priority=1, launch=1)
+        task.wait()
+        time.sleep(0.4)
+        task.launch(k.KERNELS - 1)
+        task.wait()
+        time.sleep(0.4)
+        assert gate.losses == []
+
+
+def test_a_model_that_cannot_be_loaded_is_refused_by_name(client: GateClient) -> None:
+    with pytest.raises(DovetailError, match=r"gate_kernels:Broken cannot be made ready: OSError: there is no such"):
+        client.open("broken", Source("kernels", "tests.live.gate_kernels:Broken"), k.SHAPES)
+    client.run(scripted(client, "after"), priority=1)
+
+
+@pytest.mark.parametrize("launch", [k.KERNELS + 1, -1])
+def test_a_client_that_launches_what_there_is_not_is_dropped(gate: Gate, client: GateClient, launch: int) -> None:
+    task = client.begin(scripted(client, "too many"), priority=1, launch=launch)
+    with pytest.raises(DeviceLost, match="were launched of a task that has 4"):
+        task.wait()
+    until(lambda: gate.tasks() == 0, "its end")
+
+
+def test_a_new_policy_ends_the_tasks_of_the_old_one(gate: Gate, client: GateClient) -> None:
+    task = client.begin(scripted(client, "old"), priority=1, launch=1)
+    task.wait()
+    gate.set_policy(GatePolicy("slice"))
+    with pytest.raises(TaskEnded, match="cancelled: the device has a new policy"):
+        task.wait()
+
+
+def test_two_programs_of_one_client_take_turns_and_are_waited_for_in_any_order(client: GateClient) -> None:
+    first, second = scripted(client, "first"), scripted(client, "second")
+    tasks = [client.begin(p, priority=1, launch=k.KERNELS) for p in (first, second)]
+    for task in reversed(tasks):
+        task.wait()
+    assert first.outputs["y"][0] == second.outputs["y"][0] == k.KERNELS
+    client.close_program(first)
+    client.run(second, priority=1)
