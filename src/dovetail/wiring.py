@@ -17,6 +17,7 @@ from .baselines.jit import JitRouter
 from .control import Controller, Policy
 from .errors import DeclarationError
 from .place import BestFitPlacer, Router
+from .place.books import Books
 from .plan import DovetailPlanner, PlannerSettings, Space
 from .predict import Predictor, ProfiledPredictor
 from .profile.table import Entry, ProfileTable
@@ -75,7 +76,8 @@ def _routed(make: Callable[[Predictor, int], Router]) -> _Make:
 
     def policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
         kept = _first_come(spec, table, cores, home)
-        return msgspec.structs.replace(kept, router=make(kept.predictor, home))
+        router = make(kept.predictor, home)
+        return msgspec.structs.replace(kept, router=router if home else Books(router))
 
     return policy
 

@@ -28,6 +28,8 @@ class Shop:
         self.queued: dict[int, tuple[tuple[int, int], str, int, int]] = {}
         self.running: dict[int, tuple[str, int]] = {}
         self.loading: list[str] = []
+        #: The model whose load is just being said to have failed.
+        self.failing: str | None = None
         self.resident: set[str] = set()
         self.outcomes: dict[int, list[str]] = {}
         self.batches = 0
@@ -73,7 +75,10 @@ class Shop:
 
     def fail(self, weights: str) -> list[DeskAction]:
         self.loading.remove(weights)
-        return self.heed(self.desk.load_failed(weights, "the file is broken", self.now_ns))
+        self.failing = weights
+        actions = self.heed(self.desk.load_failed(weights, "the file is broken", self.now_ns))
+        self.failing = None
+        return actions
 
     def tick(self, by_ns: int) -> list[DeskAction]:
         self.now_ns += by_ns
@@ -137,7 +142,8 @@ class Shop:
         self.resident.remove(action.weights)
         if self.rules.fetch_blocks:  # it was chosen when the fetch began; the queue has moved on
             ahead = self.rules.prefetch_evicts != "nothing" or self.rules.hints_evict
-            assert ahead or action.newcomer in self.resident, "it goes when the newcomer has come"
+            ended = action.newcomer in self.resident or action.newcomer == self.failing
+            assert ahead or ended, "it goes when the newcomer's load has ended"
             return
         needs = self._needs()
         late = 1 << 30

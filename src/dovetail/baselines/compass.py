@@ -6,8 +6,9 @@ NavigatorSimulator) and the scheduler inside Cascade (aliciayuting/cascade, bran
 
 Planning, when a request arrives at its ingress worker: nodes in order of upward rank, each on the worker where it
 could start first. Adjustment, when an item's inputs are there: if its planned worker has too long a queue, the worker
-with the least wait and fetch. Where simulator and Cascade differ there is a switch (`CompassForm`); the wait itself
-(with or without the task that runs) and whose model is whose are said by the worlds they run in.
+with the least wait and fetch. Where simulator and Cascade differ there is a switch: of the router in `CompassForm`,
+of the worker (whether a wait counts the task that runs, how memory is managed) in `place.tickets.Rules`, and whether
+workflows share models is the graphs' to say.
 """
 
 from __future__ import annotations
@@ -39,12 +40,6 @@ class CompassForm(msgspec.Struct, frozen=True):
     load: bool = True
     #: Fetching a model counts. Off: it takes no time (`consider_gpu_model_locality`). [both]
     locality: bool = True
-    #: The wait includes the task that runs, whole. [S: only what is queued]. The worker's row is made accordingly.
-    count_running: bool = True
-    #: A worker that fetches a model already holds it. [S: once it is there]. The worker's row is made accordingly.
-    count_fetching: bool = True
-    #: Stages of different workflows share a model. [S: a model belongs to its workflow]. The world declares it so.
-    share_models: bool = True
     #: The entry's input reaches another worker at now + its delay, so that among idle workers the ingress wins.
     #: [S: the delay is counted from time nought and so never matters; the first of the list wins]
     entry_from_now: bool = True
@@ -70,9 +65,6 @@ CASCADE_FORM: Final = CompassForm()
 #: The authors' simulator as it made the scalability figure.
 SIMULATOR_FORM: Final = CompassForm(
     links=SIMULATOR,
-    count_running=False,
-    count_fetching=False,
-    share_models=False,
     entry_from_now=False,
     device_results=True,
     stage_inputs=False,

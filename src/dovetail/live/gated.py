@@ -3,8 +3,8 @@
 Rules of this file
 - One thread reads the clients' sockets, asks the arbiter and runs kernels. Nobody has to be woken between two kernels
   and nobody competes for the interpreter lock; only models are made ready by threads of their own, on other cores.
-- Between any two kernels the sockets are looked at: a launch of a higher class, a cancellation or a client that is
-  gone waits for the kernel that runs and for nothing else.
+- The sockets are looked at after every kernel and before the arbiter chooses the next: a launch of a higher class, a
+  cancellation or a client that is gone waits for the kernel that runs and for nothing else.
 - A client whose socket is closed, who breaks the protocol, reads no answers or holds the device and launches nothing
   for longer than was declared is dropped: all its tasks are gone, in the arbiter too.
 - A kernel cannot be interrupted. One that runs longer than the declared bound ends the process by SIGALRM, which
@@ -136,6 +136,7 @@ class GatedDevice:
         self._starts: deque[StartKernel] = deque()
         self._alarm_ns = NEVER_NS
         self._look_ns = 0
+        self._stopping = False
         self._records: deque[tuple[Any, ...]] = deque(maxlen=MOST_RECORDS)
         self._made: SimpleQueue[tuple[_Client, Open, Program | str]] = SimpleQueue()
         self._made_r, self._made_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -148,24 +149,28 @@ class GatedDevice:
 
     def run(self) -> None:
         """Run kernels until the control line is closed."""
-        starts, look = self._starts, self._poll.poll
-        while True:
-            for fd, _ in look(0) if starts else self._wait():
-                if fd == self._control.fileno():
-                    if not self._listen_to_control():
-                        return
-                elif fd == self._made_r:
-                    self._take_made()
-                else:
-                    self._listen_to(self._clients.get(fd))
+        starts = self._starts
+        while not self._stopping:
             if starts:
                 self._run_kernel(starts.popleft())
+            else:
+                self._listen(self._wait())
             now_ns = time.monotonic_ns()
             if now_ns >= self._alarm_ns:
                 self._alarm_ns = NEVER_NS
                 self._tell(AlarmRang(now_ns))
             if now_ns >= self._look_ns:
                 self._drop_the_silent(now_ns)
+
+    def _listen(self, readable: list[tuple[int, int]]) -> None:
+        """Take one message of each line that has any."""
+        for fd, _ in readable:
+            if fd == self._control.fileno():
+                self._listen_to_control()
+            elif fd == self._made_r:
+                self._take_made()
+            else:
+                self._listen_to(self._clients.get(fd))
 
     def _wait(self) -> list[tuple[int, int]]:
         """What can be read, once there is something or a time has come."""
@@ -211,7 +216,10 @@ class GatedDevice:
                 task.client.tasks.pop(task.number, None)
             # The answer first: a host waits for it.
             self._answer(task.client, Finished(task.number, position, begin_ns, end_ns))
-        if task.ident in self._tasks:  # not dropped by its answer
+        # What came while it ran must be known before the arbiter chooses the next.
+        if readable := self._poll.poll(0):
+            self._listen(readable)
+        if task.ident in self._tasks:
             self._tell(KernelFinished(time.monotonic_ns(), task.ident, position, begin_ns, end_ns))
             if over:
                 del self._tasks[task.ident]
@@ -362,10 +370,11 @@ class GatedDevice:
 
     # -- the control line ---------------------------------------------------------------------------------------
 
-    def _listen_to_control(self) -> bool:
+    def _listen_to_control(self) -> None:
         packet = self._control.receive()
         if packet is None:
-            return False
+            self._stopping = True
+            return
         message, fds = packet
         if isinstance(message, Join):
             line: Line[ToDevice] = Line(socket.socket(fileno=fds[0]), ToDevice)
@@ -382,7 +391,6 @@ class GatedDevice:
             self._control.setblocking(True)
             self._control.send(Reported(self._taken_records(), list(self._stats.values()), len(self._tasks)))
             self._control.setblocking(False)
-        return True
 
     def _taken_records(self) -> list[KernelRecord]:
         taken = []

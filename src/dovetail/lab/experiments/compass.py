@@ -13,21 +13,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-import msgspec
-
-from ...baselines.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
-from ...baselines.hashed import HashRouter
-from ...baselines.jit import JitRouter
-from ...place import Router
-from ...place.dovetail import DovetailRouter
-from ...place.tickets import AUTHORS_SIMULATOR, COMPASS, Rules
-from ...place.transfer import CASCADE, SIMULATOR
-from ...predict import ProfiledPredictor
-from ...sim.peers import Staleness
-from ...units import MS
 from ..experiment import Estimate, Goal, Lab, over_seeds
 from . import compass_plots as plots
-from .compass_world import DrawnRouter, Outcome, World, draw_jobs
+from .compass_runs import FIGURE_INTERVAL_MS, GRID, TARGET, Job, Search, figure_job, search, simulate
+from .compass_world import Outcome
 
 SEEDS = (1, 2, 3, 4, 5)
 QUICK_SEEDS = (1, 2)
@@ -38,6 +27,8 @@ PUBLISHED = {
     "navigator": (74.15, 5.65, 4.27, 4.13, 4.462, 3.99, 3.38, 3.95, 3.96, 3.99, 4.53, 4.08),
     "hash": (113.74, 37.62, 17.21, 9.49, 6.89, 4.72, 4.18, 3.77, 3.4, 3.19, 2.98, 2.97),
 }
+#: Workers that Navigator used, of those that there were.
+PUBLISHED_USED = (20, 40, 48, 46, 51, 46, 50, 46, 45, 46, 49, 48)
 #: The seed behind the published medians.
 THEIR_SEED = 42
 THEIR_PLOT = "aliciayuting/NavigatorSimulator, experiments/plot_scalability.py"
@@ -46,103 +37,11 @@ OURS = "our own; same jobs, same simulated devices"
 QUICK_POINTS = (20, 60, 120, 240)
 #: Where Cascade's Compass with adjustment is run as well: the strongest Compass there is.
 STRONG_POINTS = (20, 40, 60, 120, 240)
-#: Mean time between the jobs of one client: 40 jobs/s in all.
-FIGURE_INTERVAL_MS = 100.0
 #: Jobs per second on five workers -> the same per client.
 RATES = {0.5: 8000.0, 1.0: 4000.0, 2.0: 2000.0, 2.5: 1600.0}
 #: How old what a controller knows may be: half between pushes, half between pulls.
 STALE_MS = (1, 50, 200, 1000)
 RIVALS = ("jit", "heft", "hash")
-JOBS = 1000
-#: Slow-down whose price in workers is asked for, and the grid on which it is searched.
-TARGET, GRID = 5.0, 2
-
-
-class Job(msgspec.Struct, frozen=True):
-    """One policy with the jobs of one seed. `stale_ms` below nought: everything is seen at once."""
-
-    setting: str
-    policy: str
-    workers: int
-    interval_ms: float
-    seed: int
-    stale_ms: float = 2.0
-    #: Whose worker, if not the policy's own.
-    worker: str = ""
-
-
-class Search(msgspec.Struct, frozen=True):
-    """How many workers a policy needs with the jobs of one seed; more than `low`, at most `high`."""
-
-    policy: str
-    seed: int
-    low: int
-    high: int
-
-
-def simulate(job: Job) -> Outcome:
-    """Run one job."""
-    figure = job.setting == "figure"
-    world = World(SIMULATOR if figure else CASCADE, share_models=not figure)
-    drawn = job.policy == "hash, drawn"
-    tasks = tuple(len(g.nodes) for g in world.graphs) if drawn else ()
-    draws = draw_jobs(job.seed, job.workers, job.interval_ms, JOBS, tasks)
-    placed = {i + 1: d.tasks for i, d in enumerate(draws)}
-
-    def router(predictor: ProfiledPredictor, ingress: int, home: int) -> Router:
-        if drawn:
-            return DrawnRouter(placed, world.task_of)
-        return make_router(world, job, predictor, ingress, home)
-
-    half_ns = round(job.stale_ms * MS / 2)
-    staleness = Staleness(half_ns, half_ns) if job.stale_ms >= 0 else Staleness(0, 0)
-    return world.run(router, draws, job.workers, _rules(job), staleness, jobs=JOBS)
-
-
-def make_router(world: World, job: Job, predictor: ProfiledPredictor, ingress: int, home: int) -> Router:
-    """The router of that name for one ingress."""
-    sizes = world.in_bytes
-    links = world.delays.links
-    match job.policy:
-        case "dovetail":
-            return DovetailRouter(predictor, ingress=ingress, home=home, delays=world.delays, in_bytes=sizes)
-        case "navigator":
-            return CompassRouter(predictor, SIMULATOR_FORM, home=home, in_bytes=sizes)
-        case "compass":
-            form = msgspec.structs.replace(CASCADE_FORM, links=links)
-            return CompassRouter(predictor, form, home=home, in_bytes=sizes)
-        case "heft":
-            return CompassRouter(predictor, HEFT_FORM, home=home, in_bytes=sizes)
-        case "jit":
-            return JitRouter(predictor, home=home, in_bytes=sizes, seed=job.seed)
-        case _:
-            return HashRouter(job.seed)
-
-
-def _rules(job: Job) -> Rules:
-    worker = job.worker or ("ours" if job.policy == "dovetail" else "theirs")
-    if worker == "ours":
-        return Rules()
-    return AUTHORS_SIMULATOR if job.setting == "figure" and job.policy != "compass" else COMPASS
-
-
-def figure_job(policy: str, workers: int, seed: int, stale_ms: float = 2.0, worker: str = "") -> Job:
-    """A run in the setting of the figure. As shipped, the authors' Navigator sees others' load at once."""
-    if policy == "navigator" and stale_ms == 2.0:
-        stale_ms = -1.0
-    return Job("figure", policy, workers, FIGURE_INTERVAL_MS, seed, stale_ms, worker)
-
-
-def search(job: Search) -> int:
-    """The fewest workers on the grid with a median slow-down of at most the target, by halving."""
-    low, high = job.low // GRID, job.high // GRID
-    while high - low > 1:
-        middle = (low + high) // 2
-        if simulate(figure_job(job.policy, middle * GRID, job.seed)).median <= TARGET:
-            high = middle
-        else:
-            low = middle
-    return high * GRID
 
 
 def run(lab: Lab) -> None:
@@ -179,6 +78,18 @@ def _scale(lab: Lab, points: Sequence[int]) -> dict[Job, Outcome]:
             ].median
             seeds = over_seeds(medians(policy, workers))
             _published(lab, policy, workers, published, theirs, seeds)
+    used = []
+    for seed in lab.seeds:
+        share = [found[figure_job("navigator", w, seed)].used / PUBLISHED_USED[POINTS.index(w)] for w in points]
+        used.append(100 * (statistics.fmean(share) - 1))
+    lab.claim(
+        "navigator.used",
+        "workers that Navigator uses of those that there are, mean deviation from the published over all points",
+        source=THEIR_PLOT,
+        published=0.0,
+        goal=Goal("within", 10.0, "%"),
+        measured=over_seeds(used),
+    )
     for workers in points:
         ours, nav, hashed = medians("dovetail", workers), medians("navigator", workers), medians("hash", workers)
         ratios = [a / min(b, c) for a, b, c in zip(ours, nav, hashed, strict=True)]
