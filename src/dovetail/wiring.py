@@ -17,7 +17,8 @@ from .baselines.jit import JitRouter
 from .control import Controller, Policy
 from .errors import DeclarationError
 from .place import BestFitPlacer, Router
-from .place.books import Books
+from .place.dovetail import DovetailRouter
+from .place.sole import Sole
 from .plan import DovetailPlanner, PlannerSettings, Space
 from .predict import Predictor, ProfiledPredictor
 from .profile.table import Entry, ProfileTable
@@ -77,7 +78,7 @@ def _routed(make: Callable[[Predictor, int], Router]) -> _Make:
     def policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
         kept = _first_come(spec, table, cores, home)
         router = make(kept.predictor, home)
-        return msgspec.structs.replace(kept, router=router if home else Books(router))
+        return msgspec.structs.replace(kept, router=router if home else Sole(router))
 
     return policy
 
@@ -87,6 +88,10 @@ POLICIES: dict[str, tuple[_Make, str]] = {
     "first-come": (_first_come, "first come first served, fixed configuration, classes not looked at"),
     "dovetail": (_dovetail, "least cost within the objective, planned again before every batch; early refusal"),
     "by-class": (_by_class, "a higher class goes first; first come first served inside a class"),
+    "place": (
+        _routed(lambda predictor, home: DovetailRouter(predictor, ingress=home, home=home)),
+        "each stage where it ends first, its model fetched meanwhile; workers may refuse, memory is shared by need",
+    ),
     "compass": (
         _routed(lambda predictor, home: CompassRouter(predictor, CASCADE_FORM, home=home)),
         "Compass: each request planned with queues, inputs and models in the estimate, adjusted on its way",
@@ -102,7 +107,7 @@ POLICIES: dict[str, tuple[_Make, str]] = {
     "hash": (_routed(lambda predictor, home: HashRouter()), "each stage of each request on a worker by hash"),
 }
 #: Those that send work ahead to workers that keep queues and their own memory; the others keep it at the ingress.
-ROUTED_POLICIES = ("compass", "heft", "jit", "hash")
+ROUTED_POLICIES = ("place", "compass", "heft", "jit", "hash")
 
 
 def make_policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int = 0) -> Policy:

@@ -318,6 +318,17 @@ def test_compass_loads_one_model_ahead_into_free_room() -> None:
     assert shop.take("e") == [], "there is no room, and nothing goes for that"
 
 
+def test_compass_makes_no_room_for_a_batch_that_has_lost_its_turn() -> None:
+    shop = holding("a", rules=COMPASS)
+    shop.take("a")
+    shop.take("e")
+    shop.take("d", order=-1)
+    assert shop.end(2) == [], "d comes up, but e is loading and there is no room beside it"
+    assert started(shop.take("", order=-2)) == [5]
+    assert shop.loaded("e") == [], "something runs: now d is one of those ahead of their turn"
+    assert [type(a) for a in shop.end(5)] == [Load]
+
+
 def test_a_batch_forgotten_during_its_fetch_leaves_the_device_to_the_next() -> None:
     shop = holding("b", "c", rules=AUTHORS_SIMULATOR)
     shop.take("d")

@@ -23,7 +23,7 @@ def scanned(index: WorkerIndex, need: Need, near: dict[int, int], skip: set[int]
         fetch = toll = 0
         if need.weights and need.weights not in known.resident:
             fits = need.weights_bytes <= known.free_bytes
-            fetch, toll = (need.fits_ns, need.fits_toll_ns) if fits else (need.evicts_ns, need.evicts_toll_ns)
+            fetch, toll = (need.fits_ns, 0) if fits else (need.evicts_ns, need.evict_toll_ns)
         start = start + fetch if need.fetch_from_ns < 0 else max(start, need.fetch_from_ns + fetch)
         found.append(Candidate(start + toll, fetch, worker, start))
     return min(found, default=None)
@@ -41,7 +41,7 @@ def needs(draw: st.DrawFn, now_ns: int) -> tuple[Need, dict[int, int], set[int]]
         MODELS.get(weights, 0),
         fits,
         fits + draw(st.integers(0, 20)) if weights else 0,
-        *sorted(draw(st.tuples(st.integers(0, 15), st.integers(0, 15)))),
+        draw(st.integers(0, 15)),
         now_ns if draw(st.booleans()) else -1,
     )
     near = draw(st.dictionaries(st.integers(1, 12), st.integers(now_ns, arrive), max_size=3))

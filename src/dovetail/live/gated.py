@@ -68,6 +68,8 @@ __all__ = ["GatedDevice", "main"]
 
 #: Records kept for a report; the oldest go first.
 MOST_RECORDS = 1_000_000
+#: So many of one client are taken between two kernels: nobody keeps the device from running by talking.
+MOST_MESSAGES = 8
 #: How often silent clients are looked for while there is work.
 LOOK_NS = 10_000_000
 NEVER_NS = 1 << 62
@@ -217,7 +219,10 @@ class GatedDevice:
             # The answer first: a host waits for it.
             self._answer(task.client, Finished(task.number, position, begin_ns, end_ns))
         # What came while it ran must be known before the arbiter chooses the next.
-        if readable := self._poll.poll(0):
+        for _ in range(MOST_MESSAGES):
+            readable = self._poll.poll(0)
+            if not readable:
+                break
             self._listen(readable)
         if task.ident in self._tasks:
             self._tell(KernelFinished(time.monotonic_ns(), task.ident, position, begin_ns, end_ns))

@@ -170,17 +170,16 @@ def _generator(module: fx.GraphModule, ends: Sequence[fx.Node]) -> Callable[...,
     """
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
-    graph.graph_copy(module.graph, copies)
+    result = graph.graph_copy(module.graph, copies)
     for node in ends[:-1]:
         with graph.inserting_after(copies[node]):
             graph.call_function(dovetail_kernel_ends)
-    output = next(n for n in module.graph.nodes if n.op == "output")
-    graph.output(torch.fx.node.map_arg(output.args[0], lambda n: copies[n]))
+    graph.output(result)
     written = graph.python_code("self")
     lines = []
     for line in written.src.splitlines():
         indent = line[: len(line) - len(line.lstrip())]
-        if re.match(rf"\s+\w+ = .*\b{_MARK}\(\)", line):
+        if re.match(rf"\s+\w+ = \S*{_MARK}\(\)", line):
             lines.append(f"{indent}yield")
         elif found := re.match(r"\s+return (.*)", line):
             lines += [f"{indent}deliver({found[1]})", f"{indent}yield"]

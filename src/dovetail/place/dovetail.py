@@ -8,6 +8,8 @@ Compass (`baselines.compass`) plans a request on arrival and adjusts single task
 - what this controller has done and no row shows yet is counted (`belief`);
 - a route carries the latest start it was meant for. A worker that is busier than believed refuses at once; that
   costs a message, teaches, and the item goes elsewhere;
+- where all are busy, holders of the model are asked around with windows that widen, because only a worker knows whom
+  an item would overtake there and when what runs now will end;
 - workers that are free already are taken by hash of controller, request and node, not by number, so that controllers
   with the same old view do not all run to the same worker;
 - a worker's queue is ordered by what is left of the requests, with age counted in;
@@ -39,14 +41,14 @@ _MASK = (1 << 64) - 1
 
 
 class _Open:
-    """What is kept of a request: where its results are, where nodes were planned, how often items were refused."""
+    """What is kept of a request: where its results are, where nodes were planned, who has refused which item."""
 
     __slots__ = ("made", "planned", "refused")
 
     def __init__(self) -> None:
         self.made: dict[int, dict[int, None]] = {}
         self.planned: dict[int, int] = {}
-        self.refused: dict[tuple[int, int], int] = {}
+        self.refused: dict[tuple[int, int], list[int]] = {}
 
 
 class _Routed(msgspec.Struct, frozen=True, gc=False):
@@ -80,7 +82,7 @@ class DovetailRouter:
             times,
             overlap=settings.overlap,
             evict_factor=settings.evict_factor,
-            toll_pct=(settings.fetch_toll_pct, settings.evict_toll_pct),
+            evict_toll_pct=settings.evict_toll_pct,
             doubt_ns=settings.doubt_ns,
         )
         self._ahead = Ahead(self.fleet, settings.spares, settings.copy_every_ns)
@@ -88,6 +90,8 @@ class DovetailRouter:
         self._in_bytes = in_bytes or {}
         self._salt = (ingress + 1) * 0x9E3779B97F4A7C15 & _MASK
         self._outlines: dict[str, Outline] = {}
+        #: Longest run of any task seen: what may be in the way.
+        self._longest_ns = 0
         self._open: dict[int, _Open] = {}
         #: Routes given and not yet sent, by request, node and index; then windows by batch.
         self._routed: dict[tuple[int, int, int], _Routed] = {}
@@ -167,7 +171,8 @@ class DovetailRouter:
         fleet.doubt(now_ns)
         task = self._outline(request.graph).tasks[item.node]
         state = self._open.setdefault(request.id, _Open())
-        refused = state.refused.get((item.node, item.index), 0)
+        refused = state.refused.get((item.node, item.index), ())
+        spread = self._spread(request.id, item.node + (item.index + 1) * 1_000 + len(refused) * 1_000_003)
         arrive_ns, near = self._present(task, state, now_ns)
         planned = state.planned.get(item.node, 0)
         here = None
@@ -176,7 +181,6 @@ class DovetailRouter:
         if here is not None and not settings.afresh:
             choice, reason = here, "as planned"
         else:
-            spread = self._spread(request.id, item.node + (item.index + 1) * 1_000 + refused * 1_000_003)
             found = fleet.choose(task, now_ns, arrive_ns, near, spread)
             if found is None:
                 return None
@@ -184,16 +188,18 @@ class DovetailRouter:
             if here is not None and not here.fetch_ns and here.score_ns <= found.score_ns + settings.keep_ns:
                 choice, reason = here, "as planned"
         latest_ns = 0
-        if refused < settings.bounces:
+        if len(refused) < settings.bounces:
             run_ns = choice.end_ns - choice.start_ns
             latest_ns = choice.start_ns + settings.tolerance_ns + run_ns * settings.tolerance_pct // 100
+            if len(refused) < len(settings.ask_pct) and choice.start_ns > arrive_ns + settings.ask_after_ns:
+                asked = fleet.someone(task, spread, refused)
+                if asked is not None:
+                    within_ns = self._longest_ns * settings.ask_pct[len(refused)] // 100
+                    latest_ns = min(latest_ns, arrive_ns + within_ns)
+                    choice, reason = fleet.at(asked, task, now_ns, near.get(asked, arrive_ns)), "asked"
         there_ns = near.get(choice.worker, arrive_ns)
         self._routed[request.id, item.node, item.index] = _Routed(choice, latest_ns, there_ns)
-        order = (
-            request.priority * _CLASS_STEP
-            + request.arrived_ns
-            + settings.favour * (task.work_ns if settings.by_work else task.path_ns)
-        )
+        order = request.priority * _CLASS_STEP + request.arrived_ns + settings.favour * task.path_ns
         return Route(choice.worker, latest_ns, order, reason)
 
     def sent(self, batch: Batch, now_ns: int) -> None:
@@ -223,8 +229,7 @@ class DovetailRouter:
             if done:
                 state.made.setdefault(item.node, {})[worker] = None
             elif latest_ns:
-                key = item.node, item.index
-                state.refused[key] = state.refused.get(key, 0) + 1
+                state.refused.setdefault((item.node, item.index), []).append(worker)
         belief = self.fleet.beliefs.get(worker)
         if belief is None:
             return
@@ -270,6 +275,7 @@ class DovetailRouter:
         if known is None:
             known = self._outlines[graph.name] = outline(graph, self.fleet.run_ns, self._delays, self._in_bytes)
             self.fleet.know(known.tasks)
+            self._longest_ns = max(self._longest_ns, *(task.run_ns for task in known.tasks))
         return known
 
     def _spread(self, request: int, what: int) -> int:

@@ -8,7 +8,7 @@ index in the same call, so that no answer is older than what is known.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -59,13 +59,11 @@ class _Kind:
 class Fleet:
     """Beliefs and indexes."""
 
-    def __init__(
-        self, times: Times, *, overlap: bool, evict_factor: int, toll_pct: tuple[int, int], doubt_ns: int
-    ) -> None:
+    def __init__(self, times: Times, *, overlap: bool, evict_factor: int, evict_toll_pct: int, doubt_ns: int) -> None:
         self._times = times
         self._overlap = overlap
         self._evict_factor = evict_factor
-        self._toll_pct = toll_pct
+        self._evict_toll_pct = evict_toll_pct
         self._doubt_ns = doubt_ns
         self.workers: dict[int, Worker] = {}
         self.beliefs: dict[int, Belief] = {}
@@ -189,6 +187,14 @@ class Fleet:
         need = self._need(task, now_ns, arrive_ns)
         return self._choice(task, start_at(self.known(worker), worker, need, arrive_ns))
 
+    def someone(self, task: Task, spread: int, skip: Collection[int]) -> int | None:
+        """One of those that hold the task's model, busy or not; anybody, if it has none."""
+        for kind in self.able(task.stage):
+            worker = kind.index.someone(task.weights, spread, skip)
+            if worker is not None:
+                return worker
+        return None
+
     def room_for_copy(self, task: Task, taken: int, spares: int, now_ns: int, spread: int) -> int | None:
         """A free worker with room for a copy of the task's model, if fewer than `spares` holders stay free.
 
@@ -216,7 +222,6 @@ class Fleet:
             task.weights_bytes,
             fetch_ns,
             fetch_ns * self._evict_factor,
-            fetch_ns * self._toll_pct[0] // 100,
-            fetch_ns * self._toll_pct[1] // 100,
+            fetch_ns * self._evict_toll_pct // 100,
             now_ns if self._overlap else -1,
         )

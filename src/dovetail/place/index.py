@@ -35,6 +35,8 @@ __all__ = ["Candidate", "Group", "Known", "Need", "WorkerIndex", "start_at"]
 
 #: A heap is rebuilt when it has more than twice its valid entries and this many.
 _SLACK = 32
+#: Entries of a heap that may be out of date before the search for somebody is given up; at most half of them are.
+_TRIES = 8
 
 
 class Need(msgspec.Struct, gc=False):
@@ -48,9 +50,8 @@ class Need(msgspec.Struct, gc=False):
     weights_bytes: int = 0
     fits_ns: int = 0
     evicts_ns: int = 0
-    #: What a fetch costs beside the time of this task: added when candidates are compared, not to their start.
-    fits_toll_ns: int = 0
-    evicts_toll_ns: int = 0
+    #: What an eviction costs beside the time of this task: added when candidates are compared, not to their start.
+    evict_toll_ns: int = 0
     #: When a fetch can begin beside the wait; below nought it begins only after the wait, as Compass plans.
     fetch_from_ns: int = -1
 
@@ -135,6 +136,22 @@ class Group:
             return heap[0]
         return self._first_behind(skip)
 
+    def someone(self, spread: int, skip: Collection[int]) -> int | None:
+        """One of all who are here, by `spread` and free or not, but none of `skip`; may miss the last few left."""
+        idle, heap, busy = self.idle, self.heap, self.busy
+        count = len(idle) + len(heap)
+        for step in range(min(count, len(skip) + _TRIES)):
+            at = (spread + step) % count
+            if at < len(idle):
+                worker = idle[at]
+            else:
+                free_ns, worker = heap[at - len(idle)]
+                if busy.get(worker) != free_ns:
+                    continue
+            if worker not in skip:
+                return worker
+        return None
+
     def _first_behind(self, skip: Collection[int]) -> tuple[int, int] | None:
         """The first that is not to be skipped, if the very first is: at most `skip` valid entries are passed over."""
         heap, busy = self.heap, self.busy
@@ -183,6 +200,8 @@ class WorkerIndex:
         self.holders: dict[str, Group] = {}
         #: Sizes of models, ascending; a worker in bucket k has room for each of the first k.
         self.sizes: list[int] = []
+        #: Everybody, all said to be idle: one of them can be had without a look at all.
+        self.everybody = Group()
         self.buckets: list[Group] = [Group()]
 
     def __len__(self) -> int:
@@ -204,6 +223,7 @@ class WorkerIndex:
         known = self.workers.get(worker)
         if known is None:
             known = self.workers[worker] = Known(free_ns, frozenset(), free_bytes)
+            self.everybody.put(worker, 0)
         moved = known.free_ns != free_ns
         known.free_ns = free_ns
         bucket = known.bucket
@@ -233,6 +253,7 @@ class WorkerIndex:
         known = self.workers.pop(worker, None)
         if known is None:
             return
+        self.everybody.drop(worker)
         self.buckets[known.bucket].drop(worker)
         for weights in known.resident:
             self.holders[weights].drop(worker)
@@ -254,10 +275,10 @@ class WorkerIndex:
             room = self._room(size)
         else:
             room = 0
-        fetch_ns, toll_ns = (need.fits_ns, need.fits_toll_ns) if room else (0, 0)
+        fetch_ns, toll_ns = need.fits_ns if room else 0, 0
         for number in range(len(self.buckets) - 1, -1, -1):
             if number < room:
-                fetch_ns, toll_ns = need.evicts_ns, need.evicts_toll_ns
+                fetch_ns, toll_ns = need.evicts_ns, need.evict_toll_ns
             first = self.buckets[number].first(now_ns, spread, skip)
             if first is None:
                 continue
@@ -278,6 +299,11 @@ class WorkerIndex:
             if worker in self.workers and worker not in skip:
                 found.append(start_at(self.workers[worker], worker, need, arrive_ns))
         return min(found, default=None)
+
+    def someone(self, weights: str, spread: int, skip: Collection[int]) -> int | None:
+        """One of those that hold the model, or of all if there is none to hold, by `spread`."""
+        group = self.holders.get(weights) if weights else self.everybody
+        return None if group is None else group.someone(spread, skip)
 
     def idle_holders(self, weights: str, now_ns: int) -> int:
         """How many of those that hold the model are free."""
@@ -319,8 +345,8 @@ def start_at(known: Known, worker: int, need: Need, arrive_ns: int) -> Candidate
     if not need.weights_bytes or need.weights in known.resident:
         return Candidate(start_ns, 0, worker, start_ns)
     if need.weights_bytes <= known.free_bytes:
-        fetch_ns, toll_ns = need.fits_ns, need.fits_toll_ns
+        fetch_ns, toll_ns = need.fits_ns, 0
     else:
-        fetch_ns, toll_ns = need.evicts_ns, need.evicts_toll_ns
+        fetch_ns, toll_ns = need.evicts_ns, need.evict_toll_ns
     start_ns = start_ns + fetch_ns if need.fetch_from_ns < 0 else max(start_ns, need.fetch_from_ns + fetch_ns)
     return Candidate(start_ns + toll_ns, fetch_ns, worker, start_ns)

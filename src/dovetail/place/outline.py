@@ -12,7 +12,7 @@ import msgspec
 
 from ..state import CompiledGraph
 from ..workflow.graph import StageSpec
-from .rank import followers_of, rank_order, sources_of, upward_ranks
+from .rank import rank_order, sources_of, upward_ranks
 from .transfer import Delays
 
 __all__ = ["Outline", "Task", "outline"]
@@ -31,9 +31,9 @@ class Task(msgspec.Struct, frozen=True):
     weights: str
     weights_bytes: int
     fetch_ns: int
-    #: The longest way from its start to the end of the workflow, and all work that hangs on it.
+    run_ns: int
+    #: The longest way from its start to the end of the workflow.
     path_ns: int
-    work_ns: int
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -52,13 +52,10 @@ def outline(
 ) -> Outline:
     """Work it out."""
     nodes = graph.graph.nodes
-    sources, followers = sources_of(graph.graph), followers_of(graph.graph)
+    sources = sources_of(graph.graph)
     runs = [run_ns(n.stage) for n in graph.nodes]
     moves = [delays.result_ns(n.out_bytes) for n in nodes]
     ranks = upward_ranks(graph.graph, runs, moves)
-    behind: list[frozenset[int]] = [frozenset()] * len(nodes)
-    for index in range(len(nodes) - 1, -1, -1):
-        behind[index] = frozenset({index}).union(*(behind[f] for f in followers[index]))
     tasks = []
     for index, compiled in enumerate(graph.nodes):
         node, stage = nodes[index], compiled.stage
@@ -73,8 +70,8 @@ def outline(
                 stage.weights if size else "",
                 size,
                 delays.load_ns(size),
+                runs[index],
                 ranks[index],
-                sum(runs[i] for i in behind[index]),
             )
         )
     return Outline(tuple(tasks), tuple(rank_order(ranks)))

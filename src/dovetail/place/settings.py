@@ -22,11 +22,17 @@ class RouterSettings(msgspec.Struct, frozen=True):
     corrections: bool = True
     #: Take one of the free workers by hash; otherwise the one that the index has first.
     spread: bool = True
-    #: Refusals that an item may meet; the route after them has no window. 0 is no window at all.
-    bounces: int = 3
+    #: Refusals that an item may meet; the route after them has no window. 0 is no window at all. The controller
+    #: itself allows four.
+    bounces: int = 4
     #: A worker may start an item this much later than expected before it refuses, and by this part of its run time.
     tolerance_ns: int = 20 * MS
     tolerance_pct: int = 10
+    #: If even the best worker is expected to start an item later than this, holders of its model are asked around: the
+    #: first to be asked may start it within the first of these parts of the longest run, and so on. Only a worker
+    #: knows who would have to wait there for this item and when what runs now will end; rows give sums. Empty asks nobody.
+    ask_after_ns: int = 30 * MS
+    ask_pct: tuple[int, ...] = (15, 25, 35, 50)
     #: A planned worker is kept if another is not better by more than this.
     keep_ns: int = 5 * MS
     #: A request may be overtaken by one whose rest is shorter by d, if that arrived at most `favour` times d later. 0
@@ -34,10 +40,8 @@ class RouterSettings(msgspec.Struct, frozen=True):
     favour: int = 20
     #: Times its fetch that a model costs where another must be evicted for it. Compass: 2.
     evict_factor: int = 2
-    #: What a fetch costs beside its time, in per cent of it: into free memory, and where another model must go.
-    fetch_toll_pct: int = 0
-    evict_toll_pct: int = 0
-    by_work: bool = False
+    #: What an eviction costs beside its time, in per cent of the fetch.
+    evict_toll_pct: int = 25
     #: Holders of a model that should be free beside those in use, where idle memory allows; 0 makes no copies.
     spares: int = 1
     #: Least time between two copies of one model that one controller asks for.

@@ -1,7 +1,8 @@
-"""The runs of `compass`: which router on which worker, with which jobs; plain functions, so that processes can share them.
+"""The runs of `compass`: which router on which worker, with which jobs. Plain functions, which processes can share.
 
 Routers: `dovetail`; `navigator` (the authors' simulator as it made their figure: no adjustment, the running task left
-out of waits); `compass` (Cascade's form, with adjustment); `heft`, `jit`, `hash`; `hash, drawn` with the authors' draws.
+out of waits); `compass` (Cascade's form, with adjustment); `heft`, `jit`, `hash`; and `hash, drawn`, which is Hash
+with the authors' own draws.
 """
 
 from __future__ import annotations
@@ -87,8 +88,10 @@ def make_router(world: World, job: Job, predictor: ProfiledPredictor, ingress: i
             return CompassRouter(predictor, HEFT_FORM, home=home, in_bytes=sizes)
         case "jit":
             return JitRouter(predictor, home=home, in_bytes=sizes, seed=job.seed)
-        case _:
+        case "hash":
             return HashRouter(job.seed)
+        case _:
+            raise ValueError(f"there is no router {job.policy!r}")
 
 
 def _rules(job: Job) -> Rules:

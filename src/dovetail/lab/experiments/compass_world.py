@@ -186,8 +186,9 @@ class World:
         staleness: Staleness,
         *,
         jobs: int,
+        lost: Mapping[int, int] | None = None,
     ) -> Outcome:
-        """Let the jobs through, every worker being an ingress."""
+        """Let the jobs through, every worker being an ingress. `lost`: worker -> when its device vanishes."""
         controllers = []
         for ingress in range(workers):
             predictor = ProfiledPredictor(self.table)
@@ -219,6 +220,8 @@ class World:
             )
             devices.append(device)
             peers.join(device, own_of=ingress)
+        for ident, at_ns in (lost or {}).items():
+            peers.lose(ident, at_ns)
         peers.run()
         return self._summary(draws, ends, devices, jobs)
 
