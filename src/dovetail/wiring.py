@@ -16,9 +16,7 @@ from .baselines.hashed import HashRouter
 from .baselines.jit import JitRouter
 from .control import Controller, Policy
 from .errors import DeclarationError
-from .place import BestFitPlacer, Router
-from .place.dovetail import DovetailRouter
-from .place.sole import Sole
+from .place import BestFitPlacer, DovetailRouter, Router, Sole
 from .plan import DovetailPlanner, PlannerSettings, Space
 from .predict import Predictor, ProfiledPredictor
 from .profile.table import Entry, ProfileTable

@@ -182,9 +182,10 @@ def test_the_examples_run(path: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_scenarios_of_the_manual_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole, workflow = re.findall(r"^```toml\n(.*?)^```", MANUAL.read_text(), re.MULTILINE | re.DOTALL)
+    whole, workflow, cluster = re.findall(r"^```toml\n(.*?)^```", MANUAL.read_text(), re.MULTILINE | re.DOTALL)
     rest = '[[devices]]\nkind = "v100"\nhost = 1\n[[arrivals]]\nworkflow = "tag"\nkind = "poisson"\nrate = 5\n'
-    for text in (whole, f'duration = "9s"\n{workflow}{rest}'):
+    several = whole.replace('"by-class"', '"place"') + cluster
+    for text in (whole, several, f'duration = "9s"\n{workflow}{rest}'):
         (tmp_path / "s.toml").write_text(text)
         code, out, err = simulate(capsys, str(tmp_path / "s.toml"), "--check")
         assert code == 0, out + err
@@ -215,3 +216,53 @@ def test_the_catalogue_knows_no_such_device(capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr()
     assert said.out == ""
     assert "no device 'v10'. Did you mean 'v100'?" in said.err
+
+
+PLACED = Path("examples/scenarios/placement.toml")
+
+
+def test_several_ingresses_give_the_same_bytes_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    first = simulate(capsys, str(PLACED), "--json")
+    assert first[0] == 0, first[2]
+    assert simulate(capsys, str(PLACED), "--json")[1] == first[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (('name = "place"', 'name = "by-class"'), (), "cluster.ingresses: the policy 'by-class' keeps work at its"),
+        (("host = 4", "host = 3"), (), "there are 3 for 4; add some to a device: host = 4"),
+        (("ingresses = 4", "ingresses = 0"), (), "cluster.ingresses"),
+        (('push = "10ms"', "push = 10"), (), "cluster.push"),
+        (("[cluster]", "[cluster]"), ("--log", "never.log"), "--log tells of one controller"),
+    ],
+)
+def test_what_several_ingresses_cannot_do_is_said(
+    change: tuple[str, str],
+    options: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scenario = tmp_path / "placed.toml"
+    scenario.write_text(PLACED.read_text().replace(*change))
+    code, out, err = simulate(capsys, str(scenario), *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not Path("never.log").exists()
+
+
+@pytest.mark.parametrize("policy", ["place", "compass", "jit", "heft", "hash"])
+def test_a_run_whose_work_is_sent_ahead_replays_and_explains(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario, log = tmp_path / "placed.toml", tmp_path / "run.log"
+    text = PLACED.read_text().replace("ingresses = 4", "ingresses = 1").replace('"120s"', '"30s"')
+    scenario.write_text(text.replace('memory = "8GB"', 'memory = "6GB"').replace('"20s"', '"1s"'))
+    code, _, err = simulate(capsys, str(scenario), "--policy", policy, "--log", str(log), "--check")
+    assert code in (0, 1), err
+    assert main(["replay", str(log)]) == 0
+    assert "same: " in capsys.readouterr().out
+    assert main(["explain", "--log", str(log), "30"]) == 0
+    told = capsys.readouterr().out
+    assert "sent to t4-" in told

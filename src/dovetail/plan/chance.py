@@ -43,7 +43,7 @@ Ints = npt.NDArray[np.int64]
 #: Steps in which the time left is counted; one is a fifteenth of the deviation of three like stages with 5 % spread.
 STEPS = 512
 #: How often the price of a late answer is halved at most.
-HALVINGS = 7
+HALVINGS = 5
 #: Points of the law of times, in deviations: out to one case in thirty thousand.
 _POINTS = [i / 8 for i in range(-32, 33)]
 _WEIGHTS = np.array([round(NormalDist().pdf(z), 9) for z in _POINTS])
@@ -134,23 +134,42 @@ class Chances:
         return Way(configs[pick[place]], values[place])
 
 
-def funded(stages: Sequence[StageOptions], objective_ns: int, *, late: float, premium: float) -> Chances:
-    """The tables for the highest price of a late answer, `late` at most, that keeps within the budget."""
+def funded(
+    stages: Sequence[StageOptions], objective_ns: int, *, late: float, premium: float, most_late: float
+) -> Chances:
+    """The tables for the highest price of a late answer, `late` at most, that keeps within the budget.
+
+    The budget is weighed without batches that have yet to form: a request cannot count on others, and the price
+    should not move with every change of their rate. It is not kept at the cost of more than `most_late` late answers.
+    """
     step_ns = objective_ns // STEPS + 1
+    late_usd = late * sum(min(o.cost_usd for o in stage.options) for stage in stages)
+    single = [_only_smallest(stage) for stage in stages]
+    budget_usd = _on_average_usd(single, step_ns) * (1 + premium)
+    laws, fills = _laws(single, step_ns)
+    for _ in range(HALVINGS):
+        if Chances(laws, fills, step_ns, late_usd).work_usd <= budget_usd:
+            break
+        if Chances(laws, fills, step_ns, late_usd / 2).late > most_late:
+            break
+        late_usd /= 2
+    return Chances(*_laws(stages, step_ns), step_ns, late_usd)
+
+
+def _only_smallest(stage: StageOptions) -> StageOptions:
+    batch = min(stage.fill_ns)
+    return StageOptions([o for o in stage.options if o.config.batch == batch], {batch: stage.fill_ns[batch]})
+
+
+def _laws(stages: Sequence[StageOptions], step_ns: int) -> tuple[list[dict[int, list[_Law]]], list[dict[int, int]]]:
+    """Per node and batch the laws of the options worth looking at, and the wait for the batch in steps."""
     laws: list[dict[int, list[_Law]]] = []
     fills: list[dict[int, int]] = []
     for stage in stages:
         by_batch = {b: pareto(o for o in stage.options if o.config.batch == b) for b in stage.fill_ns}
         laws.append({b: [_Law(o, stage.fill_ns[b], step_ns) for o in row] for b, row in by_batch.items() if row})
         fills.append({b: min(STEPS + 1, -(-fill_ns // step_ns)) for b, fill_ns in stage.fill_ns.items()})
-    late_usd = late * sum(min(o.cost_usd for o in stage.options) for stage in stages)
-    budget_usd = _on_average_usd(stages, step_ns) * (1 + premium)
-    for _ in range(HALVINGS):
-        chances = Chances(laws, fills, step_ns, late_usd)
-        if chances.work_usd <= budget_usd:
-            break
-        late_usd /= 2
-    return chances
+    return laws, fills
 
 
 def _on_average_usd(stages: Sequence[StageOptions], step_ns: int) -> float:

@@ -222,8 +222,8 @@ class DovetailPlanner:
             if batch <= queue.size:
                 continue
             fill_ns = None if rate is None else rate.expected_ns(batch - queue.size)
-            if fill_ns is None:
-                break
+            if fill_ns is None or left_ns <= 2 * fill_ns + _HOLD_MARGIN_NS:
+                break  # no hold beyond the objective, however little is left to lose
             comes = chances.weigh(node, left_ns - fill_ns - _HOLD_MARGIN_NS, batch)
             in_vain = chances.weigh(node, left_ns - 2 * fill_ns - _HOLD_MARGIN_NS, now.config.batch)
             if comes is None or in_vain is None:

@@ -29,6 +29,8 @@ _UNKNOWN_NS = 1 << 50
 #: A request whose chance of being late is what the percentile leaves may cost this part more to be in time: about the
 #: step from one configuration to the next faster one in the profiles (6 to 12 %).
 _FASTER = 0.1
+#: Where the premium does not reach, at most this many times as many as the percentile leaves may be late.
+_MOST_LATE = 5
 #: A lean option takes at most this much more of the device than the least.
 _LEAN = 1.1
 
@@ -162,8 +164,9 @@ class WorkflowPlan:
             StageOptions(row, {b: self.fill_ns[node, b] for b in sorted({o.config.batch for o in row})})
             for node, row in enumerate(rows)
         ]
-        late = _FASTER / (1 - self._percentile)
-        return funded(stages, self.slo_ns, late=late, premium=self._premium)
+        miss = 1 - self._percentile
+        late, most_late = _FASTER / miss, min(0.5, _MOST_LATE * miss)
+        return funded(stages, self.slo_ns, late=late, premium=self._premium, most_late=most_late)
 
     def choose(self, node: int, left_ns: int, batch: int, *, lean: bool = False) -> Choice | None:
         """The cheapest choice with just this batch at the node, whose items are at hand; None if none is in time.
