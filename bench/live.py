@@ -6,9 +6,13 @@ One model of about 9 ms (seven convolutions on a picture of 0.2 MB, made here wi
 
 - throughput: closed loop over keep-alive connections, tensors in binary, against the same ONNX Runtime session called
   in a bare loop with the same batch size and threads;
-- latency: requests at random times (Poisson) at half of the bare loop's rate, against a loop that runs the model at
-  the very same times, first come, first served. Both wait for their turn, and in both the model is slower than in a
-  tight loop, because it finds cold caches: the difference is what front, controller, doorbell and worker add.
+- latency: requests at half of the bare loop's rate, evenly paced and at random times (Poisson), against a loop that
+  runs the model at the very same times, first come, first served. Both wait for their turn, and in both the model is
+  slower than in a tight loop, because it finds cold caches. What is added is the latency that the client sees, from
+  the time at which a request was due to the last byte of its answer, less that of the loop: front, controller,
+  doorbell and worker, but also the client itself, the sockets and the way of 0.2 MB through the kernel.
+- the client's own share of that: the same client sends the same bytes at the same times to a server that reads them
+  and answers as many bytes as Dovetail does, less a loop that wakes up at these times and does nothing.
 
 - the path alone: one connection, one request at a time, and a model that only takes the mean of the picture, which is
   of 0.2 or 0.6 MB. Nothing has time to go cold, so this is the least that the path costs.
@@ -40,6 +44,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -66,6 +71,10 @@ QUIET_BELOW = 0.1
 MOST_OPEN = 40
 #: Time at the beginning of a closed loop that does not count.
 WARM_SECONDS = 0.3
+#: Time for a server to accept connections before the first request is due.
+SETTLE_SECONDS = 0.1
+#: Connections that were idle for longer are not used again: the server closes them after 75 s.
+KEEP_SECONDS = 60.0
 HOST = "127.0.0.1"
 
 
@@ -123,6 +132,7 @@ def bare(pipe: Connection, directory: Path, cpu: int) -> None:
     """Child process: told (model, batch, seconds), it runs the model in a loop and tells the seconds of each run.
 
     Told gaps instead of seconds, it runs it at these times and tells the seconds from the time at which each was due.
+    The model "nothing" is none: that is how late it wakes up.
     """
     os.sched_setaffinity(0, {cpu})
     options = onnxruntime.SessionOptions()
@@ -134,9 +144,8 @@ def bare(pipe: Connection, directory: Path, cpu: int) -> None:
     }
     while (order := pipe.recv()) is not None:
         name, batch, seconds = order
-        session = sessions[name]
-        x = np.stack([picture()] * batch)
-        session.run(None, {"x": x})
+        run = partial(sessions[name].run, None, {"x": np.stack([picture()] * batch)}) if name in sessions else int
+        run()
         times = []
         if isinstance(seconds, list):
             due = time.perf_counter()
@@ -144,14 +153,59 @@ def bare(pipe: Connection, directory: Path, cpu: int) -> None:
                 due += gap
                 if (wait := due - time.perf_counter()) > 0:
                     time.sleep(wait)
-                session.run(None, {"x": x})
+                run()
                 times.append(time.perf_counter() - due)
         else:
             end = time.perf_counter() + seconds
             while (begin := time.perf_counter()) < end:
-                session.run(None, {"x": x})
+                run()
                 times.append(time.perf_counter() - begin)
         pipe.send(times)
+
+
+def echo(pipe: Connection, cpu: int) -> None:
+    """Child process: tells its port, then reads whole requests and answers each with as many bytes as it was told."""
+    os.sched_setaffinity(0, {cpu})
+    listener = socket.create_server((HOST, 0), backlog=2 * MOST_OPEN)
+    listener.setblocking(False)
+    pipe.send(listener.getsockname()[1])
+    answer = b""
+    buffer = memoryview(bytearray(1 << 20))
+    #: Connection -> bytes that have come of its request, and of the whole of it; 0 is not yet known.
+    got: dict[socket.socket, list[int]] = {}
+    poll = select.epoll()
+    by_fd: dict[int, socket.socket] = {}
+    for source in (listener, pipe):
+        poll.register(source.fileno(), select.EPOLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            if fd == pipe.fileno():
+                if (order := pipe.recv()) is None:
+                    return
+                answer = order[0]
+                pipe.send([])
+            elif fd == listener.fileno():
+                made = listener.accept()[0]
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                made.setblocking(False)
+                by_fd[made.fileno()], got[made] = made, [0, 0]
+                poll.register(made.fileno(), select.EPOLLIN)
+            else:
+                connection = by_fd[fd]
+                state = got[connection]
+                have = connection.recv_into(buffer)
+                if not have:
+                    poll.unregister(fd)
+                    del by_fd[fd], got[connection]
+                    connection.close()
+                    continue
+                if not state[1]:
+                    head, _, _ = bytes(buffer[: min(have, 4096)]).partition(b"\r\n\r\n")
+                    state[1] = len(head) + 4 + int(head.partition(b"Content-Length: ")[2].partition(b"\r")[0])
+                state[0] += have
+                if state[0] == state[1]:
+                    connection.send(answer)
+                    state[:] = 0, 0
 
 
 class Connections:
@@ -163,6 +217,10 @@ class Connections:
         #: Connection -> what the caller noted with the request that is under way.
         self.busy: dict[socket.socket, int] = {}
         self._idle = [self._connect(port) for _ in range(count)]
+        #: The last answer that came.
+        self.answer = b""
+        #: When the last loop ended.
+        self.used = 0.0
 
     def _connect(self, port: int) -> socket.socket:
         made = socket.socket()
@@ -192,6 +250,7 @@ class Connections:
                 if end:
                     need = len(head) + 4 + int(head.partition(b"Content-Length: ")[2].partition(b"\r")[0])
             self._idle.append(connection)
+            self.answer = text
         return [self.busy.pop(connection) for connection in readable]
 
     def close(self) -> None:
@@ -230,11 +289,30 @@ def closed_loop(port: int, connections: int, seconds: float) -> list[float]:
     return [at for at in answered if warm <= at <= now]
 
 
+#: Connections of the open loop by port.
+_KEPT: dict[int, Connections] = {}
+
+
+def one_answer(port: int) -> list[bytes]:
+    """One answer as it comes."""
+    asking = Connections(port, 1)
+    asking.ask()
+    asking.answers(None)
+    asking.close()
+    return [asking.answer]
+
+
 def open_loop(port: int, gaps: list[float]) -> list[float]:
-    """Asks at fixed times, be the last answer there or not; latencies from the time at which each was due."""
-    asking = Connections(port, MOST_OPEN)
+    """Asks at fixed times, be the last answer there or not; latencies from the time at which each was due.
+
+    Its connections stay open for the next time, so that the server's processor time is that of requests.
+    """
+    asking = _KEPT.pop(port, None)
+    if asking is None or time.perf_counter() - asking.used > KEEP_SECONDS:
+        asking = Connections(port, MOST_OPEN)
+        time.sleep(SETTLE_SECONDS)
     latencies = [0.0] * len(gaps)
-    due = (time.perf_counter() + 0.1 + np.cumsum(gaps)).tolist()
+    due = (time.perf_counter() + np.cumsum(gaps)).tolist()
     sent = 0
     while sent < len(gaps) or asking.busy:
         wait_s = None
@@ -246,7 +324,8 @@ def open_loop(port: int, gaps: list[float]) -> list[float]:
                 continue
         for index in asking.answers(wait_s):
             latencies[index] = time.perf_counter() - due[index]
-    asking.close()
+    asking.used = time.perf_counter()
+    _KEPT[port] = asking
     return latencies
 
 
@@ -287,7 +366,8 @@ def triton_loop(port: int, connections: int, seconds: float) -> list[float]:
     return [at for at in sorted(answered) if warm <= at <= warm + seconds]
 
 
-LOOPS: dict[str, Callable[..., list[float]]] = {
+LOOPS: dict[str, Callable[..., list[Any]]] = {
+    "one": one_answer,
     "closed": closed_loop,
     "open": open_loop,
     "lone": lone_loop,
@@ -310,9 +390,9 @@ class Child:
     process: Any
     pipe: Connection
 
-    def ask(self, *order: Any) -> list[float]:
+    def ask(self, *order: Any) -> list[Any]:
         self.pipe.send(order)
-        answer: list[float] = self.pipe.recv()
+        answer: list[Any] = self.pipe.recv()
         return answer
 
 
@@ -409,7 +489,9 @@ class Neighbours:
 
 
 def rate(answered: list[float], batch: int) -> float:
-    """Answers per second between the first batch of them and the last."""
+    """Answers per second between the first batch of them and the last; none if there were no two batches."""
+    if len(answered) <= batch:
+        return 0.0
     return (len(answered) - batch) / (answered[-1] - answered[batch - 1])
 
 
@@ -425,6 +507,7 @@ class Bench:
     asking: Child
     #: By batch size.
     servers: dict[int, Server]
+    echo_port: int
     seconds: float
     progress: Callable[[str], None]
 
@@ -458,22 +541,29 @@ class Bench:
         found[f"front cpu {batch}"] = cpu_s / len(answered) * self.seconds / (self.seconds + WARM_SECONDS)
 
     def _latency(self, rng: np.random.Generator, server: Server, found: dict[str, float]) -> None:
-        self.progress("half load")
         found["tight"] = model_s = p50(self.alone.ask("network", 1, self.seconds / 2))
-        gaps = rng.exponential(2 * model_s, round(2 * self.seconds / (2 * model_s))).tolist()
+        requests = round(2 * self.seconds / (2 * model_s))
+        self._half_load("paced", [2 * model_s] * requests, server, found)
+        self._half_load("poisson", rng.exponential(2 * model_s, requests).tolist(), server, found)
+
+    def _half_load(self, name: str, gaps: list[float], server: Server, found: dict[str, float]) -> None:
+        self.progress(f"half load, {name}")
         before = self.alone.ask("network", 1, gaps)
         cpu_s = server.front_cpu_s()
         served = self.asking.ask("open", server.port, gaps)
-        found["front cpu open"] = (server.front_cpu_s() - cpu_s) / len(served)
+        found[f"{name}: front cpu"] = (server.front_cpu_s() - cpu_s) / len(served)
         after = self.alone.ask("network", 1, gaps)
-        found["half load"] = p50(served)
-        found["ideal"] = p50(before + after)
-        found["added"] = found["half load"] - found["ideal"]
+        found[f"{name}: served"] = p50(served)
+        found[f"{name}: ideal"] = p50(before + after)
+        found[f"{name}: added"] = found[f"{name}: served"] - found[f"{name}: ideal"]
         # Those that find nobody before them: their time does not depend on how long others take.
         lone = [i for i in range(1, len(gaps)) if gaps[i] > max(before[i - 1], after[i - 1])]
-        found["added to lone ones"] = p50([served[i] for i in lone]) - p50(
+        found[f"{name}: added to lone ones"] = p50([served[i] for i in lone]) - p50(
             [of[i] for i in lone for of in (before, after)]
         )
+        echoed = self.asking.ask("open", self.echo_port, gaps)
+        found[f"{name}: echo"] = p50(echoed) - p50(self.alone.ask("nothing", 1, gaps))
+        found[f"{name}: beyond the echo"] = found[f"{name}: added"] - found[f"{name}: echo"]
 
 
 def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -490,10 +580,14 @@ def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[
         with (
             child(bare, directory, worker_cpu) as alone,
             child(client, front_cpu) as asking,
+            child(echo, front_cpu) as echoing,
             serving(directory, BATCHES[0], front_cpu, worker_cpu) as one,
             serving(directory, BATCHES[1], front_cpu, worker_cpu) as many,
         ):
-            bench = Bench(alone, asking, dict(zip(BATCHES, (one, many), strict=True)), seconds, progress)
+            echo_port = echoing.pipe.recv()
+            echoing.ask(*asking.ask("one", one.port))
+            servers = dict(zip(BATCHES, (one, many), strict=True))
+            bench = Bench(alone, asking, servers, echo_port, seconds, progress)
             bench.round(rng)  # warms up
             neighbours = Neighbours()
             give_up = time.perf_counter() + patience_s
@@ -522,15 +616,23 @@ ROWS = [
     ("through HTTP, batch 8", "served 8", 1, "/s"),
     ("  of the bare loop", "ratio 8", 100, "%"),
     ("the model in a tight loop, p50", "tight", 1e3, "ms"),
-    ("half load, the model at the same times, p50", "ideal", 1e3, "ms"),
-    ("half load, through HTTP, p50", "half load", 1e3, "ms"),
-    ("  added", "added", 1e3, "ms"),
-    ("  added to those that wait for nobody", "added to lone ones", 1e3, "ms"),
+    *(
+        (f"half load, {arrivals}: {title}", f"{name}: {what}", scale, unit)
+        for name, arrivals in (("paced", "evenly paced"), ("poisson", "Poisson"))
+        for title, what, scale, unit in (
+            ("the model at the same times, p50", "ideal", 1e3, "ms"),
+            ("through HTTP, p50", "served", 1e3, "ms"),
+            ("  added", "added", 1e3, "ms"),
+            ("  added to those that wait for nobody", "added to lone ones", 1e3, "ms"),
+            ("  of it an echo of the same bytes", "echo", 1e3, "ms"),
+            ("  added beyond the echo", "beyond the echo", 1e3, "ms"),
+            ("  processor time of the front", "front cpu", 1e6, "µs"),
+        )
+    ),
     ("the path alone, 0.2 MB, p50", "path", 1e3, "ms"),
     ("the path alone, 0.6 MB, p50", "large path", 1e3, "ms"),
     ("  of it the model of next to nothing", "mean", 1e3, "ms"),
     ("processor time of the front, closed loop", "front cpu 1", 1e6, "µs"),
-    ("processor time of the front, half load", "front cpu open", 1e6, "µs"),
     ("others' processor time during a round", "others", 1, "CPUs"),
 ]
 

@@ -3,12 +3,12 @@
     python bench/place.py [--json]
 
 The workflow is Compass's translation (five tasks, four with a model, a fan-out and a join; catalogue). Workers are
-T4s with 14,000,000 KiB for models, in states drawn with a fixed seed: a third is idle (or none: "all busy", where the
-index has more to compare), the others are free within two seconds, and each holds some of the models of Compass's four
-workflows. One decision is the plan of the whole workflow on the arrival of a request; Dovetail's includes the hints and
-copies that it decides on. The routing of one item at hand-over is timed as well, and so is taking a fresh row, by which
-what a decision changed is undone before the next: that is what an index costs. Contenders are Dovetail and Compass's
-scan (dovetail.baselines.compass) at 100, 1,000 and 10,000 workers. All take turns in every round, so that a busy
+T4s with 14,000,000 KiB for models, in states drawn with a fixed seed: a third is idle (or none: "all busy"), the
+others are free within two seconds, and each holds some of the models of Compass's four workflows. One decision is
+the plan of the whole workflow on the arrival of a request; Dovetail's includes the hints and copies that it decides
+on. The routing of one item at hand-over is timed as well, and so is taking a fresh row, by which what a decision
+changed is undone before the next: that is what an index costs. Contenders are Dovetail and Compass's scan
+(dovetail.baselines.compass) at 100, 1,000 and 10,000 workers. All take turns in every round, so that a busy
 neighbour meets all of them; a figure is the median over rounds, with the least and the most. Results go to stdout,
 progress to stderr. Takes about a minute.
 

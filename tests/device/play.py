@@ -1,6 +1,6 @@
 """A small device for the laws: it plays tasks against an arbiter and writes down what happened.
 
-One kernel needs its duration and a share; its task's next kernel is ready a gap after it, or before it has ended (`ahead`).
+A task's next kernel is ready a gap after the one before was ready, or after the one that is waited for has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dovetail.profile.kernels import KernelStats
 
 
 class Script(NamedTuple):
-    """A task: when it begins, its class, its kernels as (gap before it, duration), and when it is killed, if at all."""
+    """A task: when it begins, its class, its kernels as (gap before, duration), and when it is killed, if at all."""
 
     begin_ns: int
     priority: int
@@ -64,6 +64,7 @@ class Play:
         self.gone: dict[int, int] = {}
         self._heap: list[tuple[int, int, KernelEvent]] = []
         self._number = 0
+        self._pending: set[int] = set()
         for task, script in enumerate(scripts):
             began = TaskBegan(script.begin_ns, task, script.priority, script.client, str(task), script.share_pct)
             self._push(began)
@@ -92,15 +93,12 @@ class Play:
         actions = list(self.arbiter.step(event))
         self.actions.append(list(actions))
         self.arbiter.validate()  # type: ignore[attr-defined]
-        if isinstance(event, TaskBegan):
-            self._ready_after(event.task, 0, now)
-        elif (
-            isinstance(event, KernelReady)
-            and event.kernel + 1 <= self._over(event.task) + self.scripts[event.task].ahead
-        ):
-            self._ready_after(event.task, event.kernel + 1, now)
-        elif isinstance(event, KernelFinished):
-            self._finished(event, now)
+        if isinstance(event, KernelReady):
+            self._pending.discard(event.task)
+        if isinstance(event, KernelFinished) and event.kernel + 1 == len(self.scripts[event.task].kernels):
+            self._push(TaskGone(now, event.task))
+        if isinstance(event, (TaskBegan, KernelReady, KernelFinished)):
+            self._prepare(event.task, now)
         for action in actions:
             if isinstance(action, StartKernel):
                 key = (action.task, action.kernel)
@@ -112,21 +110,15 @@ class Play:
                 assert action.at_ns > now
                 self._push(AlarmRang(action.at_ns))
 
-    def _over(self, task: int) -> int:
-        return sum(1 for t, _ in self.ended if t == task)
-
-    def _finished(self, event: KernelFinished, now: int) -> None:
-        script = self.scripts[event.task]
-        if event.kernel + 1 == len(script.kernels):
-            self._push(TaskGone(now, event.task))
-        following = event.kernel + 1 + script.ahead
-        if following < len(script.kernels) and (event.task, following) not in self.ready:
-            self._ready_after(event.task, following, now)
-
-    def _ready_after(self, task: int, kernel: int, now: int) -> None:
+    def _prepare(self, task: int, now: int) -> None:
+        """The task's next kernel is on its way, if its host is free and does not wait for a result."""
         script = self.scripts[task]
-        if kernel < len(script.kernels):
-            self._push(KernelReady(now + script.kernels[kernel][0], task, kernel, script.share_pct, script.priority))
+        launched = sum(1 for t, _ in self.ready if t == task)
+        over = sum(1 for t, _ in self.ended if t == task)
+        if task not in self._pending and launched < len(script.kernels) and launched <= over + script.ahead:
+            self._pending.add(task)
+            gap_ns = script.kernels[launched][0]
+            self._push(KernelReady(now + gap_ns, task, launched, script.share_pct, script.priority))
 
     def _push(self, event: KernelEvent) -> None:
         self._number += 1
@@ -134,12 +126,12 @@ class Play:
 
     def kernels(self) -> list[Happened]:
         """Every kernel that was ready, in the order in which they were."""
-        never = (-1, "")
-        return [
-            Happened(t, k, self.scripts[t].priority, at, *self.started.get((t, k), never)[:1], self.ended.get((t, k), -1),
-                     self.started.get((t, k), never)[1])
-            for (t, k), at in self.ready.items()
-        ]  # fmt: skip
+        found = []
+        for (task, kernel), ready_ns in self.ready.items():
+            start_ns, why = self.started.get((task, kernel), (-1, ""))
+            end_ns = self.ended.get((task, kernel), -1)
+            found.append(Happened(task, kernel, self.scripts[task].priority, ready_ns, start_ns, end_ns, why))
+        return found
 
     def used_pct(self, at_ns: int) -> int:
         """Share of the kernels that run just after a time."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.device import (
@@ -15,8 +16,6 @@ from dovetail.device import (
     GapArbiter,
     GapSettings,
     PriorityArbiter,
-    StartKernel,
-    TaskBegan,
 )
 
 from .play import Play, Script, scripts, stats_of
@@ -25,8 +24,10 @@ from .play import Play, Script, scripts, stats_of
 MAKE = {
     "priority": lambda stats, **k: PriorityArbiter(stats, ArbiterSettings(**k)),
     "fikit": lambda stats, **k: FikitArbiter(stats, FikitSettings(small_gap_ns=2, **k)),
-    "gap": lambda stats, **k: GapArbiter(stats, GapSettings(burst_ns=40, small_fill_ns=1, again_ns=5, **k)),
+    "gap": lambda stats, **k: GapArbiter(stats, GapSettings(burst_ns=40, overhead_ns=1, again_ns=5, **k)),
 }
+#: A busy machine is no reason to fail.
+LAW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 every = pytest.mark.parametrize("name", MAKE)
 wrong = st.sampled_from([0.1, 0.5, 1.0, 2.0, 10.0])
 
@@ -42,6 +43,7 @@ def top_class(play: Play, at_ns: int, but: int) -> int | None:
 
 
 @every
+@LAW
 @given(scripts(shares=True), wrong)
 def test_a_higher_class_waits_for_no_kernel_of_a_lower_one_that_starts_later(name, tasks, factor):
     play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor))).go()
@@ -60,6 +62,7 @@ def test_a_higher_class_waits_for_no_kernel_of_a_lower_one_that_starts_later(nam
 
 
 @every
+@LAW
 @given(scripts(shares=True, ahead=True), wrong)
 def test_shares_stay_within_the_device_and_every_kernel_of_a_living_task_is_run(name, tasks, factor):
     play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor))).go()
@@ -71,6 +74,7 @@ def test_shares_stay_within_the_device_and_every_kernel_of_a_living_task_is_run(
 
 
 @every
+@LAW
 @given(scripts(ahead=True), wrong, st.integers(0, 3))
 def test_same_events_give_the_same_actions(name, tasks, factor, ageing):
     play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor), ageing_ns=ageing * 40)).go()
@@ -79,6 +83,7 @@ def test_same_events_give_the_same_actions(name, tasks, factor, ageing):
 
 
 @every
+@LAW
 @given(scripts(classes=1, killed=False, ahead=True))
 def test_of_one_class_nothing_waits_while_the_device_is_free(name, tasks):
     play = Play(tasks, MAKE[name](stats_of(tasks))).go()
@@ -89,6 +94,7 @@ def test_of_one_class_nothing_waits_while_the_device_is_free(name, tasks):
 
 
 @every
+@LAW
 @given(st.integers(2, 5), st.integers(3, 8))
 def test_equals_take_turns(name, count, length):
     tasks = [Script(0, 1, ((0, 10),) * length, ahead=length) for _ in range(count)]
@@ -100,6 +106,7 @@ def test_equals_take_turns(name, count, length):
 
 
 @every
+@LAW
 @given(scripts(shares=True, ahead=True))
 def test_tasks_that_are_gone_hold_nothing(name, tasks):
     arbiter = MAKE[name](stats_of(tasks))
@@ -109,20 +116,22 @@ def test_tasks_that_are_gone_hold_nothing(name, tasks):
 
 
 @every
+@LAW
 @given(scripts(classes=2, killed=False), wrong, st.integers(20, 200))
 def test_aged_starts_are_as_far_apart_as_declared_and_nobody_waits_much_longer(name, tasks, factor, ageing):
     play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor), ageing_ns=ageing)).go()
     aged = sorted(start for start, why in play.started.values() if why == "aged")
-    assert all(b - a >= ageing for a, b in zip(aged, aged[1:], strict=False))
+    assert all(b - a >= ageing for a, b in pairwise(aged))
     longest = max(d for s in tasks for _, d in s.kernels)
     for kernel in play.kernels():
         # One aged start at a time: each other task may be served before, and each finds a kernel running.
         assert kernel.start_ns - kernel.ready_ns <= (ageing + 2 * longest) * (len(tasks) + 1) + longest * len(tasks)
 
 
+@LAW
 @given(scripts(), wrong, st.sampled_from([0.0, 0.03, 0.3]))
 def test_delay_by_fillers_stays_within_the_budget_however_wrong_the_statistics_are(tasks, factor, budget):
-    settings = GapSettings(budget=budget, burst_ns=40, small_fill_ns=1, again_ns=5)
+    settings = GapSettings(budget=budget, burst_ns=40, overhead_ns=1, again_ns=5)
     arbiter = GapArbiter(stats_of(tasks, factor=factor), settings, learn=False)
     Play(tasks, arbiter).go()
     longest = max(d for s in tasks for _, d in s.kernels)
@@ -131,6 +140,7 @@ def test_delay_by_fillers_stays_within_the_budget_however_wrong_the_statistics_a
         assert delayed_ns <= budget * arbiter.there_ns[priority] + 40 + longest * holders
 
 
+@LAW
 @given(scripts(killed=False))
 def test_strict_classes_run_a_lower_one_only_when_no_higher_task_is_there(tasks):
     play = Play(tasks, MAKE["priority"](stats_of(tasks))).go()
@@ -140,12 +150,3 @@ def test_strict_classes_run_a_lower_one_only_when_no_higher_task_is_there(tasks)
                 last = play.ended[other, len(script.kernels) - 1]
                 ready = play.ready[other, len(script.kernels) - 1]
                 assert last <= start or ready <= start <= last
-
-
-def test_a_task_that_nobody_announced_is_taken_at_its_word():
-    arbiter = MAKE["gap"]({})
-    play = Play([Script(0, 2, ((0, 10), (5, 10)))], arbiter)
-    play.events.clear()
-    assert arbiter.step(TaskBegan(0, 7, 1)) == []
-    play.go()
-    assert any(isinstance(a, StartKernel) for actions in play.actions for a in actions) is False

@@ -51,7 +51,7 @@ def test_models_are_shared_between_workflows_or_not() -> None:
         assert len(models) == count
     # 28.6 million KB in all, which is two devices and a bit.
     total = sum({s.weights: s.weights_bytes for g in apart.graphs for s in g.stages}.values())
-    assert total == 28_620_000 * 1024 or total // 1024 == pytest.approx(28_600_000, rel=0.02)
+    assert total == 28_620_000 * 1024
 
 
 def test_published_columns_have_a_value_for_every_point() -> None:
@@ -63,6 +63,15 @@ def test_hash_with_the_authors_draws_is_their_figure() -> None:
     outcome = simulate(figure_job("hash, drawn", 120, 42))
     assert outcome.median == pytest.approx(4.72, rel=0.01)
     assert outcome.answered == 1007
+
+
+def test_navigator_on_five_workers_is_that_of_the_authors_simulator() -> None:
+    # Mean, median, p95 and hits of a run of that simulator with seed 42, 2 jobs/s, adjustment off.
+    outcome = simulate(Job("figure", "navigator", 5, 2000.0, 42, -1.0))
+    assert outcome.mean == pytest.approx(2.01, rel=0.01)
+    assert outcome.median == pytest.approx(1.59, rel=0.01)
+    assert outcome.p95 == pytest.approx(4.51, rel=0.02)
+    assert outcome.hit_rate == pytest.approx(0.981, abs=0.002)
 
 
 def test_a_run_is_the_same_twice_and_another_with_another_seed() -> None:
@@ -79,10 +88,9 @@ def test_an_unknown_router_is_refused() -> None:
 
 
 def test_the_search_ends_on_the_grid_between_a_size_that_does_not_do_and_one_that_does() -> None:
-    found = search(Search("hash", 1, 116, 124))
-    assert found in (118, 120, 122, 124)
-    assert found == 124 or simulate(figure_job("hash", found, 1)).median <= 5.0
-    assert found == 118 or simulate(figure_job("hash", found - 2, 1)).median > 5.0
+    # With seed 1 Hash is at 5.6 with 120 workers and below 5 with 140 (see docs/results/compass.md for the means).
+    found = search(Search("hash", 1, 132, 136))
+    assert found == (134 if simulate(figure_job("hash", 134, 1)).median <= 5.0 else 136)
 
 
 def routers(world: World) -> dict[str, MakeRouter]:

@@ -86,9 +86,15 @@ class Live:
 
         async def submit() -> asyncio.Future[Result]:
             values = [item(i) if isinstance(i, int | float) else i for i in inputs]
-            return self.system.submit(workflow, values, **options)[1]
+            return self.begin(workflow, values, **options)
 
         return self.run(submit())
+
+    def begin(self, workflow: str, values: list[Any], **options: Any) -> asyncio.Future[Result]:
+        """The same, called by the event loop."""
+        future = self.loop.create_future()
+        self.system.submit(workflow, values, lambda _, result: future.set_result(result), **options)
+        return future
 
     def wait(self, *futures: asyncio.Future[Result]) -> list[Result]:
         """The results, copied out of shared memory."""
@@ -163,7 +169,7 @@ class Live:
         assert set(memory.arenas) == {0, *(w.ident for w in system.fleet.workers.values() if w.arena is not None)}
         assert not self.controller.requests
         assert not system._requests
-        assert not system._futures
+        assert not system._waiting
         assert not system._timers
         memory.front.validate()
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from tests.live import apps
@@ -191,6 +192,9 @@ def test_who_does_not_stop_is_killed(play, monkeypatch):
     async def scene(worker):
         await worker.until(lambda: worker.heard)
         os.kill(worker.process.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{worker.process.pid}/task")  # each of them stops in its own time
+        while not all(") T " in (task / "stat").read_text() for task in tasks.iterdir()):
+            await asyncio.sleep(0.001)
         await worker.process.stop()
         assert worker.process.process.returncode == -signal.SIGKILL
 

@@ -261,7 +261,7 @@ def test_more_passes_through_an_arena_than_fits_into_it(make_live):
 
     async def burst(futures):
         for _ in range(24):
-            futures.append(live.system.submit("big", [item(2)])[1])
+            futures.append(live.begin("big", [item(2)]))
 
     live.run(burst(futures := []))  # all at once: nothing is known yet of what they will take
     assert {r.outcome for r in live.wait(*futures)} <= {"ok", "late"}

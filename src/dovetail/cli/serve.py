@@ -24,7 +24,7 @@ from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..serve.launch import Options, Served, launch
-from ..units import parse_bytes
+from ..units import format_bytes, parse_bytes
 from ..wiring import POLICIES, PolicySpec
 from ..workflow import App, load_target
 
@@ -38,6 +38,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     parser.add_argument("--device", default="cpu", help="cpu, cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
     parser.add_argument("--hosts", type=_positive, default=1, metavar="N", help="processes for Python stages")
+    parser.add_argument("--workers", type=_positive, default=1, metavar="N", help="processes for models on the cores")
+    parser.add_argument(
+        "--memory",
+        type=_size,
+        metavar="SIZE",
+        help="what each device may use for models, under policies whose workers keep queues (docs/memory.md)",
+    )
     parser.add_argument("--policy", default="by-class", choices=list(POLICIES), help="default: by-class")
     parser.add_argument("--share", type=int, default=100, metavar="PCT", help="share of the device for each batch")
     parser.add_argument(
@@ -98,6 +105,8 @@ async def _serve(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         hosts=args.hosts,
+        workers=args.workers,
+        memory_bytes=args.memory,
         policy=PolicySpec(args.policy, share_pct=args.share, batch=batch, max_open=args.max_open),
         log=args.log,
         arena_bytes=args.arena,
@@ -141,8 +150,23 @@ def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
     port = served.http.port
     if served.label:
         say(f"EMULATED device {served.label}: times are a GPU's, answers are held from the first input")
+    for line in memory_lines(served):
+        say(line)
     for name in app.workflows:
         say(f"ready at http://{args.host}:{port}/v2/models/{name}/infer")
     models = list(app.workflows)
     ready = {"ready": True, "host": args.host, "port": port, "pid": os.getpid(), "models": models}
     print(json.dumps({**ready, "device": args.device}), file=sys.stderr, flush=True)
+
+
+def memory_lines(served: Served) -> list[str]:
+    """What workers that keep their own memory may use, and what they have measured."""
+    system = served.system
+    specs = {s.name: s for s in system.settings.workers if s.keeps_queue}
+    lines = []
+    for name, memory in system.statistics.memory().items():
+        budget, usable = format_bytes(specs[name].memory_bytes), format_bytes(memory["usable_bytes"])
+        weighed = system.fleet.weighed.get(specs[name].kind, [])
+        models = f"; all {len(weighed)} take {format_bytes(sum(w.nbytes for w in weighed))}" if weighed else ""
+        lines.append(f"worker {name} keeps its own memory: {budget}, of which {usable} for models{models}")
+    return lines

@@ -39,8 +39,8 @@ class GapSettings(ArbiterSettings, frozen=True, kw_only=True):
     burst_ns: int = MS // 2
     #: Quantile of a filler's duration that is reckoned with.
     quantile: float = 0.5
-    #: Nothing is filled if less than this is gained: what a decision costs.
-    small_fill_ns: int = 2 * US
+    #: What a filler costs beside its duration: to start it, and to notice its end.
+    overhead_ns: int = 2 * US
     #: A gap that could not be filled is looked at again after this time, then after half as long again, and so on.
     again_ns: int = 50 * US
     #: How long after its time an expected task is still waited for.
@@ -161,18 +161,18 @@ class GapArbiter(PriorityArbiter):
     def _worth(self, task: Task, holders: list[Task], now_ns: int) -> float | None:
         """The work gained less the delay caused, if the credit allows for that."""
         duration_ns = self._duration_ns(task)
-        if duration_ns is None or duration_ns < self.settings.small_fill_ns:
+        if duration_ns is None:
             return None
-        delay_ns = 0.0
+        end_ns = duration_ns + self.settings.overhead_ns
+        delay_ns = self._expected_delay_ns(task.priority, end_ns, now_ns)
         for holder in holders:
             gap = None if holder.stats is None else holder.stats.gap(holder.position)
             if gap is None:
-                delay_ns += duration_ns
+                delay_ns += end_ns
             else:
-                delay_ns += gap.expected_delay_ns(duration_ns, now_ns - holder.free_ns)
-        delay_ns += self._expected_delay_ns(task.priority, duration_ns, now_ns)
+                delay_ns += gap.expected_delay_ns(end_ns, now_ns - holder.free_ns)
         credit_ns = self.credit_ns.get(holders[0].priority, 0.0)
-        if credit_ns < 0 or delay_ns * self.settings.burst_ns > duration_ns * credit_ns:
+        if credit_ns < 0 or delay_ns * self.settings.burst_ns > end_ns * credit_ns:
             elapsed_ns = now_ns - min(h.free_ns for h in holders)
             self._again_ns = now_ns + max(self.settings.again_ns, elapsed_ns // 2)
             return None

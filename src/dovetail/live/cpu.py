@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
-from ..device import FirstComeArbiter, KernelFinished, KernelReady, StartKernel
+from ..device import Arbiter, FirstComeArbiter, KernelFinished, KernelReady, StartKernel
 from ..errors import DovetailError
 from ..workflow import App
 from ..workflow.runners import OnnxRunner, Runner, make_runner
@@ -23,7 +23,7 @@ from .arena import ArenaFull
 from .executor import MAX_DETAIL_CHARS, Answer, Values, WakeAt, Work, counts
 from .wire import Done, Failed, FromWorker, Hello, Load, Loaded, LoadFailure, Run
 
-__all__ = ["CpuExecutor"]
+__all__ = ["CpuExecutor", "told"]
 
 #: How long a finished batch waits for room for its results, holding its share, before it counts as failed. The front
 #: admits no more than should fit (`door`), so this is for the rare case that requests grew.
@@ -68,7 +68,7 @@ class CpuExecutor:
         self._runners: dict[str, dict[int, Runner]] = {}
         self._loaded: set[str] = set()
         self._making = threading.Lock()
-        self._arbiter = FirstComeArbiter()
+        self._arbiter: Arbiter = FirstComeArbiter()
         self._arbiter_lock = threading.Lock()
         self._waiting: dict[int, _Task] = {}
         #: Batches that the arbiter has let start, but all lanes are busy.
@@ -98,7 +98,7 @@ class CpuExecutor:
                 if self._runners.get(stage) is not runners:
                     raise DovetailError(f"stage {stage!r} was evicted while it was being loaded")
             except BaseException as error:  # whatever it is, the load must be answered
-                self._answer(LoadFailure(stage, _told(error), message.cause))
+                self._answer(LoadFailure(stage, told(error), message.cause))
                 continue
             self._loaded.add(stage)
             # A model lives as long as the process, most likely: keep the collector from walking it every time.
@@ -174,16 +174,16 @@ class CpuExecutor:
             counted = counts(values, message.counted)
             results = self._values.store(values, MEMORY_WAIT_SECONDS)
         except ArenaFull as error:
-            return Failed(batch, cause, begin, self._now_ns(), "no_memory", _told(error))
+            return Failed(batch, cause, begin, self._now_ns(), "no_memory", told(error))
         except BaseException as error:  # also a stage that calls sys.exit: the batch must be answered
-            detail = _told(error)
+            detail = told(error)
             if message.stage not in detail:
                 detail = f"stage {message.stage!r}: {detail}"
             return Failed(batch, cause, begin, self._now_ns(), "error", detail)
         return Done(batch, cause, begin, self._now_ns(), results, counted)
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     """What is said of an error; ours speak for themselves."""
     text = str(error) if isinstance(error, DovetailError) else f"{type(error).__name__}: {error}"
     return text[:MAX_DETAIL_CHARS]

@@ -6,24 +6,28 @@ import os
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from ..errors import DeclarationError
 from ..profile import catalogue
 from ..profile.modelled import modelled
 from ..profile.table import Entry
 from ..state import WorkerSpec
+from ..units import format_bytes
 from ..workflow.graph import StageSpec
 
-__all__ = ["parse_device"]
+__all__ = ["keep_queues", "parse_device"]
 
 _EMULATED = re.compile(r"emulated:([a-z0-9_-]+?)(?:x([1-9][0-9]{0,2}))?")
 
 
 def parse_device(
-    text: str, stages: Sequence[StageSpec], hosts: int = 1
+    text: str, stages: Sequence[StageSpec], hosts: int = 1, workers: int = 1
 ) -> tuple[tuple[WorkerSpec, ...], tuple[Entry, ...], int]:
     """Workers, their profile entries (emulated devices only) and the cores of a device.
 
-    ``cpu`` is all cores of this machine, ``cpu:1`` one of them; ``emulated:v100x4`` four emulated V100s.
+    ``cpu`` is all cores of this machine, ``cpu:1`` one of them; ``emulated:v100x4`` four emulated V100s. `workers`
+    divides the cores and the memory of a processor among so many processes.
     """
     machine = len(os.sched_getaffinity(0))
     # A core has a price, so that cost is never nought; the catalogue says where the figure is from.
@@ -38,22 +42,46 @@ def parse_device(
             raise DeclarationError(
                 f"device {text!r}: this machine has {machine} core(s); write cpu or cpu:1 to cpu:{machine}"
             )
-        cores = int(count)
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-        device = WorkerSpec("cpu-0", "cpu", ("onnx",), cores, memory, usd_per_core_hour * cores, "cooperative")
-        return (device, *host_workers), (), cores
+        cores = max(1, int(count) // workers)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // workers
+        price = usd_per_core_hour * int(count) / workers
+        devices = tuple(
+            WorkerSpec(f"cpu-{i}", "cpu", ("onnx",), cores, memory, price, "cooperative") for i in range(workers)
+        )
+        return (*devices, *host_workers), (), cores
     match = _EMULATED.fullmatch(text)
     if match is None:
         raise DeclarationError(
             f"device {text!r} is not known; write cpu, cpu:N, or emulated:KIND such as emulated:v100x4"
         )
     kind, copies = match.group(1), int(match.group(2) or 1)
+    if workers > 1:
+        raise DeclarationError(f"{workers} workers of device {text!r}: write emulated:{kind}x{workers * copies}")
     card = catalogue.device(kind)
     devices = tuple(
         WorkerSpec(f"{kind}-{i}", kind, ("onnx", "model"), 0, card.memory_bytes, card.usd_per_hour, "emulated")
         for i in range(copies)
     )
     return (*devices, *host_workers), _entries(kind, stages), 1
+
+
+def keep_queues(
+    workers: Sequence[WorkerSpec], stages: Sequence[StageSpec], memory_bytes: int | None = None
+) -> tuple[WorkerSpec, ...]:
+    """The same workers, devices with a queue and a memory of their own; `memory_bytes` is what each may use."""
+    largest = max((s for s in stages if not s.on_host), key=lambda s: s.weights_bytes, default=None)
+    kept = []
+    for spec in workers:
+        if "python" not in spec.runs:
+            budget = spec.memory_bytes if memory_bytes is None else memory_bytes
+            if largest is not None and budget and largest.weights_bytes > budget:
+                raise DeclarationError(
+                    f"the model of stage {largest.name!r} has {format_bytes(largest.weights_bytes)}, more than the "
+                    f"{format_bytes(budget)} that worker {spec.name} may use; give it more with --memory"
+                )
+            spec = msgspec.structs.replace(spec, memory_bytes=budget, keeps_queue=True)
+        kept.append(spec)
+    return tuple(kept)
 
 
 def _entries(kind: str, stages: Sequence[StageSpec]) -> tuple[Entry, ...]:

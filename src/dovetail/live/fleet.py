@@ -19,7 +19,7 @@ from ..units import MS, SECOND
 from ..workflow.graph import Graph
 from .memory import Memory
 from .process import WorkerProcess
-from .wire import FromWorker, Hello, Refused
+from .wire import FromWorker, Hello, Ready, Refused, Weighed
 
 __all__ = ["Fleet", "Settings"]
 
@@ -65,6 +65,8 @@ class Fleet:
         self._on_message = on_message
         self._on_lost = on_lost
         self._say = say
+        #: What workers that keep their own memory have measured of their models, by kind of device.
+        self.weighed: dict[str, list[Weighed]] = {}
         self._started_ns: dict[int, int] = {}
         self._last = 0
         self._restarts: set[asyncio.TimerHandle] = set()
@@ -90,6 +92,7 @@ class Fleet:
             cpus=settings.cpus or (spec.cores,),
             origin_ns=self._origin_ns,
             arena_bytes=settings.arena_bytes,
+            weighed=self.weighed.get(spec.kind, []) if spec.keeps_queue else [],
         )
         self._started_ns[self._last] = time.monotonic_ns()
         self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost)
@@ -97,6 +100,8 @@ class Fleet:
     def _message(self, worker: WorkerProcess, message: FromWorker) -> None:
         if isinstance(message, Refused):
             self.refusals[worker.spec.name] = message.detail
+        elif isinstance(message, Ready) and message.weighed:
+            self.weighed[worker.spec.kind] = message.weighed
         self._on_message(worker, message)
 
     def _lost(self, worker: WorkerProcess, why: str) -> None:

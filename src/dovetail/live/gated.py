@@ -7,8 +7,8 @@ Rules of this file
   cancellation or a client that is gone waits for the kernel that runs and for nothing else.
 - A client whose socket is closed, who breaks the protocol, reads no answers or holds the device and launches nothing
   for longer than was declared is dropped: all its tasks are gone, in the arbiter too.
-- A kernel cannot be interrupted. One that runs longer than the declared bound ends the process by SIGALRM, which
-  needs no interpreter; whoever started the process starts another (`gate`).
+- A kernel cannot be interrupted. One that runs longer than the declared bound (and no later than a quarter after it)
+  ends the process by SIGALRM, which needs no interpreter; whoever started the process starts another (`gate`).
 
 Run as ``python -m dovetail.live.gated FD``; the descriptor is the device's end of the control line.
 """
@@ -16,6 +16,7 @@ Run as ``python -m dovetail.live.gated FD``; the descriptor is the device's end 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -73,6 +74,7 @@ MOST_MESSAGES = 8
 #: How often silent clients are looked for while there is work.
 LOOK_NS = 10_000_000
 NEVER_NS = 1 << 62
+LAST_CLASS = 1 << 30
 
 
 class _Client:
@@ -139,6 +141,8 @@ class GatedDevice:
         self._alarm_ns = NEVER_NS
         self._look_ns = 0
         self._stopping = False
+        #: When the watchdog over kernels has to be set again; 0: it is not set.
+        self._rearm_ns = 0
         self._records: deque[tuple[Any, ...]] = deque(maxlen=MOST_RECORDS)
         self._made: SimpleQueue[tuple[_Client, Open, Program | str]] = SimpleQueue()
         self._made_r, self._made_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -165,18 +169,29 @@ class GatedDevice:
                 self._drop_the_silent(now_ns)
 
     def _listen(self, readable: list[tuple[int, int]]) -> None:
-        """Take one message of each line that has any."""
+        """Take one message of each line that has any, those of the highest class first.
+
+        A kernel that the arbiter let start cannot be called back, so who came with a higher class comes later.
+        """
+        messages: list[tuple[int, int, _Client, ToDevice]] = []
         for fd, _ in readable:
             if fd == self._control.fileno():
                 self._listen_to_control()
             elif fd == self._made_r:
                 self._take_made()
-            else:
-                self._listen_to(self._clients.get(fd))
+            elif (client := self._clients.get(fd)) is not None and (message := self._receive(client)) is not None:
+                messages.append((_class(client, message), len(messages), client, message))
+        for _, _, client, message in sorted(messages) if len(messages) > 1 else messages:
+            try:
+                self._take(client, message)
+            except _Broken as error:
+                self._drop(client, str(error))
 
     def _wait(self) -> list[tuple[int, int]]:
         """What can be read, once there is something or a time has come."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._rearm_ns:
+            self._rearm_ns = 0
+            signal.setitimer(signal.ITIMER_REAL, 0)
         if self._tasks and self._hello.spin_ns:
             until_ns = min(time.monotonic_ns() + self._hello.spin_ns, self._alarm_ns)
             while time.monotonic_ns() < until_ns:
@@ -201,8 +216,11 @@ class GatedDevice:
         if task is None:
             return  # it is gone, and the arbiter knows
         position = start.kernel
-        signal.setitimer(signal.ITIMER_REAL, self._hello.kernel_bound_ns / 1e9)
         begin_ns = time.monotonic_ns()
+        if begin_ns >= self._rearm_ns:
+            # Not for every kernel: one that starts later has a quarter of the bound more.
+            signal.setitimer(signal.ITIMER_REAL, 1.25e-9 * self._hello.kernel_bound_ns)
+            self._rearm_ns = begin_ns + self._hello.kernel_bound_ns // 4
         try:
             task.kernels[position]()
         except Exception as error:
@@ -232,23 +250,22 @@ class GatedDevice:
 
     # -- clients ------------------------------------------------------------------------------------------------
 
-    def _listen_to(self, client: _Client | None) -> None:
-        """One message of a client; whatever is wrong with it is the client's end."""
-        if client is None:
-            return
+    def _receive(self, client: _Client) -> ToDevice | None:
+        """A client's next message; None if there is none, or if it is the client's end."""
         try:
             packet = client.line.receive()
-            if packet is None:
-                self._drop(client, "")
-                return
-            message, fds = packet
-            for fd in fds:
-                os.close(fd)
-            self._take(client, message)
         except BlockingIOError:
-            return
-        except (OSError, msgspec.DecodeError, _Broken) as error:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
             self._drop(client, f"{type(error).__name__}: {error}")
+            return None
+        if packet is None:
+            self._drop(client, "")
+            return None
+        message, fds = packet
+        for fd in fds:
+            os.close(fd)
+        return message
 
     def _take(self, client: _Client, message: ToDevice) -> None:
         if isinstance(message, Launch):
@@ -364,6 +381,9 @@ class GatedDevice:
                 program.close()
                 continue
             client.programs[message.program] = program
+            # A model lives as long as the process, most likely: keep the collector from walking it every time.
+            gc.collect()
+            gc.freeze()
             stats = self._stats.get(program.name)
             if stats is None or stats.stale(program.idents) is not None:
                 self._stats[program.name] = KernelStats.empty(program.name, program.idents)
@@ -406,6 +426,14 @@ class GatedDevice:
         return taken
 
 
+def _class(client: _Client, message: ToDevice) -> int:
+    """The class of the task that a message is about; last what is about none."""
+    if isinstance(message, Begin):
+        return message.priority
+    task = client.tasks.get(message.task) if isinstance(message, Launch | Cancel) else None
+    return LAST_CLASS if task is None else task.told[3]
+
+
 _ALL_CORES = os.sched_getaffinity(0)
 
 
@@ -423,6 +451,7 @@ def main() -> None:
             sys.path.extend(entry for entry in hello.module_path if entry not in sys.path)
             if hello.core >= 0:
                 os.sched_setaffinity(0, {hello.core})
+            gc.set_threshold(50_000)  # a collection takes as long as a kernel; what is thrown away here has no cycles
             GatedDevice(control, hello).run()
     except (BrokenPipeError, ConnectionResetError):
         pass  # whoever started this is gone

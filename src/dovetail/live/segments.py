@@ -44,12 +44,15 @@ Allocate = Callable[[str, Shape, Any], Array]
 
 #: Segments of a model unless told otherwise.
 SEGMENTS = 8
-#: No segment is made shorter: at 11 to 17 µs per segment this keeps the cost of cutting below 5 %.
-SHORTEST_NS = 400_000
-#: How much further from equal lengths a cut may be for one live tensor less: each has a buffer of its own.
+#: No segment is made shorter on average: a boundary costs about 45 µs (14 in onnxruntime, the rest in the gate, whose
+#: code is no longer in the cache after a kernel; measured), and shall cost less than 5 %.
+SHORTEST_NS = 1_000_000
+#: What a cut costs, in segments of mean length: so much per tensor that crosses it, for a buffer of its own, and
+#: twice the time that it takes to write it to memory and read it again (5 GB/s), which a whole model may never do.
 LIVE_PENALTY = 0.03
-#: Cuts with more live tensors than the best by this many are not looked at.
-MOST_EXTRA_LIVE = 3
+CROSSING_NS_PER_BYTE = 0.4
+#: Of a large graph only so many places are looked at, the cheapest: the choice takes time by their square.
+MOST_CUTS = 300
 #: Weights from this size on lie in the shared file.
 SHARED_BYTES = 1024
 PROFILED_RUNS = 5
@@ -208,12 +211,18 @@ def cut(
         # Once loaded, what is mapped stays mapped and the files are not needed any more.
         directory = Path(name)
         graph = _optimised(model, directory)
-        types, lengths_ns = _measured(graph, directory, shapes)
+        types, lengths_ns, sizes = _measured(graph, directory, shapes)
         wanted = segments if target_ns is None else max(1, round(sum(lengths_ns) / target_ns))
         wanted = max(1, min(wanted, sum(lengths_ns) // max(1, shortest_ns)))
         live = _live(graph)
-        costs = [len(names) if all(t in types for t in names) else None for names in live]
-        cuts = choose_cuts(lengths_ns, costs, wanted)
+        mean_ns = max(1, sum(lengths_ns) / wanted)
+        fees = [
+            LIVE_PENALTY * len(names) + CROSSING_NS_PER_BYTE * sum(sizes[n] for n in names) / mean_ns
+            if all(n in types for n in names)
+            else None
+            for names in live
+        ]
+        cuts = choose_cuts(lengths_ns, fees, wanted)
         parts = []
         for number, (first, last) in enumerate(pairwise([0, *cuts, len(graph.nodes)])):
             parts.append(_part(graph, types, first, last, f"segment-{number}.onnx", live))
@@ -222,25 +231,25 @@ def cut(
         return Segments(directory, parts, types, list(graph.outputs))
 
 
-def choose_cuts(lengths: Sequence[int], live: Sequence[int | None], segments: int) -> list[int]:
-    """Where to cut: positions before nodes, such that segments are about equally long and few tensors cross.
+def choose_cuts(lengths: Sequence[int], fees: Sequence[float | None], segments: int) -> list[int]:
+    """Where to cut: positions before nodes, such that segments are about equally long and little crosses.
 
-    `live[i]` is how many tensors cross a cut before node `i`, None where there can be none. Among all choices of
-    fewer or as many segments it takes the one with the least sum of squared lengths (a mean length counting 1) plus
-    `LIVE_PENALTY` per tensor that crosses; squares make many equal segments better than few or unequal ones.
+    `fees[i]` is what a cut before node `i` costs, None where there can be none. Among all choices of as many segments
+    or fewer it takes the one with the least sum of squared lengths (a mean length counting 1) and fees; squares make
+    many equal segments better than few or unequal ones.
     """
     total = sum(lengths)
-    possible = [i for i in range(1, len(lengths)) if live[i] is not None]
+    possible = {i: fee for i in range(1, len(lengths)) if (fee := fees[i]) is not None}
     if segments < 2 or not possible or total <= 0:
         return []
-    fewest = min(n for n in live[1:] if n is not None)
-    at = [0, *(i for i in possible if (live[i] or 0) <= fewest + MOST_EXTRA_LIVE), len(lengths)]
+    cheapest = sorted(possible, key=lambda i: (possible[i], i))[:MOST_CUTS]
+    at = [0, *sorted(cheapest), len(lengths)]
     before = [0]
     for length in lengths:
         before.append(before[-1] + length)
     mean = total / segments
     ends = [before[i] / mean for i in at]
-    fees = [0.0, *(LIVE_PENALTY * (live[i] or 0) for i in at[1:-1]), 0.0]
+    paid = [0.0, *(possible[i] for i in at[1:-1]), 0.0]
     # best[j]: (cost of cutting everything before at[j], where the last cut before it was).
     best: list[tuple[float, int]] = [(0.0, -1)]
     history = []
@@ -249,7 +258,7 @@ def choose_cuts(lengths: Sequence[int], live: Sequence[int | None], segments: in
         for j in range(1, len(at)):
             end = ends[j]
             cost, which = min((best[i][0] + (end - ends[i]) ** 2, i) for i in range(min(j, len(best))))
-            longer[j] = (cost + fees[j], which)
+            longer[j] = (cost + paid[j], which)
         history.append(longer)
         best = longer
         best[0] = (float("inf"), -1)
@@ -308,8 +317,10 @@ def _optimised(model: Path, directory: Path) -> OnnxGraph:
     return read_graph(directory / "whole.onnx")
 
 
-def _measured(graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape]) -> tuple[dict[str, str], list[int]]:
-    """Type of every tensor, and how long each node takes (ns, the median of some runs)."""
+def _measured(
+    graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape]
+) -> tuple[dict[str, str], list[int], dict[str, int]]:
+    """Type of every tensor, how long each node takes (ns, the median of some runs), and bytes of every tensor."""
     probe = directory / "probe.onnx"
     declared = dict.fromkeys(graph.inputs, 0)
     write_part(probe, graph, graph.nodes, declared, dict.fromkeys(name for n in graph.nodes for name in n.writes))
@@ -333,10 +344,15 @@ def _measured(graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape]) ->
         events = json.load(file)
     os.remove(report)
     took: dict[int, list[int]] = defaultdict(list)
+    sizes: dict[str, int] = defaultdict(int)
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            took[int(event["args"]["node_index"])].append(1000 * int(event["dur"]))
-    return types, [sorted(took[i])[len(took[i]) // 2] if i in took else 0 for i in range(len(graph.nodes))]
+            number = int(event["args"]["node_index"])
+            took[number].append(1000 * int(event["dur"]))
+            written = graph.nodes[number].writes
+            for name in written:
+                sizes[name] = int(event["args"]["output_size"]) // len(written)
+    return types, [sorted(took[i])[len(took[i]) // 2] if i in took else 0 for i in range(len(graph.nodes))], sizes
 
 
 def _live(graph: OnnxGraph) -> list[frozenset[str]]:

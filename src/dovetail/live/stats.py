@@ -8,6 +8,7 @@ from typing import Any
 
 from ..control import Reject, Reply, RunBatch
 from ..workflow.graph import Graph
+from .wire import State
 
 __all__ = ["Statistics"]
 
@@ -23,12 +24,34 @@ class Statistics:
         self._last_ms = dict.fromkeys(self._names, 0)
         #: Stage -> batch size -> (batches, time)
         self._batches: dict[str, dict[int, list[int]]] = {}
+        #: Workers that keep their own memory, by name: their last word, and the sums of their predecessors.
+        self._states: dict[str, State] = {}
+        self._before: dict[str, Counter[str]] = {}
 
     def batch(self, action: RunBatch, duration_ns: int) -> None:
         """A batch was run."""
         entry = self._batches.setdefault(action.stage, {}).setdefault(len(action.items), [0, 0])
         entry[0] += 1
         entry[1] += duration_ns
+
+    def state(self, worker: str, state: State) -> None:
+        """A worker that keeps its own memory has said how it is. Its counts start again when it does."""
+        known = self._states.get(worker)
+        if known is not None and known.row.worker != state.row.worker:
+            self._before[worker].update(_counts(known))
+        self._before.setdefault(worker, Counter())
+        self._states[worker] = state
+
+    def memory(self) -> dict[str, dict[str, int]]:
+        """Of each worker that keeps its own memory: how models were found there, and how much they take now."""
+        return {
+            name: {
+                **{key: self._before[name][key] + count for key, count in _counts(state).items()},
+                "held_bytes": state.held_bytes,
+                "usable_bytes": state.usable_bytes,
+            }
+            for name, state in self._states.items()
+        }
 
     def answered(self, action: Reply | Reject, latency_ns: int) -> None:
         """A request has ended."""
@@ -49,7 +72,10 @@ class Statistics:
                 times[size] += ns
         compute = sum(times.values())
         nothing = {"count": 0, "ns": 0}
+        # Models serve all workflows, so these are the same in every entry.
+        memory = {"dovetail_memory": self.memory()} if self._states else {}
         return {
+            **memory,
             "name": workflow,
             "version": "1",
             "last_inference": self._last_ms[workflow],
@@ -75,3 +101,7 @@ class Statistics:
                 for size in sorted(sizes)
             ],
         }
+
+
+def _counts(state: State) -> dict[str, int]:
+    return {"hits": state.hits, "misses": state.misses, "loads": state.loads, "evictions": state.evictions}

@@ -29,7 +29,9 @@ from ..control import (
     EvictModel,
     LoadFailed,
     LoadModel,
+    ModelEvicted,
     ModelLoaded,
+    PeerStateReceived,
     Reject,
     Reply,
     RequestArrived,
@@ -52,7 +54,7 @@ from .journal import Journal
 from .process import WorkerProcess
 from .stats import Statistics
 from .values import LiveRequest
-from .wire import Done, Evict, Failed, FromWorker, Load, Loaded, LoadFailure, Ready, Run
+from .wire import Done, Evict, Evicted, Failed, FromWorker, Load, Loaded, LoadFailure, Loading, Ready, Run, State
 
 __all__ = ["LiveSystem", "Result", "Settings"]
 
@@ -136,6 +138,9 @@ class LiveSystem:
         self._later: deque[tuple[Event, str]] = deque()
         self._posting = False
         self._running: dict[int, _Running] = {}
+        #: Workers that keep queues: since when each model is being loaded, and when they last ended something.
+        self._loading: dict[tuple[int, str], int] = {}
+        self._progress_ns: dict[int, int] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         #: Since when some stage has had no worker; 0 is all are well.
         self._unready_since_ns = 1
@@ -173,7 +178,13 @@ class LiveSystem:
     def _missing(self, graph: Graph | None = None) -> list[str]:
         """Stages that no worker holds: of one workflow, or of all."""
         names = self._stages if graph is None else sorted(s.name for s in graph.stages)
-        return [s for s in names if not self.controller.holders[s]]
+        return [s for s in names if not self.controller.holders[s] and not self._kept(s)]
+
+    def _kept(self, stage: str) -> bool:
+        """Whether a worker is here that brings the stage's model itself."""
+        kind = self.controller.stages[stage].kind
+        specs = [w.spec for w in self.controller.workers.values() if w.spec.keeps_queue]
+        return any(kind in spec.runs for spec in specs)
 
     def ready(self) -> bool:
         """Whether every stage is loaded on some worker."""
@@ -296,9 +307,11 @@ class LiveSystem:
         if self._posting:
             return
         self._posting = True
-        while self._later:
-            self._step(*self._later.popleft())
-        self._posting = False
+        try:
+            while self._later:
+                self._step(*self._later.popleft())
+        finally:
+            self._posting = False
 
     def _step(self, event: Event, note: str) -> None:
         if self.fault.done():
@@ -391,6 +404,8 @@ class LiveSystem:
                 columns,
                 counted,
                 self.memory.to_free(action.worker),
+                action.order,
+                action.expected_ns,
             )
         )
 
@@ -433,11 +448,21 @@ class LiveSystem:
         now = self.now_ns()
         if isinstance(message, Done | Failed):
             self._answered(worker, message, now)
+        elif isinstance(message, State):
+            self.statistics.state(worker.spec.name, message)
+            self._post(PeerStateReceived(now, 0, (message.row,)))
+        elif isinstance(message, Evicted):
+            reason = message.reason
+            self._post(ModelEvicted(now, message.cause, worker.ident, message.weights, message.nbytes, reason))
+        elif isinstance(message, Loading):
+            self._loading[worker.ident, message.stage] = now
         elif isinstance(message, Loaded):
+            self._load_ended(worker, message.stage, now)
             self.load_errors.pop(message.stage, None)
             self._post(ModelLoaded(now, message.cause, worker.ident, message.stage, message.nbytes))
             self._check_ready()
         elif isinstance(message, LoadFailure):
+            self._load_ended(worker, message.stage, now)
             self.load_errors[message.stage] = message.detail
             self._say(message.detail)
             self._post(LoadFailed(now, message.cause, worker.ident, message.stage, message.detail))
@@ -445,6 +470,9 @@ class LiveSystem:
         elif isinstance(message, Ready):
             self.memory.join(worker)
             self._post(WorkerJoined(now, 0, worker.ident, worker.spec))
+            if worker.spec.keeps_queue:  # no model has to come first
+                self._progress_ns[worker.ident] = now
+                self._check_ready()
         self._changed.set()
 
     def _answered(self, worker: WorkerProcess, message: Done | Failed, now: int) -> None:
@@ -454,6 +482,8 @@ class LiveSystem:
             worker.kill(f"its answer to batch {message.batch} does not fit what it was asked")
             return
         del self._running[message.batch]
+        if worker.spec.keeps_queue:
+            self._progress_ns[worker.ident] = now
         action, readers = running.action, running.readers
         if isinstance(message, Done):
             for (_, node, index), request, ref in zip(action.items, readers, message.results, strict=True):
@@ -469,11 +499,19 @@ class LiveSystem:
         for request in readers:
             request.drop()
 
+    def _load_ended(self, worker: WorkerProcess, stage: str, now: int) -> None:
+        if worker.spec.keeps_queue:
+            self._loading.pop((worker.ident, stage), None)
+            self._progress_ns[worker.ident] = now
+
     def _on_lost(self, worker: WorkerProcess, why: str) -> None:
         """Batches that ran there may be run again elsewhere, but this reader of their inputs is gone."""
         for batch in [b for b, running in self._running.items() if running.action.worker == worker.ident]:
             for request in self._running.pop(batch).readers:
                 request.drop()
+        self._progress_ns.pop(worker.ident, None)
+        for key in [key for key in self._loading if key[0] == worker.ident]:
+            del self._loading[key]
         if worker.arena is not None:
             self._post(WorkerLost(self.now_ns(), 0, worker.ident, why))
         self._check_ready()
@@ -485,9 +523,18 @@ class LiveSystem:
         for running in list(self._running.values()):
             limit_ns = max(self.settings.hang_ns, HANG_FACTOR * running.action.expected_ns)
             worker = self.fleet.workers.get(running.action.worker)
-            if worker is not None and now - running.since_ns > limit_ns:
+            # In a worker's own queue a batch may wait as long as others get done there.
+            since_ns = max(running.since_ns, self._progress_ns.get(running.action.worker, 0))
+            if worker is not None and now - since_ns > limit_ns:
                 stage, seconds = running.action.stage, limit_ns / SECOND
                 worker.kill(f"stage {stage!r} did not answer within {seconds:g} s, so its worker was killed")
+        for (ident, stage), since_ns in list(self._loading.items()):
+            worker = self.fleet.workers.get(ident)
+            if worker is not None and now - since_ns > self.settings.hang_ns:
+                seconds = self.settings.hang_ns / SECOND
+                worker.kill(
+                    f"the model of stage {stage!r} was not loaded within {seconds:g} s, so its worker was killed"
+                )
         since = self._unready_since_ns
         if since and now - since > GIVE_UP_AFTER_NS:
             for ident, request in list(self._requests.items()):

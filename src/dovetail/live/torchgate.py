@@ -31,8 +31,8 @@ from .segments import Allocate, Shape, aligned
 
 __all__ = ["TorchModel", "group", "trace"]
 
-#: No kernel is made shorter on average: the gate costs up to 25 µs, and shall cost less than 5 %.
-SHORTEST_NS = 600_000
+#: No kernel is made shorter on average: a boundary costs about 30 µs, and shall cost less than 5 %.
+SHORTEST_NS = 800_000
 PROFILED_RUNS = 7
 _MARK = "dovetail_kernel_ends"
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ..profile.table import Entry
-from ..state import WorkerSpec
+from ..state import WorkerRow, WorkerSpec
 from ..workflow.graph import StageSpec
 from .codec import Ref
 
@@ -27,6 +27,7 @@ __all__ = [
     "Done",
     "Doorbell",
     "Evict",
+    "Evicted",
     "Failed",
     "Free",
     "FromWorker",
@@ -34,11 +35,14 @@ __all__ = [
     "Load",
     "LoadFailure",
     "Loaded",
+    "Loading",
     "Ready",
     "Refused",
     "Run",
+    "State",
     "Stop",
     "ToWorker",
+    "Weighed",
     "pair",
 ]
 
@@ -48,6 +52,20 @@ MAX_PACKET_BYTES = 128 << 10
 #: Stands for a message that lies in the first descriptor beside it; no msgpack begins with this byte.
 _IN_FILE = b"\xc1"
 _MAX_FDS = 4
+# Made once: combining flags of an enumeration takes as long as the system call.
+_ANCILLARY_BYTES = socket.CMSG_SPACE(4 * _MAX_FDS)
+_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+
+
+class Weighed(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a worker that keeps its own memory has measured of one model."""
+
+    #: `StageSpec.weights` of the stages that share it.
+    weights: str
+    #: Memory that it takes once it is loaded, and how much more while it is being loaded.
+    nbytes: int
+    transient_bytes: int
+    load_ns: int
 
 
 class Hello(msgspec.Struct, array_like=True, tag=True):
@@ -67,6 +85,8 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     #: Monotonic clock at the run's time 0; both sides count from it.
     origin_ns: int
     arena_bytes: int
+    #: What another worker of this kind has measured, so that this one need not.
+    weighed: list[Weighed] = []
 
 
 class Attach(msgspec.Struct, array_like=True, tag=True):
@@ -120,6 +140,9 @@ class Run(msgspec.Struct, array_like=True, tag=True):
     counted: list[tuple[int, ...]]
     #: As in `Free`: blocks to free ride with the next batch, so that they cost no packet and wake nobody.
     free: list[int]
+    #: For a worker that keeps a queue: the batch's place in it, and how long it should take.
+    order: int = 0
+    expected_ns: int = 0
 
 
 class Free(msgspec.Struct, array_like=True, tag=True):
@@ -136,6 +159,8 @@ class Ready(msgspec.Struct, array_like=True, tag=True):
     """First packet of a worker, with its own arena as a descriptor."""
 
     pid: int
+    #: What it has measured, if it keeps its own memory.
+    weighed: list[Weighed] = []
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):
@@ -150,6 +175,36 @@ class Loaded(msgspec.Struct, array_like=True, tag=True):
     stage: str
     nbytes: int
     cause: int
+
+
+class Loading(msgspec.Struct, array_like=True, tag=True):
+    """A worker that keeps its own memory begins to load a model; `Loaded` or `LoadFailure` is to follow."""
+
+    stage: str
+    cause: int
+
+
+class Evicted(msgspec.Struct, array_like=True, tag=True):
+    """A worker that keeps its own memory has let a model go."""
+
+    weights: str
+    nbytes: int
+    reason: str
+    cause: int
+
+
+class State(msgspec.Struct, array_like=True, tag=True):
+    """What a worker that keeps a queue says of itself, and its counts since it was started."""
+
+    row: WorkerRow
+    #: Batches that found their model here when the device was free for them, and the rest.
+    hits: int
+    misses: int
+    loads: int
+    evictions: int
+    #: Bytes of models that are here or on their way, and how many bytes of models it may hold.
+    held_bytes: int
+    usable_bytes: int
 
 
 class LoadFailure(msgspec.Struct, array_like=True, tag=True):
@@ -183,7 +238,7 @@ class Failed(msgspec.Struct, array_like=True, tag=True):
 
 
 ToWorker = Hello | Attach | Detach | Load | Evict | Run | Free | Stop
-FromWorker = Ready | Refused | Loaded | LoadFailure | Done | Failed
+FromWorker = Ready | Refused | Loading | Loaded | LoadFailure | Evicted | State | Done | Failed
 
 Incoming = TypeVar("Incoming")
 _encode = msgspec.msgpack.Encoder().encode
@@ -235,7 +290,7 @@ class Doorbell(Generic[Incoming]):
 
     def receive(self) -> tuple[Incoming, list[int]] | None:
         """One message and its descriptors, which are the caller's now; None when the other end is gone."""
-        nbytes, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], socket.CMSG_SPACE(4 * _MAX_FDS))
+        nbytes, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], _ANCILLARY_BYTES)
         fds: list[int] = []
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -243,7 +298,7 @@ class Doorbell(Generic[Incoming]):
         if not nbytes:
             return None
         try:
-            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            if flags & _CUT:
                 raise msgspec.DecodeError("a packet was cut")
             if nbytes == 1 and self._buffer[0] == _IN_FILE[0]:
                 file = fds.pop(0)

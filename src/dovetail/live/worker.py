@@ -32,6 +32,7 @@ from .arena import Arena
 from .cpu import CpuExecutor
 from .emulated import EmulatedExecutor
 from .executor import MAX_DETAIL_CHARS, Executor, Values, Work
+from .kept import KeptExecutor
 from .wire import (
     Attach,
     Detach,
@@ -46,6 +47,7 @@ from .wire import (
     Run,
     Stop,
     ToWorker,
+    Weighed,
 )
 
 __all__ = ["Worker", "main"]
@@ -78,8 +80,15 @@ class Worker:
         self._executor: Executor
         #: Threads beside this one.
         self._helpers = 0
+        #: What goes with the introduction and before it, if this worker keeps its own memory.
+        self._weighed: list[Weighed] = []
+        self._first_words: list[FromWorker] = []
         if hello.spec.enforcement == "emulated":
             self._executor = EmulatedExecutor(hello, self._values, self._answer, self._wake_at)
+        elif hello.spec.keeps_queue:
+            kept = KeptExecutor(hello, self._values, self._answer, self._wake_at, self._now_ns, self._hand)
+            self._executor, self._helpers = kept, kept.lanes
+            self._weighed, self._first_words = kept.weighed, kept.first_words
         else:
             cpu = CpuExecutor(hello, app, self._values, self._answer, self._wake_at, self._now_ns, self._hand)
             self._executor, self._helpers = cpu, cpu.lanes
@@ -122,7 +131,11 @@ class Worker:
 
     def run(self) -> NoReturn:
         """Introduce this worker, then do as the doorbell says."""
-        self._doorbell.send(Ready(os.getpid()), [self._own.fd])
+        for message in self._first_words:
+            self._doorbell.send(message)
+        self._doorbell.send(Ready(os.getpid(), self._weighed), [self._own.fd])
+        if isinstance(self._executor, KeptExecutor):
+            self._doorbell.send(self._executor.state(self._now_ns()))
         self._doorbell.setblocking(False)
         self._poll.register(self._doorbell.fileno(), _HEAR)
         self._poll.register(self._alarm_r, _HEAR)

@@ -38,6 +38,8 @@ __all__ = ["DovetailRouter"]
 #: Orders of classes must not overlap: later than any arrival plus any rest.
 _CLASS_STEP = 1 << 62
 _MASK = (1 << 64) - 1
+#: Plans between two looks at the run times that ranks and rests are made of; a predictor that learns changes them.
+_LOOK_EVERY = 256
 
 
 class _Open:
@@ -82,7 +84,7 @@ class DovetailRouter:
             times,
             overlap=settings.overlap,
             evict_factor=settings.evict_factor,
-            evict_toll_pct=settings.evict_toll_pct,
+            toll_pct=settings.toll_pct,
             doubt_ns=settings.doubt_ns,
         )
         self._ahead = Ahead(self.fleet, settings.spares, settings.copy_every_ns)
@@ -90,6 +92,7 @@ class DovetailRouter:
         self._in_bytes = in_bytes or {}
         self._salt = (ingress + 1) * 0x9E3779B97F4A7C15 & _MASK
         self._outlines: dict[str, Outline] = {}
+        self._plans = 0
         #: Longest run of any task seen: what may be in the way.
         self._longest_ns = 0
         self._open: dict[int, _Open] = {}
@@ -101,9 +104,8 @@ class DovetailRouter:
 
     def joined(self, worker: Worker) -> None:
         """It is idle and holds nothing, as far as is known."""
-        if not self.fleet.workers:
-            self._outlines.clear()  # made when there was nobody whose run times could be asked for
-        self.fleet.join(worker)
+        if self.fleet.join(worker):
+            self._outlines.clear()  # maybe made when there was nobody whose run times could be asked for
 
     def lost(self, worker: Worker) -> None:
         """Plans that name it find somebody else when their items come up."""
@@ -129,6 +131,9 @@ class DovetailRouter:
         if not settings.hints and settings.afresh and not settings.spares:
             return ()
         fleet.doubt(now_ns)
+        self._plans += 1
+        if not self._plans % _LOOK_EVERY:
+            self._outlines.clear()
         shape = self._outline(request.graph)
         needed: list[Task] = []
         planned: dict[int, Known] = {}

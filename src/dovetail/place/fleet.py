@@ -59,11 +59,11 @@ class _Kind:
 class Fleet:
     """Beliefs and indexes."""
 
-    def __init__(self, times: Times, *, overlap: bool, evict_factor: int, evict_toll_pct: int, doubt_ns: int) -> None:
+    def __init__(self, times: Times, *, overlap: bool, evict_factor: int, toll_pct: int, doubt_ns: int) -> None:
         self._times = times
         self._overlap = overlap
         self._evict_factor = evict_factor
-        self._evict_toll_pct = evict_toll_pct
+        self._toll_pct = toll_pct
         self._doubt_ns = doubt_ns
         self.workers: dict[int, Worker] = {}
         self.beliefs: dict[int, Belief] = {}
@@ -78,11 +78,12 @@ class Fleet:
 
     # -- what is known ------------------------------------------------------------------------------------------
 
-    def join(self, worker: Worker) -> None:
-        """It is idle and holds nothing, as far as is known."""
+    def join(self, worker: Worker) -> bool:
+        """It is idle and holds nothing, as far as is known. Returns whether it is the first of its kind."""
         spec = worker.spec
         key = spec.kind, spec.runs, spec.memory_bytes
         kind = self._kinds.get(key)
+        new = kind is None
         if kind is None:
             kind = self._kinds[key] = _Kind(spec.runs, spec.memory_bytes)
             kind.index.know(self._sizes.values())
@@ -91,6 +92,7 @@ class Fleet:
         self._kind_of[worker.id] = kind
         self.beliefs[worker.id] = Belief(spec.memory_bytes)
         self.show(worker.id, 0)
+        return new
 
     def lose(self, worker: int) -> None:
         """It is gone."""
@@ -222,6 +224,6 @@ class Fleet:
             task.weights_bytes,
             fetch_ns,
             fetch_ns * self._evict_factor,
-            fetch_ns * self._evict_toll_pct // 100,
+            self._toll_pct,
             now_ns if self._overlap else -1,
         )

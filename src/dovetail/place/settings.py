@@ -28,9 +28,10 @@ class RouterSettings(msgspec.Struct, frozen=True):
     #: A worker may start an item this much later than expected before it refuses, and by this part of its run time.
     tolerance_ns: int = 20 * MS
     tolerance_pct: int = 10
-    #: If even the best worker is expected to start an item later than this, holders of its model are asked around: the
-    #: first to be asked may start it within the first of these parts of the longest run, and so on. Only a worker
-    #: knows who would have to wait there for this item and when what runs now will end; rows give sums. Empty asks nobody.
+    #: If even the best worker is expected to start an item later than this after its inputs are there, holders of its
+    #: model are asked around: the first may start it within the first of these parts (per cent) of the longest run
+    #: known, the second within the second, and so on. Only a worker knows whom an item would overtake there and when
+    #: what runs now will end; a row gives sums. Empty asks nobody.
     ask_after_ns: int = 30 * MS
     ask_pct: tuple[int, ...] = (15, 25, 35, 50)
     #: A planned worker is kept if another is not better by more than this.
@@ -40,8 +41,8 @@ class RouterSettings(msgspec.Struct, frozen=True):
     favour: int = 20
     #: Times its fetch that a model costs where another must be evicted for it. Compass: 2.
     evict_factor: int = 2
-    #: What an eviction costs beside its time, in per cent of the fetch.
-    evict_toll_pct: int = 25
+    #: What a fetch is charged beside its time when workers are compared, in per cent of it.
+    toll_pct: int = 25
     #: Holders of a model that should be free beside those in use, where idle memory allows; 0 makes no copies.
     spares: int = 1
     #: Least time between two copies of one model that one controller asks for.

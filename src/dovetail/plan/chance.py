@@ -43,7 +43,7 @@ Ints = npt.NDArray[np.int64]
 #: Steps in which the time left is counted; one is a fifteenth of the deviation of three like stages with 5 % spread.
 STEPS = 512
 #: How often the price of a late answer is halved at most.
-HALVINGS = 5
+HALVINGS = 6
 #: Points of the law of times, in deviations: out to one case in thirty thousand.
 _POINTS = [i / 8 for i in range(-32, 33)]
 _WEIGHTS = np.array([round(NormalDist().pdf(z), 9) for z in _POINTS])
@@ -68,7 +68,7 @@ class Way(msgspec.Struct, frozen=True, gc=False):
 class _Law:
     """An option's run time in steps: E[f(left − time)] for any f by time left."""
 
-    __slots__ = ("config", "cost_usd", "_from", "_weights")
+    __slots__ = ("_from", "_weights", "config", "cost_usd")
 
     def __init__(self, option: Option, fill_ns: int, step_ns: int) -> None:
         self.config = option.config
@@ -99,8 +99,13 @@ def _later(values: Floats, steps: int, *, pad: int = 0) -> Floats:
 class Chances:
     """The tables of one chain for one price of being late."""
 
-    def __init__(self, laws: Sequence[Mapping[int, Sequence[_Law]]], fills: Sequence[Mapping[int, int]],
-                 step_ns: int, late_usd: float) -> None:
+    def __init__(
+        self,
+        laws: Sequence[Mapping[int, Sequence[_Law]]],
+        fills: Sequence[Mapping[int, int]],
+        step_ns: int,
+        late_usd: float,
+    ) -> None:
         self._step_ns = step_ns
         #: (node, batch) -> configurations, then by time left the expected cost and which of them has it.
         self._rows: dict[tuple[int, int], tuple[list[Config], memoryview, memoryview]] = {}
@@ -116,7 +121,10 @@ class Chances:
                 pick = np.argmin(table, axis=0)
                 values = table[pick, places]
                 self._rows[node, batch] = ([law.config for law in options], values.data, pick.data)
-                waited, waited_late = _later(values, fills[node][batch]), _later(lates[pick, places], fills[node][batch])
+                waited, waited_late = (
+                    _later(values, fills[node][batch]),
+                    _later(lates[pick, places], fills[node][batch]),
+                )
                 best_late = np.where(waited < best, waited_late, best_late)
                 best = np.minimum(waited, best)
             value, late = best, best_late
@@ -125,7 +133,7 @@ class Chances:
         self.work_usd = float(value[-1]) - self.late * late_usd
 
     def weigh(self, node: int, left_ns: int, batch: int) -> Way | None:
-        """The best configuration with just this batch, whose items are at hand; None if the node has no such batch."""
+        """The best configuration with just this batch, whose items are at hand; None if there is no such batch."""
         found = self._rows.get((node, batch))
         if found is None:
             return None
@@ -143,7 +151,7 @@ def funded(
     should not move with every change of their rate. It is not kept at the cost of more than `most_late` late answers.
     """
     step_ns = objective_ns // STEPS + 1
-    late_usd = late * sum(min(o.cost_usd for o in stage.options) for stage in stages)
+    late_usd = most_usd = late * sum(min(o.cost_usd for o in stage.options) for stage in stages)
     single = [_only_smallest(stage) for stage in stages]
     budget_usd = _on_average_usd(single, step_ns) * (1 + premium)
     laws, fills = _laws(single, step_ns)
@@ -153,7 +161,12 @@ def funded(
         if Chances(laws, fills, step_ns, late_usd / 2).late > most_late:
             break
         late_usd /= 2
-    return Chances(*_laws(stages, step_ns), step_ns, late_usd)
+    laws, fills = _laws(stages, step_ns)
+    chances = Chances(laws, fills, step_ns, late_usd)
+    while chances.late > most_late and late_usd < most_usd:  # large batches can make giving up pay
+        late_usd *= 2
+        chances = Chances(laws, fills, step_ns, late_usd)
+    return chances
 
 
 def _only_smallest(stage: StageOptions) -> StageOptions:

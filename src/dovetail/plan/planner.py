@@ -54,9 +54,9 @@ class PlannerSettings(msgspec.Struct, frozen=True):
     space: Space = Space()
     #: Part of requests whose time should be within the plan; 0.5 and below plan with means.
     percentile: float = 0.99
-    #: Part by which being in time more surely may raise the expected cost of a request above that of the cheapest plan
-    #: that is in time on average. None: the percentile is met at any price.
-    premium: float | None = 0.005
+    #: Part by which being in time more surely may raise the expected cost of a request above that of the cheapest
+    #: plan that is in time on average (chains). None: the percentile is met at any price.
+    premium: float | None = 0.0025
     #: Wait for a larger batch when that is cheaper and in time.
     wait: bool = True
     #: Decide again before every stage; otherwise the plan made on arrival stands.

@@ -28,7 +28,7 @@ _CHANGE = 0.25
 _UNKNOWN_NS = 1 << 50
 #: A request whose chance of being late is what the percentile leaves may cost this part more to be in time: about the
 #: step from one configuration to the next faster one in the profiles (6 to 12 %).
-_FASTER = 0.1
+_FASTER = 0.2
 #: Where the premium does not reach, at most this many times as many as the percentile leaves may be late.
 _MOST_LATE = 5
 #: A lean option takes at most this much more of the device than the least.

@@ -12,13 +12,13 @@ import msgspec
 
 from ..control import Action, Event
 from ..control.log import LogWriter, make_header
-from ..errors import DovetailError
-from ..live.devices import parse_device
+from ..errors import DeclarationError, DovetailError
+from ..live.devices import keep_queues, parse_device
 from ..live.system import LiveSystem, Settings
 from ..profile.table import Entry
 from ..state.worker import FULL_SHARE
-from ..units import SECOND
-from ..wiring import PolicySpec, make_controller
+from ..units import SECOND, format_bytes
+from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller
 from ..workflow import App
 from .adapter import LiveBackend
 from .http import HttpServer
@@ -41,6 +41,10 @@ class Options(msgspec.Struct, frozen=True):
     port: int = 8000
     #: Processes for ordinary Python stages.
     hosts: int = 1
+    #: Processes that share the cores of a processor.
+    workers: int = 1
+    #: What each device may use for models and for running them, if the policy leaves that to the workers.
+    memory_bytes: int | None = None
     policy: PolicySpec = PolicySpec()
     log: Path | None = None
     #: Shared memory of the front and of each worker; pages cost nothing until they are written.
@@ -90,6 +94,8 @@ async def _first(drained: Coroutine[Any, Any, bool], hurry: asyncio.Event | None
 
 def _cpus(policy: PolicySpec, cores: int) -> tuple[int, ...]:
     """Cores that a batch may be given under a policy: models are loaded for each number of threads beforehand."""
+    if policy.name in ROUTED_POLICIES:
+        return (cores,)
     if policy.name in FIXED_SHARE:
         return (max(1, cores * policy.share_pct // FULL_SHARE),)
     return tuple(sorted({2**i for i in range(cores.bit_length()) if 2**i <= cores} | {cores}))
@@ -105,7 +111,15 @@ async def launch(
     observers: Sequence[Callable[[Event, list[Action]], None]] = (),
 ) -> Served:
     """Start workers and HTTP for an application; returns when every stage is loaded."""
-    workers, device_entries, cores = parse_device(options.device, app.specs, options.hosts)
+    workers, device_entries, cores = parse_device(options.device, app.specs, options.hosts, options.workers)
+    if options.policy.name in ROUTED_POLICIES:
+        workers = keep_queues(workers, app.specs, options.memory_bytes)
+    elif options.memory_bytes is not None:
+        raise DeclarationError(
+            f"--memory {format_bytes(options.memory_bytes)} goes with policies whose workers keep their own memory "
+            f"({', '.join(ROUTED_POLICIES)}); {options.policy.name!r} loads every model at the start. Leave it out, "
+            f"or choose one of those with --policy"
+        )
     known = (*entries, *device_entries)
     controller = make_controller(app.graphs, options.policy, known, cores)
     log = None

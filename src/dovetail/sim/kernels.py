@@ -150,7 +150,9 @@ class KernelDevice:
         self.now_ns = 0
         self.running: list[KernelRun] = []
         self.results: list[TaskResult] = []
-        #: Client -> time on the device of its kernels that are over, alone.
+        #: Client -> task at work.
+        self._open: dict[int, Job] = {}
+        #: Client -> time on the device of its kernels that are over, had they run alone.
         self.work_ns = [0] * len(clients)
         #: Client -> longest wait of a launched kernel for others, its own task's kernels before it not counted.
         self.worst_wait_ns = [0] * len(clients)
@@ -171,14 +173,21 @@ class KernelDevice:
 
     # -- the clock ----------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Until the clients with a number of tasks are done."""
+    def run(self, until_ns: int = 1 << 62) -> None:
+        """Until the clients with a number of tasks are done, or until a time."""
         for client, spec in enumerate(self.clients):
             self.at(spec.begin_ns, lambda client=client: self._begin(client))  # type: ignore[misc]
-        while self._heap and self._unfinished:
+        while self._heap and self._unfinished and self._heap[0][0] <= until_ns:
             self.now_ns, _, what = heapq.heappop(self._heap)
             what()
         self._progress()
+
+    def completion_ns(self, client: int) -> float:
+        """Mean completion time of a client's tasks; one that is not done counts by how much of it is."""
+        begun = [self._open[client].begin_ns] if client in self._open else []
+        spent_ns = sum(r.took_ns for r in self.results if r.client == client) + sum(self.now_ns - b for b in begun)
+        done = self.work_ns[client] / self.clients[client].sequence.work_ns
+        return spent_ns / done if done else float("inf")
 
     def at(self, at_ns: int, what: Callable[[], None]) -> None:
         """Do something at a time; what was asked for first is done first."""
@@ -190,7 +199,7 @@ class KernelDevice:
     def _begin(self, client: int) -> None:
         spec = self.clients[client]
         self._jobs += 1
-        job = Job(self._jobs, client, spec.priority, self.now_ns)
+        job = self._open[client] = Job(self._jobs, client, spec.priority, self.now_ns)
         job.durations, job.host = spec.sequence.draw(self._rngs[client])
         self._sharing.began(job, self.now_ns)
         self._prepare(job)
@@ -277,6 +286,7 @@ class KernelDevice:
         client, now_ns = job.client, self.now_ns
         spec = self.clients[client]
         self.results.append(TaskResult(client, job.begin_ns, now_ns))
+        del self._open[client]
         self._sharing.gone(job, now_ns)
         if spec.tasks:
             self._left[client] -= 1

@@ -7,6 +7,7 @@ what is profiled is what is served. onnxruntime is imported when the first model
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
@@ -72,9 +73,12 @@ class PythonRunner:
 
 
 class OnnxRunner:
-    """An ONNX Runtime session with a fixed number of threads."""
+    """An ONNX Runtime session with a fixed number of threads.
 
-    def __init__(self, spec: StageSpec, threads: int = 1) -> None:
+    A `lean` one keeps nothing between two runs: what it used goes back to the heap, where others can have it.
+    """
+
+    def __init__(self, spec: StageSpec, threads: int = 1, *, lean: bool = False) -> None:
         import onnxruntime as ort
 
         self._spec = spec
@@ -82,6 +86,7 @@ class OnnxRunner:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        options.enable_cpu_mem_arena = not lean
         # Spinning threads would take the cores that other stages share.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
@@ -91,6 +96,12 @@ class OnnxRunner:
         self._inputs = [i.name for i in self._session.get_inputs()]
         self._dtypes = [_NUMPY_OF_ORT.get(i.type) for i in self._session.get_inputs()]
         self._ranks = [len(i.shape) for i in self._session.get_inputs()]
+
+    def shared(self, spec: StageSpec) -> OnnxRunner:
+        """The same session for another stage with the same weights."""
+        other = copy(self)
+        other._spec = spec
+        return other
 
     def run(self, columns: Columns) -> list[Any]:
         """Stack the items on the first axis, run, and cut the outputs apart again."""

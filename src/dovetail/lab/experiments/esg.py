@@ -24,8 +24,9 @@ from ...predict import ProfiledPredictor
 from ..experiment import Goal, Lab, over_seeds
 from .esg_world import Outcome, World
 
-SEEDS = (1, 2, 3, 4, 5)
-QUICK_SEEDS = (1, 2)
+#: Held out: the planner's settings were chosen on seeds 1 to 5 and 101 to 105.
+SEEDS = (11, 12, 13, 14, 15)
+QUICK_SEEDS = (11, 12)
 
 PAPER = "ESG, HPDC '24 (arXiv 2404.16812), abstract"
 SETTING = "our own; setting unverified (baselines/unverified.py)"
@@ -36,6 +37,7 @@ ABLATIONS = {
     "without sharing": PlannerSettings(space=Space(sharing=False)),
     "without re-planning": PlannerSettings(replan=False),
     "without waiting": PlannerSettings(wait=False),
+    "without weighing chances": PlannerSettings(premium=None),
     "without percentiles": PlannerSettings(percentile=0.5),
 }
 ESG_VARIANTS = {
@@ -50,8 +52,6 @@ ESG_VARIANTS = {
 _Outcomes = Callable[[str, str], list[Outcome]]
 
 
-#: Hit rates closer than this are the same: one request in a thousand.
-NOISE_POINTS = 0.1
 #: Sizes of the cluster for the heavy setting; the whole and less.
 FEWER_NODES = (16, 14, 13, 12, 10)
 
@@ -212,17 +212,16 @@ def _against_esg(lab: Lab, outcomes: _Outcomes) -> None:
         for name, mine in ours.items():
             other = theirs[name]
             cells += 1
-            worse_hits += 100 * (other.hit_rate - mine.hit_rate) > NOISE_POINTS
+            worse_hits += mine.hit_rate < other.hit_rate
             dearer += mine.usd_per_1000 > other.usd_per_1000
             dearer_in_time += mine.usd_per_1000 / mine.hit_rate > other.usd_per_1000 / other.hit_rate
-            hits_as_well = 100 * (other.hit_rate - mine.hit_rate) <= NOISE_POINTS
-            better_both += hits_as_well and mine.usd_per_1000 <= other.usd_per_1000
+            better_both += mine.hit_rate >= other.hit_rate and mine.usd_per_1000 <= other.usd_per_1000
             worst_cost = max(worst_cost, 100 * (mine.usd_per_1000 / other.usd_per_1000 - 1))
             worst_hit = max(worst_hit, 100 * (other.hit_rate - mine.hit_rate))
     lab.claim(
         "dovetail.hits.esg",
-        f"settings and applications (of {cells}) in which Dovetail's hit rate is more than {NOISE_POINTS:g} points "
-        f"below ESG's (largest gap {worst_hit:.2f} points)",
+        f"settings and applications (of {cells}) in which Dovetail's hit rate is below ESG's (largest gap "
+        f"{worst_hit:.2f} points)",
         source=SETTING,
         goal=Goal("exactly", 0, "cells"),
         measured=worse_hits,

@@ -112,7 +112,7 @@ ONNX_MODELS = {
 
 
 def small_resnet() -> Any:
-    """Eight residual blocks on pictures of 96 × 96: ResNet-18's plan at half its width."""
+    """Eight residual blocks on pictures of 64 × 64: ResNet-18's plan at half its width."""
     import torch
     from torch import nn
 
@@ -170,5 +170,6 @@ def _torch_model(name: str, item: tuple[int, ...]) -> LiveModel:
 
 
 TORCH_MODELS = {
-    model.name: model for model in (_torch_model("small_resnet", (3, 96, 96)), _torch_model("small_transformer", (64, 256)))
+    model.name: model
+    for model in (_torch_model("small_resnet", (3, 64, 64)), _torch_model("small_transformer", (64, 256)))
 }

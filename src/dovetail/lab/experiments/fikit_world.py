@@ -1,0 +1,216 @@
+"""The world of the experiment on kernels: pairs of models on one simulated device, shared in one of several ways.
+
+A job is one pair with one way of sharing and one seed. Completion times are given as multiples of what the same
+client needs alone on the device.
+"""
+
+from __future__ import annotations
+
+import statistics
+from functools import lru_cache
+
+import msgspec
+
+from ...device import (
+    ArbiterSettings,
+    FikitArbiter,
+    FikitSettings,
+    GapArbiter,
+    GapSettings,
+    PriorityArbiter,
+)
+from ...device.record import KernelRecord
+from ...profile.kernels import KernelStats, Spread
+from ...sim.kernel_policies import Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
+from ...sim.kernels import ClientSpec, KernelDevice, Sharing
+from ...sim.sequences import AHEAD, HOSTS, Host, KernelSequence, make_sequence
+
+__all__ = ["PAIRS", "POLICIES", "Job", "Outcome", "record", "simulate"]
+
+#: High and low priority. Light beside heavy, heavy beside light, inference beside training.
+PAIRS = (
+    ("mobilenetv2", "resnet50"),
+    ("mobilenetv2", "bert-large"),
+    ("resnet50", "mobilenetv2"),
+    ("resnet50", "bert-large"),
+    ("resnet50", "resnet50-train"),
+    ("resnet101", "transformer-xl"),
+    ("resnet101", "efficientnet"),
+    ("efficientnet", "resnet101"),
+    ("efficientnet", "bert-large"),
+    ("transformer-xl", "resnet50"),
+    ("transformer-xl", "mobilenetv2-train"),
+    ("bert-large", "resnet101"),
+)
+#: Way of sharing -> what it is.
+POLICIES = {
+    "slices": "time slices of 2 ms: default sharing of processes",
+    "fifo": "one queue in the order of launch: default sharing at its worst",
+    "streams": "streams that take turns, kernels beside each other where they fit",
+    "priority": "the same by priority",
+    "orion": "Orion's rule",
+    "tasks": "the low task runs when no high one is there",
+    "fikit": "FIKIT, reconstructed",
+    "ours": "GapArbiter",
+}
+#: Runs of the measuring stage.
+PROFILE_RUNS = 12
+#: The high-priority client rests this many times as long as a task takes alone.
+THINK = 3.0
+#: A run is cut when the high-priority tasks take this many times as long as alone.
+LONGEST = 40
+#: Kernels of a task that has its turn are launched this far ahead, so that the device's queue does not run dry.
+LAUNCH_AHEAD = 2
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One run."""
+
+    high: str
+    low: str
+    #: How the high client launches; the low one launches ahead.
+    host: str
+    policy: str
+    seed: int
+    #: Tasks of the high client.
+    tasks: int
+    #: Arrivals: high tasks come while a low one runs ("preemptive"), or both clients begin together ("together").
+    mode: str = "preemptive"
+    ageing_ns: int = 0
+    #: The host's times, and the low client's kernels, are so many times as long.
+    gap_scale: float = 1.0
+    length_scale: float = 1.0
+    #: What is believed of durations and gaps is wrong by these factors.
+    duration_error: float = 1.0
+    gap_error: float = 1.0
+    learn: bool = True
+    budget: float = -1.0
+    #: The high client does not rest.
+    saturated: bool = False
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of it."""
+
+    #: Mean completion times, alone = 1.
+    high: float
+    low: float
+    #: Standard deviation over mean of the low client's completion times.
+    low_variation: float
+    #: Time that the device was at work.
+    busy: float
+    #: Longest wait of a high kernel for others, and the longest kernel of the low client.
+    worst_wait_ns: int
+    longest_low_ns: int
+
+
+def simulate(job: Job) -> Outcome:
+    """Run one job."""
+    device = _device(job, None)
+    low = device.clients[1]
+    later = [r.took_ns for r in device.results if r.client == 1]
+    return Outcome(
+        device.completion_ns(0) / _alone_ns(job.high, job.host, job.gap_scale, 1.0, job.seed),
+        device.completion_ns(1) / _alone_ns(job.low, AHEAD.name, 1.0, job.length_scale, job.seed),
+        statistics.pstdev(later) / statistics.fmean(later) if len(later) > 2 else 0.0,
+        device.busy_ns / device.now_ns,
+        device.worst_wait_ns[0],
+        max(k.duration_ns for k in low.sequence.kernels),
+    )
+
+
+def record(job: Job) -> list[KernelRecord]:
+    """What ran on the device in one job, kernel by kernel."""
+    records: list[KernelRecord] = []
+    _device(job, records)
+    return records
+
+
+def _device(job: Job, records: list[KernelRecord] | None) -> KernelDevice:
+    high = _sequence(job.high, job.host, job.gap_scale, 1.0, job.seed)
+    low = _sequence(job.low, AHEAD.name, 1.0, job.length_scale, job.seed + 1000)
+    alone_ns = _alone_ns(job.high, job.host, job.gap_scale, 1.0, job.seed)
+    low_alone_ns = _alone_ns(job.low, AHEAD.name, 1.0, job.length_scale, job.seed)
+    if job.mode == "together":
+        low_tasks = max(1, round(job.tasks * alone_ns / low_alone_ns))
+        clients = [ClientSpec(high, 1, job.tasks), ClientSpec(low, 2, low_tasks)]
+    else:
+        think_ns = 0 if job.saturated else round(THINK * alone_ns)
+        # The first high task finds the low one at work.
+        clients = [ClientSpec(high, 1, job.tasks, think_ns, low_alone_ns // 3), ClientSpec(low, 2)]
+    device = KernelDevice(
+        clients, _sharing(job, high, low, alone_ns), job.seed, record=None if records is None else records.append
+    )
+    device.run(round(LONGEST * job.tasks * alone_ns * (1 + THINK)))
+    return device
+
+
+def _sharing(job: Job, high: KernelSequence, low: KernelSequence, alone_ns: int) -> Sharing:
+    match job.policy:
+        case "slices":
+            return TimeSlices()
+        case "fifo":
+            return FifoQueue()
+        case "streams" | "priority":
+            return Streams(by_priority=job.policy == "priority")
+        case "orion":
+            return OrionRule(alone_ns)
+    stats = {
+        high.name: _believed(_profile(high, job.seed), job),
+        low.name: _believed(_profile(low, job.seed), job),
+    }
+    ahead, ageing_ns = LAUNCH_AHEAD, job.ageing_ns
+    match job.policy:
+        case "tasks":
+            return Arbitrated(PriorityArbiter(stats, ArbiterSettings(ahead=ahead, ageing_ns=ageing_ns)))
+        case "fikit":
+            return Arbitrated(FikitArbiter(stats, FikitSettings(ahead=ahead, ageing_ns=ageing_ns)))
+    settings = GapSettings(ahead=ahead, ageing_ns=ageing_ns)
+    if job.budget >= 0:
+        settings = msgspec.structs.replace(settings, budget=job.budget)
+    return Arbitrated(GapArbiter(stats, settings, learn=job.learn))
+
+
+def _sequence(name: str, host: str, gap_scale: float, length_scale: float, seed: int) -> KernelSequence:
+    launched_by: Host = HOSTS[host]
+    if gap_scale != 1.0:
+        launched_by = msgspec.structs.replace(launched_by, median_ns=round(launched_by.median_ns * gap_scale))
+    made = make_sequence(name, seed, launched_by, scale=length_scale)
+    return msgspec.structs.replace(made, name=f"{made.name}/{'low' if seed > 1000 else 'high'}")
+
+
+@lru_cache(maxsize=64)
+def _alone_ns(name: str, host: str, gap_scale: float, length_scale: float, seed: int) -> int:
+    """Mean completion time of a client that has the device for itself, without a gate."""
+    sequence = _sequence(name, host, gap_scale, length_scale, seed)
+    device = KernelDevice([ClientSpec(sequence, 1, 6)], FifoQueue(), seed)
+    device.run()
+    return round(device.completion_ns(0))
+
+
+@lru_cache(maxsize=64)
+def _profile(sequence: KernelSequence, seed: int) -> KernelStats:
+    """The measuring stage: the task alone on the device, some runs."""
+    stats = KernelStats.empty(sequence.name, [kernel.ident for kernel in sequence.kernels])
+    arbiter = GapArbiter({sequence.name: stats}, GapSettings(ahead=LAUNCH_AHEAD))
+    KernelDevice([ClientSpec(sequence, 1, PROFILE_RUNS)], Arbitrated(arbiter), seed + 7).run()
+    return stats
+
+
+def _believed(stats: KernelStats, job: Job) -> KernelStats:
+    """A copy, for statistics change while running; wrong by the job's factors."""
+    return msgspec.structs.replace(
+        stats,
+        durations=[_scaled(spread, job.duration_error) for spread in stats.durations],
+        gaps=[_scaled(spread, job.gap_error) for spread in stats.gaps],
+    )
+
+
+def _scaled(spread: Spread, factor: float) -> Spread:
+    made = Spread()
+    if factor == 1.0:
+        made.merge(spread)
+        return made
+    for q in range(spread.count):
+        made.add(round(factor * spread.quantile_ns((q + 0.5) / spread.count)))
+    return made

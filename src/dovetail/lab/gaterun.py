@@ -1,0 +1,285 @@
+"""Two real models on one gated device, under one policy after the other: what each mode does to both.
+
+Rules of this file
+- The high task comes periodically and does host work between its kernels (a sleep of a declared length); the low one
+  runs back to back in a process of its own and launches whole inferences ahead, as programs do on a GPU.
+- Modes take turns in every round, in an order that moves by one from round to round, so that a busy neighbour meets
+  all of them; what is compared is compared within a round.
+- The device has a core to itself. If others took more of it than `FOREIGN` while a mode was measured, that is made
+  again, so often at most; how often it was, and whether it was in vain, is part of the result.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from socket import socket
+from typing import Any
+
+import msgspec
+
+from ..device import KernelRecord
+from ..live.gate import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, Source, TaskEnded
+from ..units import MS, SECOND
+
+__all__ = ["MODES", "PairRun", "Side", "Window", "measure_pair"]
+
+#: Mode -> how the device is arbitrated. "alone" is the high task without the low one.
+MODES = {
+    "alone": GatePolicy("priority"),
+    "fifo": GatePolicy("fifo"),
+    "slice": GatePolicy("slice"),
+    "fikit": GatePolicy("fikit"),
+    "fikit, ageing": GatePolicy("fikit", ageing_ns=10 * MS),
+    "ours": GatePolicy("ours", learn=True),
+    "ours, ageing": GatePolicy("ours", ageing_ns=10 * MS, learn=True),
+}
+#: Runs of each task alone, before anything is compared: the measurement stage.
+PROFILED_RUNS = 12
+#: The high task comes at this multiple of its time alone: the device is its own for a third of the time.
+PERIOD = 3.0
+#: Part of a measurement that the device's thread may have waited for its core.
+FOREIGN = 0.02
+MOST_REPEATS = 3
+#: A high task that takes longer is measured fewer times, but not fewer than this.
+LEAST_TASKS = 4
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One of the two tasks."""
+
+    name: str
+    source: Source
+    shapes: dict[str, tuple[int, ...]]
+
+
+class Window(msgspec.Struct, frozen=True):
+    """One mode in one round."""
+
+    mode: str
+    #: Times from the beginning of each high task to its end, as its host sees them.
+    high_ns: tuple[int, ...]
+    #: Time of a low inference: the window by the inferences that it had room for, whole and broken.
+    low_ns: float
+    #: Longest time that a kernel of the high task was ready and did not run.
+    worst_wait_ns: int
+    #: Kernels of the low task that began while one of the high task was ready.
+    overtaken: int
+    #: Longest kernel of the low task.
+    longest_low_ns: int
+    #: Part of the time that the device's thread waited for its core.
+    foreign: float
+    repeats: int
+
+    @property
+    def jct_ns(self) -> float:
+        """The median high task."""
+        return statistics.median(self.high_ns)
+
+
+class PairRun(msgspec.Struct, frozen=True):
+    """All windows of a pair: one dict by mode for each round."""
+
+    high: str
+    low: str
+    gap_ns: int
+    high_kernels: int
+    low_kernels: int
+    rounds: list[dict[str, Window]]
+    #: What ran in the last window of "ours", for a timeline.
+    records: list[KernelRecord]
+
+
+def measure_pair(
+    high: Side,
+    low: Side,
+    gap_ns: int,
+    *,
+    rounds: int,
+    seconds: float,
+    modes: Sequence[str] = tuple(MODES),
+    watch: Callable[[float], None] = lambda _done: None,
+) -> PairRun:
+    """Every mode in every round, about so many seconds each."""
+    device, hosts = _cores()
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, hosts)
+    try:
+        with (
+            Gate(GatePolicy("priority", learn=True), core=device) as gate,
+            _low(gate, low) as ask,
+            GateClient(gate.connect()) as client,
+        ):
+            program = client.open(high.name, high.source, high.shapes)
+            for _ in range(PROFILED_RUNS):
+                _run_high(client, program, gap_ns)
+            ask("profile")
+            gate.report()
+            kernels = len(program.kernels), len(gate.stats[low.name].kernels)
+            run = _Run(gate, client, program, ask, gap_ns, round(seconds * SECOND))
+            windows = [run.round(number, modes, rounds, watch) for number in range(rounds)]
+            return PairRun(high.name, low.name, gap_ns, *kernels, windows, run.records)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+class _Run:
+    """The rounds of one pair."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        client: GateClient,
+        program: GateProgram,
+        ask: Callable[[str], Any],
+        gap_ns: int,
+        window_ns: int,
+    ) -> None:
+        self._gate = gate
+        self._client = client
+        self._program = program
+        self._ask = ask
+        self._gap_ns = gap_ns
+        self._window_ns = window_ns
+        self._period_ns = 0
+        self.records: list[KernelRecord] = []
+
+    def round(
+        self, number: int, modes: Sequence[str], rounds: int, watch: Callable[[float], None]
+    ) -> dict[str, Window]:
+        """Every mode once; alone comes first, because the period follows from it."""
+        others = [m for m in modes if m != "alone"]
+        turn = number % max(1, len(others))
+        found: dict[str, Window] = {}
+        for mode in ("alone", *others[turn:], *others[:turn]):
+            for repeats in range(MOST_REPEATS + 1):
+                found[mode] = self._window(mode, repeats)
+                if found[mode].foreign <= FOREIGN:
+                    break
+            watch((number + len(found) / (len(others) + 1)) / rounds)
+        return found
+
+    def _window(self, mode: str, repeats: int) -> Window:
+        gate, alone = self._gate, mode == "alone"
+        gate.set_policy(MODES[mode])
+        if not alone:
+            self._ask("start")
+            time.sleep(0.02)
+        gate.report()
+        delay_ns = gate.run_delay_ns()
+        began_ns = time.monotonic_ns()
+        high_ns: list[int] = []
+        due_ns = began_ns
+        while len(high_ns) < LEAST_TASKS or time.monotonic_ns() < began_ns + self._window_ns:
+            if not alone:
+                time.sleep(max(0, due_ns - time.monotonic_ns()) / SECOND)
+                due_ns = max(due_ns + self._period_ns, time.monotonic_ns())
+            high_ns.append(_run_high(self._client, self._program, self._gap_ns))
+        ended_ns = time.monotonic_ns()
+        if alone:
+            self._period_ns = round(PERIOD * statistics.median(high_ns))
+        else:
+            self._ask("stop")
+        foreign = (gate.run_delay_ns() - delay_ns) / (ended_ns - began_ns)
+        records = gate.report()
+        if mode == "ours":
+            self.records = records
+        return _judged(mode, records, tuple(high_ns), began_ns, ended_ns, foreign, repeats)
+
+
+def _judged(
+    mode: str,
+    records: Sequence[KernelRecord],
+    high_ns: tuple[int, ...],
+    began_ns: int,
+    ended_ns: int,
+    foreign: float,
+    repeats: int,
+) -> Window:
+    high = [r for r in records if r.priority == 1]
+    low = [r for r in records if r.priority > 1 and began_ns <= r.begin_ns < ended_ns]
+    kernels = 1 + max((r.kernel for r in low), default=0)
+    waits_ns = [r.begin_ns - r.ready_ns for r in high]
+    low_begins_ns = sorted(r.begin_ns for r in low)
+    overtaken = sum(_between(low_begins_ns, r.ready_ns, r.begin_ns) for r in high)
+    # One kernel more than it had: a task that is never let in has no time, but a bound of it.
+    low_ns = (ended_ns - began_ns) * kernels / max(1, len(low)) if mode != "alone" else 0.0
+    longest_ns = max((r.end_ns - r.begin_ns for r in low), default=0)
+    return Window(mode, high_ns, low_ns, max(waits_ns), overtaken, longest_ns, foreign, repeats)
+
+
+def _between(sorted_ns: Sequence[int], after_ns: int, before_ns: int) -> int:
+    return sum(after_ns < at_ns < before_ns for at_ns in sorted_ns)
+
+
+def _run_high(client: GateClient, program: GateProgram, gap_ns: int) -> int:
+    """One high task with host work between its kernels; the time it took (ns)."""
+    began_ns = time.monotonic_ns()
+    task = client.begin(program, priority=1, launch=1)
+    for _ in range(1, len(program.kernels)):
+        task.wait()
+        time.sleep(gap_ns / SECOND)
+        task.launch()
+    task.wait()
+    return time.monotonic_ns() - began_ns
+
+
+@contextmanager
+def _low(gate: Gate, low: Side) -> Iterator[Callable[[str], Any]]:
+    """The low task's process; the function asks it to profile itself, to start and to stop."""
+    ours, theirs = get_context("spawn").Pipe()
+    line = gate.connect()
+    process = get_context("spawn").Process(target=_low_process, args=(theirs, line, low), daemon=True)
+    process.start()
+    theirs.close()
+
+    def ask(what: str) -> Any:
+        ours.send(what)
+        answer = ours.recv()
+        if isinstance(answer, str) and answer.startswith("failed"):
+            raise DeviceLost(answer)
+        return answer
+
+    try:
+        ask("open")
+        line.close()  # it has its own by now, and the device shall notice if it dies
+        yield ask
+    finally:
+        ours.close()
+        process.join(5)
+        process.kill()
+
+
+def _low_process(orders: Connection, line: socket, low: Side) -> None:
+    with GateClient(line) as client:
+        try:
+            program = client.open(low.name, low.source, low.shapes)
+        except Exception as error:
+            orders.recv()
+            orders.send(f"failed: {error}")
+            return
+        while True:
+            try:
+                order = orders.recv()
+            except EOFError:
+                return
+            if order == "profile":
+                for _ in range(PROFILED_RUNS):
+                    client.run(program, priority=2)
+            orders.send("done")
+            while order == "start" and not orders.poll():
+                try:
+                    client.run(program, priority=2)
+                except TaskEnded:
+                    break
+
+
+def _cores() -> tuple[int, set[int]]:
+    """The device's core, and the others; the same one if there is no other."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[-1], set(cores[:-1] or cores)
