@@ -7,6 +7,8 @@ line ─ scale_line ─┬ read ──────────┬ compare ─ te
 Eight models, 85 MB in memory once loaded; `read` serves all four workflows and `detect` two. See docs/memory.md.
 """
 
+import numpy as np
+
 from dovetail import App, onnx, stage, tensor, workflow
 
 from . import reading, weights
@@ -33,7 +35,7 @@ def compare(probabilities, other_probabilities):
     found = []
     for ours, others in zip(probabilities, other_probabilities, strict=True):
         text, other = reading.transcribe(ours, ALPHABET)[0], reading.transcribe(others, OTHER_ALPHABET)[0]
-        found.append((text, other, [text == other]))
+        found.append((text, other, np.array([text.strip() == other.strip()])))
     return found
 
 

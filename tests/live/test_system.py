@@ -12,7 +12,7 @@ import pytest
 from tests.live import apps
 from tests.live.support import Live, item
 
-from dovetail.control import RequestCancelled
+from dovetail.control import BatchFinished, RequestArrived, RequestCancelled
 from dovetail.control.log import LogReader, LogWriter, make_header
 from dovetail.errors import DovetailError, LogError, Overloaded
 from dovetail.lab.replay import replay
@@ -69,6 +69,31 @@ def test_inputs_may_be_any_value_that_travels(live):
     np.testing.assert_array_equal(result.outputs["output"], [2, 4, 6])
     with pytest.raises(DovetailError, match="object"):
         live.submit("plain", object())
+
+
+def test_whoever_is_answered_may_ask_again_at_once(live):
+    """The next request is a step of its own, after the one that ended the last: the log is in order."""
+    ended = []
+
+    def again(ident, result):
+        ended.append(result.outcome)
+        result.release()
+        if len(ended) < 3:
+            live.system.submit("plain", [item(1)], again)
+            raise RuntimeError("what goes wrong in one answer is told and touches no other")
+
+    live.run(_call(lambda: live.system.submit("plain", [item(1)], again)))
+    live.until(lambda: len(ended) == 3, "the third answer")
+    assert set(ended) <= {"ok", "late"}
+    times = [event.at_ns for event, _ in live.steps]
+    assert times == sorted(times)
+    kinds = [type(event) for event, _ in live.steps if isinstance(event, RequestArrived | BatchFinished)]
+    assert kinds == [RequestArrived, BatchFinished] * 3
+    assert len([text for text in live.said if "could not be given" in text]) == 2
+
+
+async def _call(function):
+    return function()
 
 
 def test_requests_of_different_workflows_share_batches(live):

@@ -20,11 +20,12 @@ def scanned(index: WorkerIndex, need: Need, near: dict[int, int], skip: set[int]
         if worker in skip:
             continue
         start = max(known.free_ns, need.now_ns, near.get(worker, need.arrive_ns))
-        fetch = 0
+        fetch = toll = 0
         if need.weights and need.weights not in known.resident:
-            fetch = need.fits_ns if need.weights_bytes <= known.free_bytes else need.evicts_ns
+            fits = need.weights_bytes <= known.free_bytes
+            fetch, toll = (need.fits_ns, 0) if fits else (need.evicts_ns, need.toll_ns)
         start = start + fetch if need.fetch_from_ns < 0 else max(start, need.fetch_from_ns + fetch)
-        found.append(Candidate(start + fetch * need.toll_pct // 100, fetch, worker, start))
+        found.append(Candidate(start + toll, fetch, worker, start))
     return min(found, default=None)
 
 
@@ -40,7 +41,7 @@ def needs(draw: st.DrawFn, now_ns: int) -> tuple[Need, dict[int, int], set[int]]
         MODELS.get(weights, 0),
         fits,
         fits + draw(st.integers(0, 20)) if weights else 0,
-        draw(st.integers(0, 150)),
+        draw(st.integers(0, 15)),
         now_ns if draw(st.booleans()) else -1,
     )
     near = draw(st.dictionaries(st.integers(1, 12), st.integers(now_ns, arrive), max_size=3))

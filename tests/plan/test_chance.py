@@ -60,7 +60,7 @@ def test_without_scatter_it_is_the_best_of_all_plans(rows, left_ms, late):
 @given(st.lists(times_and_costs, min_size=1, max_size=3), st.floats(0.0, 0.3))
 def test_more_time_is_never_worth_less(rows, spread):
     chances = tables([stage(*row, spread=spread) for row in rows], 100, late=2.0)
-    values = [chances.weigh(0, ms * MS, 1).value_usd for ms in range(0, 101)]
+    values = [chances.weigh(0, ms * MS, 1).value_usd for ms in range(101)]
     assert all(a >= b - 1e-9 for a, b in itertools.pairwise(values))
 
 

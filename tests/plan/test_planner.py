@@ -122,6 +122,7 @@ def test_waiting_for_a_batch_is_declared_with_its_reason_and_pays(wait):
         PlannerSettings(space=SPACE, wait=False),
         PlannerSettings(space=SPACE, replan=False),
         PlannerSettings(space=SPACE, percentile=0.5),
+        PlannerSettings(space=SPACE, premium=None),
         PlannerSettings(space=Space(SPACE.shares_pct, batching=False)),
         PlannerSettings(space=Space(SPACE.shares_pct, sharing=False)),
     ],
@@ -142,6 +143,28 @@ def test_every_request_ends_once_and_every_invariant_holds(settings, rate_per_s)
     simulation.run()
     assert sum(s.requests for s in ledger.summary()) == 250
     assert not built.requests
+
+
+@pytest.mark.parametrize("premium", [0.0025, None])
+def test_no_hold_goes_beyond_the_objective_even_if_nobody_comes_any_more(premium):
+    """What is late anyway has nothing left to lose by waiting for a batch, and would wait for ever."""
+    built = controller(400, settings=PlannerSettings(space=SPACE, premium=premium, admission=False))
+    table = built.policy.predictor.table
+    arrivals = [RequestArrived(i * 30 * MS, 0, i, 0) for i in range(1, 61)]
+    arrivals.append(RequestArrived(1900 * MS, 0, 61, 0, 0, 1901 * MS))
+    holds = []
+
+    def observe(_event, actions):
+        holds.extend(a.at_ns for a in actions if isinstance(a, SetTimer) and a.reason)
+        assert not holds or holds[-1] <= 1800 * MS + 400 * MS
+        validate(built)
+
+    ledger = Ledger([("flow", 400 * MS)])
+    simulation = Simulation(built, ledger, iter(arrivals), [observe])
+    built.step(_lose(1))
+    simulation.join(SimDevice(2, GPU, built.stages, table, simulation.schedule))
+    simulation.run()
+    assert holds and ledger.summary()[0].outcomes["late"] == 1
 
 
 def _lose(worker):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.serve.framing import Chunks, HttpError, Limits, parse_head
+from dovetail.serve.framing import MAX_KNOWN_HEADS, Chunks, Heads, HttpError, Limits, parse_head
 
 
 def head(*lines: bytes, start: bytes = b"POST /v2 HTTP/1.1") -> bytes:
@@ -22,6 +22,28 @@ def test_a_sound_head() -> None:
     assert request.headers == {"host": "h", "content-length": "12", "x-many": "a, b", "x-empty": ""}
     assert request.content_length == 12
     assert request.keep_alive
+
+
+def test_a_head_that_comes_again_is_a_request_of_its_own() -> None:
+    heads = Heads()
+    first = heads.parse(head(b"Content-Length: 1"))
+    first.body = "what the first one sent"
+    again = heads.parse(head(b"Content-Length: 1"))
+    assert again == parse_head(head(b"Content-Length: 1"))
+    assert heads.parse(head(b"Content-Length: 2")).content_length == 2
+
+
+def test_few_heads_are_remembered_and_none_that_is_long_or_bad() -> None:
+    heads = Heads()
+    for number in range(3 * MAX_KNOWN_HEADS):
+        assert heads.parse(head(b"X: %d" % number)).headers["x"] == str(number)
+        assert len(heads._known) <= MAX_KNOWN_HEADS
+    before = len(heads._known)
+    heads.parse(head(b"X: " + b"x" * 4000))
+    for _ in range(2):
+        with pytest.raises(HttpError, match="Content-Length"):
+            heads.parse(head(b"Content-Length: 1", b"Content-Length: 1"))
+    assert len(heads._known) == before
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.serve.support import MODELS, Server, Wire, infer, infer_body
+from tests.serve.support import MODELS, Server, Wire, infer, infer_body, until
 
 from dovetail.serve.backend import BODY_ALIGN_BYTES
-from dovetail.serve.oip import MAX_JSON_BYTES
+from dovetail.serve.oip import MAX_JSON_BYTES, MAX_KNOWN, OpenInference
 
 pytestmark = pytest.mark.cpu
 TENSOR: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}
@@ -169,6 +169,44 @@ def test_the_first_binary_tensor_is_aligned(wire: Wire, server: Server, padding:
     received = server.backend.calls[-1].inputs["x"]
     assert isinstance(received, np.ndarray)
     assert received.ctypes.data % BODY_ALIGN_BYTES == 0
+
+
+def test_the_same_json_again_is_read_with_its_own_data_length_and_headers(wire: Wire, server: Server) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": {"binary_data_size": 16}}
+    for number in range(3):
+        body, length = binary([tensor], np.full(4, number, np.float32).tobytes())
+        reply = wire.send(infer("add_one", body, Inference_Header_Content_Length=length)).reply()
+        assert reply.json["outputs"][0]["data"] == [number + 1] * 4
+    reply = wire.send(infer("add_one", body + b"1", Inference_Header_Content_Length=length)).reply()
+    assert reply.status == 400 and "1 bytes are left over" in reply.error
+    reply = wire.send(infer("copy", body, Inference_Header_Content_Length=length)).reply()
+    assert reply.status == 400 and "datatype UINT8" in reply.error
+    hurried = infer("add_one", body, Inference_Header_Content_Length=length, X_Dovetail_Slo_Ms="5")
+    assert wire.send(hurried).reply().status == 200
+    assert [call.slo_ms for call in server.backend.calls[-4:]] == [0, 0, 0, 5]
+    until(server.everything_returned)
+
+
+def test_what_is_looked_into_is_looked_into_each_time(wire: Wire) -> None:
+    shapes = [("pixels", "UINT8", [1, 3], 3), ("words", "BYTES", [1], 5), ("flags", "BOOL", [2], 2)]
+    tensors = [
+        {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": nbytes}}
+        for name, datatype, shape, nbytes in shapes
+    ]
+    for flags, status in ((b"\0\1", 200), (b"\0\2", 400), (b"\1\1", 200)):
+        body, length = binary(tensors, b"123" + b"\1\0\0\0w" + flags)
+        assert wire.send(infer("mixed", body, Inference_Header_Content_Length=length)).reply().status == status
+
+
+def test_as_many_requests_are_remembered_as_are_allowed(wire: Wire, server: Server) -> None:
+    tensor = {"name": "x", "datatype": "UINT8", "parameters": {"binary_data_size": 1}}
+    application = server.http.application
+    assert isinstance(application, OpenInference)
+    for number in range(MAX_KNOWN + 5):
+        body, length = binary([tensor | {"shape": [1]}], b"1", parameters={"priority": number})
+        assert wire.send(infer("copy", body, Inference_Header_Content_Length=length)).reply().status == 200
+        assert len(application._known) <= MAX_KNOWN
+    assert len(application._known) < MAX_KNOWN
 
 
 def test_raw_binary_requests(wire: Wire) -> None:

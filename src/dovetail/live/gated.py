@@ -45,6 +45,7 @@ from ..profile.kernels import KernelStats
 from .executor import MAX_DETAIL_CHARS
 from .gate_policies import make_arbiter
 from .gateprograms import Program, make_program
+from .gatetasks import NEVER_NS, Broken, Client, Task, class_of
 from .gatewire import (
     Begin,
     Cancel,
@@ -73,56 +74,6 @@ MOST_RECORDS = 1_000_000
 MOST_MESSAGES = 8
 #: How often silent clients are looked for while there is work.
 LOOK_NS = 10_000_000
-NEVER_NS = 1 << 62
-LAST_CLASS = 1 << 30
-
-
-class _Client:
-    """One client: its line, its programs and its tasks."""
-
-    __slots__ = ("ident", "line", "programs", "tasks")
-
-    def __init__(self, ident: int, line: Line[ToDevice]) -> None:
-        self.ident = ident
-        self.line = line
-        self.programs: dict[int, Program] = {}
-        #: The client's number -> the task.
-        self.tasks: dict[int, _Task] = {}
-
-
-class _Task:
-    """One run of a program."""
-
-    __slots__ = (
-        "client",
-        "done",
-        "ident",
-        "kernels",
-        "launched",
-        "number",
-        "program",
-        "quiet_ns",
-        "ready_ns",
-        "told",
-    )
-
-    def __init__(self, ident: int, client: _Client, message: Begin, program: Program, now_ns: int) -> None:
-        self.ident = ident
-        self.client = client
-        self.number = message.task
-        self.program = program
-        self.kernels = program.begin()
-        self.launched = 0
-        #: When each launched kernel became ready.
-        self.ready_ns: list[int] = []
-        #: Since when it has nothing to run; `NEVER_NS` while it has.
-        self.quiet_ns = now_ns
-        #: The beginning of its kernels' records.
-        self.told = (ident, program.name, program.idents, message.priority, str(client.ident), self.ready_ns)
-
-
-class _Broken(Exception):
-    """A client has broken the protocol."""
 
 
 class GatedDevice:
@@ -133,8 +84,8 @@ class GatedDevice:
         self._control = control
         self._stats = {s.name: s for s in hello.stats}
         self._arbiter = make_arbiter(hello.policy, self._stats)
-        self._clients: dict[int, _Client] = {}
-        self._tasks: dict[int, _Task] = {}
+        self._clients: dict[int, Client] = {}
+        self._tasks: dict[int, Task] = {}
         self._last_task = 0
         #: Kernels that the arbiter let start; more than one only after `TaskGone` of the one that runs.
         self._starts: deque[StartKernel] = deque()
@@ -144,7 +95,7 @@ class GatedDevice:
         #: When the watchdog over kernels has to be set again; 0: it is not set.
         self._rearm_ns = 0
         self._records: deque[tuple[Any, ...]] = deque(maxlen=MOST_RECORDS)
-        self._made: SimpleQueue[tuple[_Client, Open, Program | str]] = SimpleQueue()
+        self._made: SimpleQueue[tuple[Client, Open, Program | str]] = SimpleQueue()
         self._made_r, self._made_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.epoll()
         self._poll.register(control.fileno(), select.EPOLLIN)
@@ -173,18 +124,18 @@ class GatedDevice:
 
         A kernel that the arbiter let start cannot be called back, so who came with a higher class comes later.
         """
-        messages: list[tuple[int, int, _Client, ToDevice]] = []
+        messages: list[tuple[int, int, Client, ToDevice]] = []
         for fd, _ in readable:
             if fd == self._control.fileno():
                 self._listen_to_control()
             elif fd == self._made_r:
                 self._take_made()
             elif (client := self._clients.get(fd)) is not None and (message := self._receive(client)) is not None:
-                messages.append((_class(client, message), len(messages), client, message))
+                messages.append((class_of(client, message), len(messages), client, message))
         for _, _, client, message in sorted(messages) if len(messages) > 1 else messages:
             try:
                 self._take(client, message)
-            except _Broken as error:
+            except Broken as error:
                 self._drop(client, str(error))
 
     def _wait(self) -> list[tuple[int, int]]:
@@ -250,7 +201,7 @@ class GatedDevice:
 
     # -- clients ------------------------------------------------------------------------------------------------
 
-    def _receive(self, client: _Client) -> ToDevice | None:
+    def _receive(self, client: Client) -> ToDevice | None:
         """A client's next message; None if there is none, or if it is the client's end."""
         try:
             packet = client.line.receive()
@@ -267,7 +218,7 @@ class GatedDevice:
             os.close(fd)
         return message
 
-    def _take(self, client: _Client, message: ToDevice) -> None:
+    def _take(self, client: Client, message: ToDevice) -> None:
         if isinstance(message, Launch):
             task = client.tasks.get(message.task)
             if task is not None:  # else it is over, and its client will read so
@@ -283,19 +234,19 @@ class GatedDevice:
         elif isinstance(message, Close):
             program = client.programs.pop(message.program, None)
             if program is None or program.busy:
-                raise _Broken(f"program {message.program} was closed, but is not open or in use")
+                raise Broken(f"program {message.program} was closed, but is not open or in use")
             program.close()
         else:
-            raise _Broken(f"{type(message).__name__} is no message of a client")
+            raise Broken(f"{type(message).__name__} is no message of a client")
 
-    def _begin(self, client: _Client, message: Begin) -> None:
+    def _begin(self, client: Client, message: Begin) -> None:
         program = client.programs.get(message.program)
         if program is None or program.busy or message.task in client.tasks:
-            raise _Broken(f"task {message.task} began on a program that is not open, or something is in use")
+            raise Broken(f"task {message.task} began on a program that is not open, or something is in use")
         now_ns = time.monotonic_ns()
         self._last_task += 1
         try:
-            task = _Task(self._last_task, client, message, program, now_ns)
+            task = Task(self._last_task, client, message, program, now_ns)
         except Exception as error:
             self._answer(client, Ended(message.task, "error", f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]))
             return
@@ -305,9 +256,9 @@ class GatedDevice:
         self._tell(TaskBegan(now_ns, task.ident, message.priority, client=told, sequence=program.name))
         self._launch(task, message.launch)
 
-    def _launch(self, task: _Task, upto: int) -> None:
+    def _launch(self, task: Task, upto: int) -> None:
         if not task.launched <= upto <= len(task.kernels):
-            raise _Broken(f"kernels before {upto} were launched of a task that has {len(task.kernels)}")
+            raise Broken(f"kernels before {upto} were launched of a task that has {len(task.kernels)}")
         now_ns = time.monotonic_ns()
         for position in range(task.launched, upto):
             task.ready_ns.append(now_ns)
@@ -315,24 +266,24 @@ class GatedDevice:
             task.quiet_ns = NEVER_NS
             self._tell(KernelReady(now_ns, task.ident, position))
 
-    def _answer(self, client: _Client, message: FromDevice, fds: tuple[int, ...] = ()) -> None:
+    def _answer(self, client: Client, message: FromDevice, fds: tuple[int, ...] = ()) -> None:
         try:
             client.line.send(message, fds)
         except OSError:  # also a client that reads nothing: its socket is full
             self._drop(client, "it reads no answers")
 
-    def _end(self, task: _Task, reason: str, detail: str) -> None:
+    def _end(self, task: Task, reason: str, detail: str) -> None:
         """A task is over before its time: free what it held, then say so."""
         self._forget(task)
         self._answer(task.client, Ended(task.number, reason, detail))
 
-    def _forget(self, task: _Task) -> None:
+    def _forget(self, task: Task) -> None:
         if self._tasks.pop(task.ident, None) is not None:
             task.program.busy = False
             task.client.tasks.pop(task.number, None)
             self._tell(TaskGone(time.monotonic_ns(), task.ident))
 
-    def _drop(self, client: _Client, why: str) -> None:
+    def _drop(self, client: Client, why: str) -> None:
         if self._clients.pop(client.line.fileno(), None) is None:
             return
         if why:
@@ -358,7 +309,7 @@ class GatedDevice:
 
     # -- programs -----------------------------------------------------------------------------------------------
 
-    def _make(self, client: _Client, message: Open) -> None:
+    def _make(self, client: Client, message: Open) -> None:
         """In a thread of its own: the loop goes on meanwhile."""
         made: Program | str
         try:
@@ -404,7 +355,7 @@ class GatedDevice:
         if isinstance(message, Join):
             line: Line[ToDevice] = Line(socket.socket(fileno=fds[0]), ToDevice)
             line.setblocking(False)
-            self._clients[line.fileno()] = _Client(message.client, line)
+            self._clients[line.fileno()] = Client(message.client, line)
             self._poll.register(line.fileno(), select.EPOLLIN)
         elif isinstance(message, GatePolicy):
             for task in list(self._tasks.values()):
@@ -424,14 +375,6 @@ class GatedDevice:
             what, ready = whats[kernel], ready_ns[kernel]
             taken.append(KernelRecord(task, name, kernel, priority, begin_ns, end_ns, ready, what, why, client))
         return taken
-
-
-def _class(client: _Client, message: ToDevice) -> int:
-    """The class of the task that a message is about; last what is about none."""
-    if isinstance(message, Begin):
-        return message.priority
-    task = client.tasks.get(message.task) if isinstance(message, Launch | Cancel) else None
-    return LAST_CLASS if task is None else task.told[3]
 
 
 _ALL_CORES = os.sched_getaffinity(0)

@@ -19,7 +19,8 @@ import numpy as np
 
 from ..errors import DeclarationError
 from .gatewire import Open, Shape, Source, layout, views
-from .segments import SHORTEST_NS, Allocate, cut
+from .segmentrun import Allocate
+from .segments import SHORTEST_NS, cut
 
 __all__ = ["Kernels", "Model", "Program", "make_program"]
 

@@ -5,8 +5,8 @@ Rules of this file
   told of batches that came and that ended, and says which start. So batches run as in `cpu`, in the same lanes.
 - Loaders are threads of their own. A model is loaded once however many batches want it, and once for all stages with
   the same weights.
-- Bytes are measured. Before it introduces itself a worker loads every model alone and lets it go again. The budget
-  has room for three things: models, the peak of a load, and what batches take beside their model (`room`).
+- Bytes are measured. Before it introduces itself a worker loads every model alone and lets it go again. Part of the
+  budget is for models; the rest, the reserve, is for what loads and batches take at their peak (`room`).
 - What was evicted is freed before anything else is loaded, and the heap is given back.
 
 There is no tier of host memory here: the operating system keeps the files it has read, and a copy of our own would be
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -84,10 +85,10 @@ class KeptExecutor(CpuExecutor):
         self.first_words: list[FromWorker] = []
         self._measured = {w.weights: w for w in hello.weighed}
         self._weigh()
-        self._loads_bytes = max((w.transient_bytes for w in self._measured.values()), default=0)
-        self._runs_bytes = self._budget_bytes // RUNS_PART
-        self._room = Room(anonymous_bytes() + self._budget_bytes, self._loads_bytes, self._runs_bytes)
-        reserve = min(self._budget_bytes, self._loads_bytes + self._runs_bytes + SLACK_BYTES)
+        self._load_bytes = max((w.transient_bytes for w in self._measured.values()), default=0)
+        self._reserve_bytes = self._first_reserve()
+        self._room = Room(anonymous_bytes() + self._budget_bytes, self._reserve_bytes)
+        reserve = min(self._budget_bytes, self._reserve_bytes + SLACK_BYTES)
         cache = ModelCache(self._budget_bytes, reserve_bytes=reserve, host_bytes=0, eviction=rules.eviction)
         self._desk = Desk(hello.worker, cache, self._load_time_ns, rules)
         self._check_sizes()
@@ -131,6 +132,12 @@ class KeptExecutor(CpuExecutor):
             if not any(isinstance(m, LoadFailure) and m.stage == stage.name for m in self.first_words):
                 self.first_words.append(LoadFailure(stage.name, told(error), 0))
 
+    def _first_reserve(self) -> int:
+        """Enough for the heaviest load or a batch; for both at once only if all models fit beside that."""
+        runs = self._budget_bytes // RUNS_PART
+        ample = self._budget_bytes - sum(map(self._nbytes, self._weights)) - SLACK_BYTES
+        return max(self._load_bytes, runs, min(self._load_bytes + runs, ample))
+
     def _check_sizes(self) -> None:
         """Say which models can never be loaded, and what it would take."""
         usable = self._desk.cache.usable_bytes
@@ -138,14 +145,14 @@ class KeptExecutor(CpuExecutor):
             nbytes = self._nbytes(weights)
             if nbytes <= usable:
                 continue
-            least = (nbytes + self._loads_bytes + SLACK_BYTES) * RUNS_PART // (RUNS_PART - 1) + (1 << 20)
+            least = max(nbytes + self._load_bytes, nbytes * RUNS_PART // (RUNS_PART - 1)) + 2 * SLACK_BYTES
             self.first_words.append(
                 LoadFailure(
                     stage.name,
                     f"the model of stage {stage.name!r} takes {format_bytes(nbytes)}, but of a budget of "
                     f"{format_bytes(self._budget_bytes)} only {format_bytes(usable)} are for models: the rest is for "
-                    f"the peak of a load ({format_bytes(self._loads_bytes)}) and for what batches take "
-                    f"({format_bytes(self._runs_bytes)}); give it at least --memory {-(-least // 10**6)}MB",
+                    f"what loads and batches take at their peak (a load up to {format_bytes(self._load_bytes)}); give "
+                    f"it at least --memory {-(-least // 10**6)}MB",
                     0,
                 )
             )
@@ -208,14 +215,22 @@ class KeptExecutor(CpuExecutor):
     def _make_room(self, now_ns: int) -> list[DeskAction]:
         """Batches may have turned out to take more than was set aside: models get what is left."""
         room, cache = self._room, self._desk.cache
-        if room.runs_bytes > self._runs_bytes:
-            self._runs_bytes = room.runs_bytes
+        if room.reserve_bytes > self._reserve_bytes:
+            self._reserve_bytes = room.reserve_bytes
             least = max(map(self._nbytes, self._weights), default=0)
-            left = self._budget_bytes - self._loads_bytes - self._runs_bytes - SLACK_BYTES
+            left = self._budget_bytes - self._reserve_bytes - SLACK_BYTES
+            if left < least:
+                print(
+                    f"dovetail: batches take up to {format_bytes(self._reserve_bytes)} beside their models; with the "
+                    f"largest model that is more than the budget of {format_bytes(self._budget_bytes)}, which may be "
+                    f"passed. Give it at least --memory {-(-(least + self._reserve_bytes + SLACK_BYTES) // 10**6)}MB",
+                    file=sys.stderr,
+                    flush=True,
+                )
             cache.usable_bytes = min(cache.usable_bytes, max(left, least))
         answers: list[DeskAction] = []
         if cache.used_bytes > cache.usable_bytes:
-            reason = f"batches take up to {format_bytes(self._runs_bytes)} beside their models"
+            reason = f"batches take up to {format_bytes(self._reserve_bytes)} beside their models"
             for weights in cache.listed("resident"):
                 if cache.used_bytes > cache.usable_bytes:
                     answers += self._desk.drop(weights, reason, now_ns)
@@ -300,7 +315,7 @@ class KeptExecutor(CpuExecutor):
         weights, known = job.weights, self._measured.get(job.weights)
         begin_ns = time.monotonic_ns()
         try:
-            with self._room.load(self._loads_bytes if known is None else known.transient_bytes), blocks_apart():
+            with self._room.load(self._load_bytes if known is None else known.transient_bytes), blocks_apart():
                 runner = OnnxRunner(self._weights[weights], self._threads, lean=True)
         except BaseException as error:  # whatever it is, the load must be answered
             detail = told(error) if isinstance(error, DovetailError) else f"stage {job.stage!r}: {told(error)}"

@@ -1,9 +1,10 @@
 """Memory beyond the models: what loads take while they load and batches while they run.
 
 Rules of this file
-- Loads wait for loads and batches for batches, each for their own part of the reserve; so neither delays the other.
+- Both take from one reserve, which is at least as large as the largest of them. Batches go first; a load that several
+  have overtaken goes before the next one.
 - A batch with larger inputs than any of its stage before runs with nothing beside it, and is measured. From then on
-  it is known what the stage takes.
+  it is known what the stage takes, and if that is more than the reserve, the reserve grows.
 - Freed memory stays in the heap until it is in the way: whoever begins looks at what the process really has, and
   gives the rest back if it might pass the limit with what it is going to take.
 """
@@ -22,6 +23,8 @@ __all__ = ["Room", "Use"]
 
 #: What is added to a measured batch: the heap is not always in the same state. Unmeasured.
 MARGIN_PCT = 10
+#: Batches that may go before a load that waits; unmeasured.
+OVERTAKES = 4
 
 
 class _Known(msgspec.Struct):
@@ -46,39 +49,47 @@ class Room:
     def __init__(
         self,
         limit_bytes: int,
-        loads_bytes: int,
-        runs_bytes: int,
+        reserve_bytes: int,
         *,
         resident: Callable[[], int] = quick_bytes,
         give_back: Callable[[], None] = trim,
         peak: Callable[[], Peak] = Peak,
     ) -> None:
-        """The process should never have more than `limit_bytes`; the others are the two parts of the reserve."""
-        self.loads_bytes = loads_bytes
+        """The process should never have more than `limit_bytes`."""
         #: Grows when batches turn out to take more.
-        self.runs_bytes = runs_bytes
-        self.trims = 0
+        self.reserve_bytes = reserve_bytes
         self._limit_bytes = limit_bytes
         self._resident, self._give_back, self._peak = resident, give_back, peak
         self._known: dict[str, _Known] = {}
         self._changed = threading.Condition()
-        self._loading: list[int] = []
-        self._running: list[int] = []
-        #: A batch runs alone, or waits for it.
+        #: What those at work take.
+        self._taken: list[int] = []
+        #: A batch runs alone, or is about to.
         self._alone = False
+        self._batches_waiting = 0
+        self._loads_waiting = 0
+        #: Batches that went before the loads that wait.
+        self._overtaken = 0
 
     @contextmanager
     def load(self, transient_bytes: int) -> Iterator[None]:
         """While a model is loaded that takes so much more than it keeps."""
         with self._changed:
-            while self._alone or (self._loading and sum(self._loading) + transient_bytes > self.loads_bytes):
+            self._loads_waiting += 1
+            while (
+                self._alone
+                or (self._batches_waiting and self._overtaken < OVERTAKES)
+                or not self._fits(transient_bytes)
+            ):
                 self._changed.wait()
-            self._loading.append(transient_bytes)
+            self._loads_waiting -= 1
+            self._overtaken = 0
+            self._taken.append(transient_bytes)
         try:
             self._give_back()  # a load takes hundreds of times as long
             yield
         finally:
-            self._leave(self._loading, transient_bytes)
+            self._leave(transient_bytes)
 
     @contextmanager
     def run(self, stage: str, input_bytes: int) -> Iterator[Use]:
@@ -90,17 +101,22 @@ class Room:
             return
         need_bytes = known.nbytes
         with self._changed:
-            while self._alone or (self._running and sum(self._running) + need_bytes > self.runs_bytes):
+            self._batches_waiting += 1
+            while self._alone or (self._loads_waiting and self._overtaken >= OVERTAKES) or not self._fits(need_bytes):
                 self._changed.wait()
-            self._running.append(need_bytes)
-            taken = sum(self._running) + sum(self._loading)
+            self._batches_waiting -= 1
+            self._overtaken += bool(self._loads_waiting)
+            self._taken.append(need_bytes)
+            taken = sum(self._taken)
         try:
             if self._resident() + taken > self._limit_bytes:
-                self.trims += 1
                 self._give_back()
             yield Use()
         finally:
-            self._leave(self._running, need_bytes)
+            self._leave(need_bytes)
+
+    def _fits(self, nbytes: int) -> bool:
+        return not self._taken or sum(self._taken) + nbytes <= self.reserve_bytes
 
     @contextmanager
     def _run_alone(self, stage: str, input_bytes: int) -> Iterator[Use]:
@@ -108,7 +124,7 @@ class Room:
             while self._alone:
                 self._changed.wait()
             self._alone = True
-            while self._loading or self._running:
+            while self._taken:
                 self._changed.wait()
         try:
             self._give_back()
@@ -119,13 +135,13 @@ class Room:
             above = peak.above_bytes() * (100 + MARGIN_PCT) // 100
             known = self._known.setdefault(stage, _Known(0, 0))
             known.input_bytes, known.nbytes = max(known.input_bytes, input_bytes), max(known.nbytes, above)
-            self.runs_bytes = max(self.runs_bytes, known.nbytes)
+            self.reserve_bytes = max(self.reserve_bytes, known.nbytes)
         finally:
             with self._changed:
                 self._alone = False
                 self._changed.notify_all()
 
-    def _leave(self, taken: list[int], nbytes: int) -> None:
+    def _leave(self, nbytes: int) -> None:
         with self._changed:
-            taken.remove(nbytes)
+            self._taken.remove(nbytes)
             self._changed.notify_all()

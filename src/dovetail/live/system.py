@@ -161,7 +161,8 @@ class LiveSystem:
         """Start the workers and wait until every stage can run somewhere."""
         self.fleet.start(self.settings.workers)
         deadline = self._loop.time() + timeout_s
-        while not self.ready():
+        kept = sum(spec.keeps_queue for spec in self.settings.workers)
+        while not self.ready() or kept > sum(w.spec.keeps_queue for w in self.controller.workers.values()):
             self._changed.clear()
             why = [*self.load_errors.values(), *self.fleet.refusals.values()]
             why += [f"worker {name} dies at every start: {w}" for name, (n, w) in self.fleet.deaths.items() if n > 2]

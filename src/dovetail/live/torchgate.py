@@ -27,7 +27,7 @@ from torch import fx
 from ..errors import ModelError
 from ..profile.kernels import kernel_ids
 from .gatewire import Source
-from .segments import Allocate, Shape, aligned
+from .segmentrun import Allocate, Shape, aligned
 
 __all__ = ["TorchModel", "group", "trace"]
 

@@ -224,6 +224,6 @@ class Fleet:
             task.weights_bytes,
             fetch_ns,
             fetch_ns * self._evict_factor,
-            self._toll_pct,
+            fetch_ns * self._toll_pct // 100,
             now_ns if self._overlap else -1,
         )

@@ -50,9 +50,8 @@ class Need(msgspec.Struct, gc=False):
     weights_bytes: int = 0
     fits_ns: int = 0
     evicts_ns: int = 0
-    #: Per cent of its fetch that a worker is charged when candidates are compared, on top of its start: a fetch also
-    #: takes memory and a bus from others.
-    toll_pct: int = 0
+    #: What an eviction is charged when candidates are compared, on top of the start: it takes a model from others.
+    toll_ns: int = 0
     #: When a fetch can begin beside the wait; below nought it begins only after the wait, as Compass plans.
     fetch_from_ns: int = -1
 
@@ -276,12 +275,10 @@ class WorkerIndex:
             room = self._room(size)
         else:
             room = 0
-        fetch_ns = need.fits_ns if room else 0
-        toll_ns = fetch_ns * need.toll_pct // 100
+        fetch_ns, toll_ns = need.fits_ns if room else 0, 0
         for number in range(len(self.buckets) - 1, -1, -1):
             if number < room:
-                fetch_ns = need.evicts_ns
-                toll_ns = fetch_ns * need.toll_pct // 100
+                fetch_ns, toll_ns = need.evicts_ns, need.toll_ns
             first = self.buckets[number].first(now_ns, spread, skip)
             if first is None:
                 continue
@@ -347,6 +344,7 @@ def start_at(known: Known, worker: int, need: Need, arrive_ns: int) -> Candidate
     start_ns = max(known.free_ns, need.now_ns, arrive_ns)
     if not need.weights_bytes or need.weights in known.resident:
         return Candidate(start_ns, 0, worker, start_ns)
-    fetch_ns = need.fits_ns if need.weights_bytes <= known.free_bytes else need.evicts_ns
+    fits = need.weights_bytes <= known.free_bytes
+    fetch_ns, toll_ns = (need.fits_ns, 0) if fits else (need.evicts_ns, need.toll_ns)
     start_ns = start_ns + fetch_ns if need.fetch_from_ns < 0 else max(start_ns, need.fetch_from_ns + fetch_ns)
-    return Candidate(start_ns + fetch_ns * need.toll_pct // 100, fetch_ns, worker, start_ns)
+    return Candidate(start_ns + toll_ns, fetch_ns, worker, start_ns)

@@ -1,6 +1,6 @@
 """What is speed worth? The chance of being in time, weighed in money, with later decisions still open.
 
-    chances = funded(stages, objective_ns, late=10.0, premium=0.005)
+    chances = funded(stages, objective_ns, late=20.0, premium=0.0025, most_late=0.05)
     way = chances.weigh(node, left_ns, batch)
 
 A plan that must be in time with a fixed percentile pays any price for the last per cent, and pays it at the first
@@ -14,12 +14,13 @@ dollar, as late as it still helps, and not at all for a request that will be lat
 
 Rules of this file
 - Chains only. Workflows with forks are planned by percentile (`frontier`).
-- The price of a late answer is `late` times what a request costs at least, or less: it is halved until the expected
-  cost is within `premium` of the cheapest plan that is in time on average. Certainty is bought from a budget.
+- The price of a late answer is `late` times what a request costs at least, or less: it is halved, a few times at
+  most, while the expected cost is above that of the cheapest plan that is in time on average by more than `premium`.
+  So certainty is bought from a budget, and where it is cheap there is all of it.
 - Times are log-normal with the profile's mean and spread, as in `quantile`.
 - Time left is counted in steps and rounded down, waits are rounded up: never in a plan's favour.
-- The law of times is rounded, because logarithms differ in their last bits between machines; the rest is sums and
-  products, so a replay elsewhere decides the same.
+- The law of times and all values are rounded, because logarithms and long sums differ in their last bits between
+  machines, and a replay elsewhere should decide the same. Of equals the faster is taken.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ from .options import Option, pareto
 __all__ = ["Chances", "StageOptions", "Way", "funded"]
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 #: Steps in which the time left is counted; one is a fifteenth of the deviation of three like stages with 5 % spread.
 STEPS = 512
@@ -48,6 +48,8 @@ HALVINGS = 6
 _POINTS = [i / 8 for i in range(-32, 33)]
 _WEIGHTS = np.array([round(NormalDist().pdf(z), 9) for z in _POINTS])
 _WEIGHTS /= _WEIGHTS.sum()
+#: Values are rounded to so many digits of the price of a late answer.
+_DIGITS = 12
 
 
 class StageOptions(msgspec.Struct, frozen=True):
@@ -76,7 +78,8 @@ class _Law:
         mean_ns = option.mean_ns - fill_ns
         variance = log1p((option.spread * option.mean_ns / mean_ns) ** 2)
         factors = [round(exp(z * sqrt(variance) - variance / 2), 9) for z in _POINTS]
-        steps = np.array(factors) * (mean_ns / step_ns)
+        # Beyond the objective all times are the same: too long.
+        steps = np.minimum(np.array(factors) * (mean_ns / step_ns), STEPS + 1)
         # A time between two steps counts as either, so that its mean stays what it is.
         below = np.floor(steps).astype(np.int64)
         share = steps - below
@@ -117,15 +120,14 @@ class Chances:
             best, best_late = np.full(STEPS + 1, np.inf), np.ones(STEPS + 1)
             for batch, options in laws[node].items():
                 table = np.stack([law.cost_usd + law.expected(value) for law in options])
+                table = np.round(table / late_usd, _DIGITS) * late_usd
                 lates = np.stack([law.expected(late) for law in options])
                 pick = np.argmin(table, axis=0)
                 values = table[pick, places]
                 self._rows[node, batch] = ([law.config for law in options], values.data, pick.data)
-                waited, waited_late = (
-                    _later(values, fills[node][batch]),
-                    _later(lates[pick, places], fills[node][batch]),
-                )
-                best_late = np.where(waited < best, waited_late, best_late)
+                fill = fills[node][batch]
+                waited = _later(values, fill)
+                best_late = np.where(waited < best, _later(lates[pick, places], fill), best_late)
                 best = np.minimum(waited, best)
             value, late = best, best_late
         #: Of a request that comes with all its time: the chance of being late, and what its work costs on average.
@@ -155,10 +157,12 @@ def funded(
     single = [_only_smallest(stage) for stage in stages]
     budget_usd = _on_average_usd(single, step_ns) * (1 + premium)
     laws, fills = _laws(single, step_ns)
+    chances = Chances(laws, fills, step_ns, late_usd)
     for _ in range(HALVINGS):
-        if Chances(laws, fills, step_ns, late_usd).work_usd <= budget_usd:
+        if chances.work_usd <= budget_usd:
             break
-        if Chances(laws, fills, step_ns, late_usd / 2).late > most_late:
+        chances = Chances(laws, fills, step_ns, late_usd / 2)
+        if chances.late > most_late:
             break
         late_usd /= 2
     laws, fills = _laws(stages, step_ns)
@@ -170,6 +174,7 @@ def funded(
 
 
 def _only_smallest(stage: StageOptions) -> StageOptions:
+    """The same without the larger batches."""
     batch = min(stage.fill_ns)
     return StageOptions([o for o in stage.options if o.config.batch == batch], {batch: stage.fill_ns[batch]})
 

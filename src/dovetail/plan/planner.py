@@ -3,7 +3,8 @@
 For each workflow the whole trade of time against cost is kept as frontiers, one per suffix of its graph (`frontier`),
 so that a decision is a look-up of the budget that is left. Beyond ESG:
 - the budget is that of the whole rest of the workflow, not of a group of stages;
-- it is a percentile of the rest's time, and what later queues are known to take is set aside first;
+- in chains the chance of being in time is weighed in money, from a budget (`chance`); elsewhere the rest's time is a
+  percentile. What later queues are known to take is set aside first;
 - stages that several workflows share are batched together, the request with the least slack first;
 - starting now is weighed against waiting for a larger batch;
 - a request that is late already is run as cheaply as can be, so that it costs the others least.
@@ -52,7 +53,7 @@ class PlannerSettings(msgspec.Struct, frozen=True):
     """How the planner plans; the defaults are the product, everything else is an ablation."""
 
     space: Space = Space()
-    #: Part of requests whose time should be within the plan; 0.5 and below plan with means.
+    #: Part of requests that should be in time where that is not too dear; 0.5 and below plan with means.
     percentile: float = 0.99
     #: Part by which being in time more surely may raise the expected cost of a request above that of the cheapest
     #: plan that is in time on average (chains). None: the percentile is met at any price.

@@ -6,8 +6,7 @@ Rules of this file
   connections, and the time a client may take for each step. What would be too large is refused before it is read.
 - A body of known length is received straight into the memory that the application gives; only what came in the same
   packet as the head is copied. An application that refuses a request does so before its body is read.
-- What is there is taken in one turn of the event loop, and an answer is written in the turn in which it is known:
-  there are neither tasks nor futures in between.
+- An answer is written in the turn of the event loop in which it is known: neither tasks nor futures are in between.
 - One request at a time per connection, so answers keep their order. What a client sends ahead waits in the head
   buffer, and when that is full, in the socket.
 - The end of a client's stream means that the client is gone, as nginx takes it: its request is cancelled.
@@ -26,7 +25,6 @@ import contextlib
 import enum
 import logging
 import math
-import os
 from collections import deque
 from collections.abc import Callable
 from email.utils import formatdate
@@ -50,7 +48,6 @@ __all__ = [
 
 JOIN_BYTES = 64 << 10  # smaller parts of a response are joined: one system call costs as much as copying this
 PIECE_BYTES = 256 << 10  # handed to the transport at once; CPython 3.11 copies what the socket does not take of it
-MAX_READS = 8  # of one body in one turn of the loop; others wait meanwhile
 MAX_TURNED_AWAY = 128  # connections beyond the limit that are told so; the next ones are just closed
 _PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
 _LOG = logging.getLogger(__name__)
@@ -97,7 +94,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._cancel: Cancel | None = None  # of the request that is being handled
         self._asking = False  # the application is being asked, so an answer is early
         self._early: Response | None = None
-        self._fd = -1
         self._server = server
         self._phase = _Phase.HEAD
         self._buffer = bytearray(server.limits.max_head_bytes)
@@ -113,8 +109,6 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if (sock := self._transport.get_extra_info("socket")) is not None:
-            self._fd = sock.fileno()
         self._transport.set_write_buffer_limits(high=0)
         self._wait(_Phase.HEAD, self._server.limits.idle_timeout_s)
         too_many = self._server.admit(self) - self._server.limits.max_connections
@@ -125,7 +119,6 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.forget(self)
-        self._fd = -1  # the number is free for others now
         self._wait(_Phase.CLOSING)
         if self._cancel is None:
             self._finish()
@@ -256,23 +249,10 @@ class _Connection(asyncio.BufferedProtocol):
             body.view[self._received : self._received + taken] = self._view[self._start : self._start + taken]
         self._start += taken
         self._received += taken
-        if body is not None and self._received < self._request.content_length:
-            self._read_on(body.view)
         if self._received < self._request.content_length:
             return False
         self._handle()
         return True
-
-    def _read_on(self, view: memoryview) -> None:
-        """Takes what has come of the body: mostly all is there, and a turn of the loop costs more than a read."""
-        try:
-            for _ in range(MAX_READS):
-                nbytes = os.readv(self._fd, [view[self._received :]])
-                self._received += nbytes
-                if not nbytes or self._received == len(view):
-                    return
-        except OSError:
-            pass  # nothing there now; whatever else it is, the transport will find out and tell
 
     def _take_chunks(self) -> bool:
         assert self._request is not None and self._chunks is not None

@@ -58,7 +58,7 @@ PROFILE_RUNS = 12
 #: The high-priority client rests this many times as long as a task takes alone.
 THINK = 3.0
 #: A run is cut when the high-priority tasks take this many times as long as alone.
-LONGEST = 40
+LONGEST = 10
 #: Kernels of a task that has its turn are launched this far ahead, so that the device's queue does not run dry.
 LAUNCH_AHEAD = 2
 
@@ -90,17 +90,18 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """What came of it. Completion times are means; one that was cut short counts by how far it came."""
 
-    #: Mean completion times, alone = 1.
+    #: Completion times, alone = 1.
     high: float
     low: float
     #: Standard deviation over mean of the low client's completion times.
     low_variation: float
     #: Time that the device was at work.
     busy: float
-    #: Longest wait of a high kernel for others, and the longest kernel of the low client.
+    #: Longest wait of a high kernel for others, and of a low one; and the longest that a low kernel typically takes.
     worst_wait_ns: int
+    low_wait_ns: int
     longest_low_ns: int
 
 
@@ -115,6 +116,7 @@ def simulate(job: Job) -> Outcome:
         statistics.pstdev(later) / statistics.fmean(later) if len(later) > 2 else 0.0,
         device.busy_ns / device.now_ns,
         device.worst_wait_ns[0],
+        device.worst_wait_ns[1],
         max(k.duration_ns for k in low.sequence.kernels),
     )
 

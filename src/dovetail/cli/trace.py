@@ -1,0 +1,99 @@
+"""`dovetail trace`: the lanes of a device, kernel by kernel: a pair of models simulated, or a live gate's log.
+
+Writes lanes.png, lanes.json.gz for ui.perfetto.dev and kernels.jsonl, and prints what the lanes add up to. The same
+arguments give the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+
+from ..device.record import KernelRecord, decode_records, encode_record
+from ..errors import DovetailError
+from ..lab.experiments.fikit_world import POLICIES, Job, record
+from ..lab.lanes import Lane, draw_lanes, lanes, write_lanes
+from ..lab.table import results_console
+from ..profile.catalogue.kernels import sequence
+from ..sim.sequences import HOSTS
+from ..units import MS, format_ns, parse_duration
+from .reading import new_table
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("--high", metavar="MODEL", default="resnet50", help="kernel sequence of the high class")
+    parser.add_argument("--low", metavar="MODEL", default="bert-large", help="kernel sequence of the low class")
+    parser.add_argument("--policy", metavar="NAME", default="ours", help=f"one of {', '.join(POLICIES)}")
+    parser.add_argument("--host", metavar="NAME", default="sync", help=f"how high launches: {', '.join(HOSTS)}")
+    parser.add_argument("--tasks", type=int, metavar="N", default=3, help="tasks of the high class")
+    parser.add_argument("--seed", type=int, metavar="N", default=1)
+    parser.add_argument("--ageing", metavar="TIME", help="give a low task a start at least this often, e.g. 10ms")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="draw this log of kernels instead of simulating")
+    parser.add_argument("--ms", type=float, metavar="N", default=0.0, help="how much of it the picture shows")
+    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("out", "trace"), help="default: out/trace")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate or read, draw, and sum up; the exit code."""
+    if args.log is not None:
+        records, title = _read(args.log), args.log.name
+    else:
+        job = _job(args)
+        records, title = record(job), f"{job.policy}: {job.high} before {job.low}, host {job.host!r}, seed {job.seed}"
+    if not records:
+        raise DovetailError("there is no kernel to draw")
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        draw_lanes(records, args.out / "lanes.png", title=title, length_ns=round(args.ms * MS))
+        write_lanes(records, args.out / "lanes.json.gz", title=title)
+        if args.log is None:
+            (args.out / "kernels.jsonl").write_bytes(b"".join(map(encode_record, records)))
+    except OSError as error:
+        raise DovetailError(f"cannot write to {args.out}: {error.strerror}") from None
+    print(
+        f"dovetail trace: drew {args.out}/lanes.png; {args.out}/lanes.json.gz is for ui.perfetto.dev", file=sys.stderr
+    )
+    found = lanes(records)
+    if args.json:
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+    else:
+        _show(found, max(r.end_ns for r in records) - min(r.begin_ns for r in records))
+    return 0
+
+
+def _job(args: argparse.Namespace) -> Job:
+    for what, name, known in (("policy", args.policy, POLICIES), ("host", args.host, HOSTS)):
+        if name not in known:
+            raise DovetailError(f"there is no {what} {name!r}; there are: {', '.join(known)}")
+    if args.tasks < 1:
+        raise DovetailError(f"--tasks {args.tasks}: at least one task is needed")
+    ageing_ns = 0 if args.ageing is None else parse_duration(args.ageing, "--ageing")
+    high, low = sequence(args.high).name, sequence(args.low).name
+    return Job(high, low, args.host, args.policy, args.seed, args.tasks, ageing_ns=ageing_ns)
+
+
+def _read(path: Path) -> list[KernelRecord]:
+    try:
+        with path.open("rb") as file:
+            return list(decode_records(file))
+    except OSError as error:
+        raise DovetailError(f"cannot read {path}: {error.strerror}") from None
+    except DovetailError as error:
+        raise DovetailError(f"{path}: {error}") from None
+
+
+def _show(found: list[Lane], whole_ns: int) -> None:
+    table = new_table("lane", ">class", ">tasks", ">kernels", ">filled", ">busy", ">longest kernel", ">longest wait")
+    for lane in found:
+        wait = "-" if lane.worst_wait_ns < 0 else format_ns(lane.worst_wait_ns)
+        cells = (lane.priority, lane.tasks, lane.kernels, lane.filled)
+        busy = f"{lane.busy_ns / whole_ns:.0%}"
+        table.add_row(lane.name, *(f"{c:,}" for c in cells), busy, format_ns(lane.longest_kernel_ns), wait)
+    results_console().print(table)
