@@ -2,18 +2,19 @@
 
     python bench/gate.py [--json] [--quick] [--rounds N] [--seconds S] [--pairs HIGH/LOW,...] [--log FILE]
 
-Pairs of models share a device: the high task comes periodically and does host work between its kernels, the low one
-runs back to back and launches whole inferences ahead. Modes take turns in every round: alone, first in first out,
-slices of 2 ms, FIKIT's rule and ours, the last two also with ageing. Ratios are taken within a round; what is shown is
-their median over rounds, with the smallest and the largest. Then every model alone, in kernels behind the gate against
-whole, at batch 1 and 8: processor time of the device, which no neighbour lengthens much, and the client's time.
+Pairs of models share a device: the high task comes periodically and does host work between its kernels, the low
+one runs back to back and launches whole inferences ahead. Modes take turns in every round: alone, first in first out,
+slices of 2 ms, FIKIT's rule and ours, the last two also with ageing. Ratios are taken within a round; what is shown
+is their median over rounds, with the smallest and the largest. Then every model alone, in kernels behind the gate
+against whole, at batch 1 and 8: processor time of the device, which no neighbour lengthens much, and the client's
+time.
 
 The device has the last core to itself and the hosts the others. If something else took more than 2 % of the device's
 core while a mode was measured, that is done again, three times at most; `foreign` says what was left of it.
 `--log` writes the kernels of the last window of ours of each pair, for `dovetail trace --log`.
 
-Results go to stdout, progress to stderr. Takes about ten minutes on a quiet machine, `--quick` two. The exit status is
-1 if a goal was missed. Models come from packages (docs/models.md); pairs with torch models need the extra `torch`.
+Results go to stdout, progress to stderr. Takes about ten minutes on a quiet machine, `--quick` two. The exit status
+is 1 if a goal was missed. Models come from packages (docs/models.md); pairs with torch models need the extra `torch`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def spread(values: list[float]) -> str:
 
 def pair_table(run: PairRun) -> Table:
     table = Table(
-        title=f"{run.high} ({run.high_kernels} kernels, gaps of {run.gap_ns / 1e6:g} ms) over {run.low} ({run.low_kernels})"
+        title=f"{run.high} ({run.high_kernels} kernels, gaps of {run.gap_ns / 1e6:g} ms) "
+        f"over {run.low} ({run.low_kernels} kernels)"
     )
     for column in (
         "mode",

@@ -17,6 +17,7 @@ from .baselines.jit import JitRouter
 from .control import Controller, Policy
 from .errors import DeclarationError
 from .place import BestFitPlacer, DovetailRouter, Router, Sole
+from .place.nearby import ONE_MACHINE, OneMachine
 from .plan import DovetailPlanner, PlannerSettings, Space
 from .predict import Predictor, ProfiledPredictor
 from .profile.table import Entry, ProfileTable
@@ -38,6 +39,8 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: For the `dovetail` policy: part of requests that should be in time, and shares it may give (empty: tenths).
     percentile: float = 0.99
     shares_pct: tuple[int, ...] = ()
+    #: For `place`: workers are processes of one machine that run models on its cores.
+    near: bool = False
 
 
 #: (spec, table, cores of a device, worker on the ingress's own machine)
@@ -70,6 +73,13 @@ def _by_class(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> P
     return _first_come(spec, table, cores, home, by_class=True)
 
 
+def _place(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
+    delays, settings = (OneMachine(), ONE_MACHINE) if spec.near else (None, None)
+    return _routed(
+        lambda predictor, home: DovetailRouter(predictor, settings, ingress=home, home=home, delays=delays)
+    )(spec, table, cores, home)
+
+
 def _routed(make: Callable[[Predictor, int], Router]) -> _Make:
     """Work is sent ahead to workers that keep queues; Python stages wait for host workers, first come first."""
 
@@ -87,7 +97,7 @@ POLICIES: dict[str, tuple[_Make, str]] = {
     "dovetail": (_dovetail, "least cost within the objective, planned again before every batch; early refusal"),
     "by-class": (_by_class, "a higher class goes first; first come first served inside a class"),
     "place": (
-        _routed(lambda predictor, home: DovetailRouter(predictor, ingress=home, home=home)),
+        _place,
         "each stage where it ends first, its model fetched meanwhile; workers may refuse, memory is shared by need",
     ),
     "compass": (

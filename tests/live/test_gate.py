@@ -160,6 +160,37 @@ def test_durations_and_gaps_are_learned_while_running(gate: Gate, client: GateCl
     gate.set_policy(GatePolicy("priority"))
 
 
+def test_a_gap_is_not_longer_because_the_device_was_busy_when_it_ended(gate: Gate, client: GateClient) -> None:
+    """A launch counts from when it was sent: else fillers would make gaps look longer, and more would be filled."""
+    gate.set_policy(GatePolicy("priority", learn=True))
+    program = scripted(client, "gaps")
+    other = GateClient(gate.connect())
+    busy = scripted(other, "busy", k.SLEEP, -1, 0.2)
+    for _ in range(2):
+        background = other.begin(busy, priority=1, launch=k.KERNELS)
+        for _ in range(4):
+            task = client.begin(program, priority=1, launch=1)
+            task.wait()
+            task.launch()
+            task.wait()
+            task.cancel()
+        background.wait()
+    other.close()
+    records = gate.report()
+    assert any(
+        b.begin_ns <= r.ready_ns < b.end_ns <= r.begin_ns
+        for r in records
+        for b in records
+        if (r.name, r.kernel, b.name) == ("gaps", 1, "busy")
+    ), "no launch was counted from a time at which a busy kernel ran"
+    learned = gate.stats["gaps"].gap(0)
+    assert learned is not None
+    seen = {(r.task, r.kernel): r for r in records if r.name == "gaps"}
+    gaps = [seen[task, 1].ready_ns - seen[task, 0].end_ns for task, kernel in seen if kernel == 0]
+    assert len(gaps) == learned.count
+    assert learned.mean_ns == pytest.approx(sum(gaps) / len(gaps), rel=0.01)
+
+
 def test_a_task_that_raises_ends_alone(gate: Gate, client: GateClient) -> None:
     program = scripted(client, "raises", k.RAISE, 2)
     low = Low(gate)

@@ -193,8 +193,9 @@ def test_who_does_not_stop_is_killed(play, monkeypatch):
         await worker.until(lambda: worker.heard)
         os.kill(worker.process.pid, signal.SIGSTOP)
         tasks = Path(f"/proc/{worker.process.pid}/task")  # each of them stops in its own time
-        while not all(") T " in (task / "stat").read_text() for task in tasks.iterdir()):
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not all(") T " in (task / "stat").read_text() for task in tasks.iterdir()):
+                await asyncio.sleep(0.001)
         await worker.process.stop()
         assert worker.process.process.returncode == -signal.SIGKILL
 

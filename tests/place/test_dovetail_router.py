@@ -228,6 +228,14 @@ def _arrive_ns() -> int:
     return Delays(SIMULATOR).message_ns(0)
 
 
+def test_a_worker_that_refused_has_not_fetched_the_model() -> None:
+    router = router_for({"a": 100}, RouterSettings(spares=0), workers=1)
+    batch, _ = send(router, item(request(single()), "a"), 1, 10 * MS)
+    assert router.fleet.known(1).resident == {"a"}
+    router.ended(batch, 11 * MS, done=False)
+    assert not router.fleet.known(1).resident
+
+
 def test_a_newer_row_overrules_a_refusal() -> None:
     router = router_for({"a": 100}, RouterSettings(spares=0), workers=1)
     router.heard([holding(1, a=100)], 0)

@@ -179,15 +179,11 @@ class GapArbiter(PriorityArbiter):
         return duration_ns - delay_ns
 
     def _await_expected(self, task: Task, now_ns: int) -> bool:
-        """Hold a kernel back that a task of a higher class would find running, unless the credit covers it."""
+        """Hold a kernel back that a task of a higher class would find running. Whoever sends hints wants that."""
         if not self._expected:
             return False
         duration_ns = self._duration_ns(task)
-        if duration_ns is None:
-            return False
-        delay_ns = self._expected_delay_ns(task.priority, duration_ns, now_ns)
-        above = min((e.priority for e in self._expected.values()), default=task.priority)
-        return delay_ns > max(0.0, self.credit_ns.get(above, 0.0))
+        return duration_ns is not None and self._expected_delay_ns(task.priority, duration_ns, now_ns) > 0
 
     def _expected_delay_ns(self, priority: int, duration_ns: int, now_ns: int) -> float:
         """Delay to expected tasks of classes above `priority`; hints that were wrong are forgotten."""

@@ -25,9 +25,9 @@ import msgspec
 
 from ..device import KernelRecord
 from ..live.gate import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, Source, TaskEnded
-from ..units import MS, SECOND
+from ..units import MS, SECOND, US
 
-__all__ = ["MODES", "PairRun", "Side", "Window", "measure_pair"]
+__all__ = ["MODES", "PairRun", "Side", "Window", "judged", "measure_pair"]
 
 #: Mode -> how the device is arbitrated. "alone" is the high task without the low one.
 MODES = {
@@ -46,6 +46,8 @@ PERIOD = 3.0
 #: Part of a measurement that the device's thread may have waited for its core.
 FOREIGN = 0.02
 MOST_REPEATS = 3
+#: What the gate takes to decide: a launch that comes meanwhile is too late for the kernel that is decided on.
+LAUNCH_NS = 200 * US
 #: A high task that takes longer is measured fewer times, but not fewer than this.
 LEAST_TASKS = 4
 
@@ -66,7 +68,7 @@ class Window(msgspec.Struct, frozen=True):
     high_ns: tuple[int, ...]
     #: Time of a low inference: the window by the inferences that it had room for, whole and broken.
     low_ns: float
-    #: Longest time that a kernel of the high task was ready and did not run.
+    #: Longest time that a kernel of the high task was launched and did not run.
     worst_wait_ns: int
     #: Kernels of the low task that began while one of the high task was ready.
     overtaken: int
@@ -189,10 +191,10 @@ class _Run:
         records = gate.report()
         if mode == "ours":
             self.records = records
-        return _judged(mode, records, tuple(high_ns), began_ns, ended_ns, foreign, repeats)
+        return judged(mode, records, tuple(high_ns), began_ns, ended_ns, foreign, repeats)
 
 
-def _judged(
+def judged(
     mode: str,
     records: Sequence[KernelRecord],
     high_ns: tuple[int, ...],
@@ -201,12 +203,13 @@ def _judged(
     foreign: float,
     repeats: int,
 ) -> Window:
+    """What a mode did, by the kernels that ran from `began_ns` to `ended_ns`."""
     high = [r for r in records if r.priority == 1]
     low = [r for r in records if r.priority > 1 and began_ns <= r.begin_ns < ended_ns]
     kernels = 1 + max((r.kernel for r in low), default=0)
     waits_ns = [r.begin_ns - r.ready_ns for r in high]
     low_begins_ns = sorted(r.begin_ns for r in low)
-    overtaken = sum(_between(low_begins_ns, r.ready_ns, r.begin_ns) for r in high)
+    overtaken = sum(_between(low_begins_ns, r.ready_ns + LAUNCH_NS, r.begin_ns) for r in high)
     # One kernel more than it had: a task that is never let in has no time, but a bound of it.
     low_ns = (ended_ns - began_ns) * kernels / max(1, len(low)) if mode != "alone" else 0.0
     longest_ns = max((r.end_ns - r.begin_ns for r in low), default=0)

@@ -228,7 +228,7 @@ class GateTask:
     def launch(self, kernels: int = 1) -> None:
         """Let the next kernel (or so many) start when the arbiter allows; returns at once."""
         self.launched += kernels
-        self._client.send(Launch(self.number, self.launched))
+        self._client.send(Launch(self.number, self.launched, time.monotonic_ns()))
 
     def wait(self) -> Finished:
         """Until everything that was launched has run. Raises `TaskEnded` or `DeviceLost`."""
@@ -281,7 +281,7 @@ class GateClient:
     def begin(self, program: GateProgram, *, priority: int, launch: int = 0) -> GateTask:
         """Begin a task; its first `launch` kernels are launched with it."""
         self._last += 1
-        self.send(Begin(self._last, program.number, priority, launch))
+        self.send(Begin(self._last, program.number, priority, launch, time.monotonic_ns()))
         return GateTask(self, self._last, program, launch)
 
     def run(self, program: GateProgram, *, priority: int) -> int:

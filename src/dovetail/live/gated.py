@@ -90,6 +90,8 @@ class GatedDevice:
         #: Kernels that the arbiter let start; more than one only after `TaskGone` of the one that runs.
         self._starts: deque[StartKernel] = deque()
         self._alarm_ns = NEVER_NS
+        #: Time of the last event that the arbiter was told.
+        self._told_ns = 0
         self._look_ns = 0
         self._stopping = False
         #: When the watchdog over kernels has to be set again; 0: it is not set.
@@ -156,6 +158,7 @@ class GatedDevice:
         return self._poll.poll(0)
 
     def _tell(self, event: KernelEvent) -> None:
+        self._told_ns = event.at_ns
         for action in self._arbiter.step(event):
             if isinstance(action, StartKernel):
                 self._starts.append(action)
@@ -179,20 +182,22 @@ class GatedDevice:
             return
         end_ns = time.monotonic_ns()
         self._records.append((*task.told, position, begin_ns, end_ns, start.why))
-        over = position + 1 == len(task.kernels)
-        if position + 1 == task.launched:
-            task.quiet_ns = end_ns
-            if over:
-                task.program.busy = False
-                task.client.tasks.pop(task.number, None)
-            # The answer first: a host waits for it.
-            self._answer(task.client, Finished(task.number, position, begin_ns, end_ns))
         # What came while it ran must be known before the arbiter chooses the next.
         for _ in range(MOST_MESSAGES):
             readable = self._poll.poll(0)
             if not readable:
                 break
             self._listen(readable)
+        if task.ident not in self._tasks:
+            return  # cancelled or dropped
+        over = position + 1 == len(task.kernels)
+        if position + 1 == task.launched:
+            task.quiet_ns = end_ns
+            if over:
+                task.program.busy = False
+                task.client.tasks.pop(task.number, None)
+            # Before the arbiter is asked: a host waits for it. What it sends next is read after that.
+            self._answer(task.client, Finished(task.number, position, begin_ns, end_ns))
         if task.ident in self._tasks:
             self._tell(KernelFinished(time.monotonic_ns(), task.ident, position, begin_ns, end_ns))
             if over:
@@ -222,7 +227,7 @@ class GatedDevice:
         if isinstance(message, Launch):
             task = client.tasks.get(message.task)
             if task is not None:  # else it is over, and its client will read so
-                self._launch(task, message.upto)
+                self._launch(task, message.upto, message.at_ns)
         elif isinstance(message, Begin):
             self._begin(client, message)
         elif isinstance(message, Cancel):
@@ -243,7 +248,7 @@ class GatedDevice:
         program = client.programs.get(message.program)
         if program is None or program.busy or message.task in client.tasks:
             raise Broken(f"task {message.task} began on a program that is not open, or something is in use")
-        now_ns = time.monotonic_ns()
+        now_ns = self._when(message.at_ns)
         self._last_task += 1
         try:
             task = Task(self._last_task, client, message, program, now_ns)
@@ -254,12 +259,16 @@ class GatedDevice:
         self._tasks[task.ident] = client.tasks[message.task] = task
         told = str(client.ident)
         self._tell(TaskBegan(now_ns, task.ident, message.priority, client=told, sequence=program.name))
-        self._launch(task, message.launch)
+        self._launch(task, message.launch, message.at_ns)
 
-    def _launch(self, task: Task, upto: int) -> None:
+    def _when(self, sent_ns: int) -> int:
+        """When a message was sent: it may have waited for a kernel. Never before what the arbiter knows already."""
+        return max(self._told_ns, min(sent_ns, time.monotonic_ns()))
+
+    def _launch(self, task: Task, upto: int, sent_ns: int) -> None:
         if not task.launched <= upto <= len(task.kernels):
             raise Broken(f"kernels before {upto} were launched of a task that has {len(task.kernels)}")
-        now_ns = time.monotonic_ns()
+        now_ns = self._when(sent_ns)
         for position in range(task.launched, upto):
             task.ready_ns.append(now_ns)
             task.launched = position + 1

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -58,6 +59,7 @@ class Program:
 
     def __init__(self, message: Open, model: Model) -> None:
         self.name = message.name
+        self._model = model
         #: A task runs it.
         self.busy = False
         found: dict[str, tuple[str, Shape]] = {}
@@ -87,7 +89,8 @@ class Program:
         os.close(self.fd)
 
 
-_models: dict[Source, Model] = {}
+#: Models that a program uses; one that none uses any more is gone.
+_models: WeakValueDictionary[Source, Model] = WeakValueDictionary()
 _making = threading.Lock()
 
 

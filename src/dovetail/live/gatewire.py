@@ -119,6 +119,8 @@ class Begin(msgspec.Struct, array_like=True, tag=True):
     #: 1 is the highest class.
     priority: int
     launch: int
+    #: When it was sent (monotonic clock, which all processes of a machine share).
+    at_ns: int
 
 
 class Launch(msgspec.Struct, array_like=True, tag=True):
@@ -126,6 +128,8 @@ class Launch(msgspec.Struct, array_like=True, tag=True):
 
     task: int
     upto: int
+    #: When it was sent. It may be read only when a kernel has ended, and gaps shall not seem longer for that.
+    at_ns: int
 
 
 class Cancel(msgspec.Struct, array_like=True, tag=True):

@@ -37,20 +37,34 @@ from ..workflow.graph import StageSpec
 from ..workflow.runners import OnnxRunner, Runner
 from .cpu import CpuExecutor, told
 from .executor import Answer, Values, WakeAt, Work
-from .footprint import anonymous_bytes, blocks_apart, trim, weigh
+from .footprint import anonymous_bytes, blocks_apart, one_heap, trim, weigh
 from .room import Room
-from .wire import Done, Evicted, Failed, FromWorker, Hello, Load, Loaded, LoadFailure, Loading, Run, State, Weighed
+from .wire import (
+    Done,
+    Evicted,
+    Failed,
+    FromWorker,
+    Hello,
+    Load,
+    Loaded,
+    LoadFailure,
+    Loading,
+    Ready,
+    Run,
+    State,
+    Weighed,
+)
 
 __all__ = ["KeptExecutor"]
 
 #: A batch that may start at any time has a window beyond this.
 _NEVER_NS = 1 << 61
-#: Part of the budget that is set aside for what batches take, until it is known to be more.
-RUNS_PART = 4
+#: Half of the budget is set aside, so that a batch of which nothing is known yet finds room.
+RUNS_PART = 2
 #: What the process itself may grow by: buffers of the interpreter, stacks of threads. Measured: 1 to 2 MB.
 SLACK_BYTES = 3 << 20
-#: How often a row goes out while there is work; one goes whenever there is none, and when a model has come.
-ROW_NS = 10 * MS
+#: How often its state goes out while there is work; it goes whenever there is none.
+STATE_NS = 100 * MS
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -74,6 +88,7 @@ class KeptExecutor(CpuExecutor):
         hand: Callable[[Work], None],
         rules: Rules | None = None,
     ) -> None:
+        one_heap()
         rules = rules or Rules()
         self._threads = max(1, hello.spec.cores)
         self._weights: dict[str, StageSpec] = {}
@@ -99,7 +114,7 @@ class KeptExecutor(CpuExecutor):
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._hints: dict[str, Load] = {}
         self._hits = self._misses = self._loads_done = self._evictions = 0
-        self._row_ns = -ROW_NS
+        self._state_ns = -STATE_NS
         super().__init__(hello, None, values, answer, wake_at, now_ns, hand)
         for _ in range(rules.loads - 1):
             threading.Thread(target=self._loader, daemon=True).start()
@@ -150,17 +165,16 @@ class KeptExecutor(CpuExecutor):
                 LoadFailure(
                     stage.name,
                     f"the model of stage {stage.name!r} takes {format_bytes(nbytes)}, but of a budget of "
-                    f"{format_bytes(self._budget_bytes)} only {format_bytes(usable)} are for models: the rest is for "
-                    f"what loads and batches take at their peak (a load up to {format_bytes(self._load_bytes)}); give "
+                    f"{format_bytes(self._budget_bytes)} only {format_bytes(usable)} are for models. The rest is for "
+                    f"what loads and batches take at their peak, loads up to {format_bytes(self._load_bytes)}. Give "
                     f"it at least --memory {-(-least // 10**6)}MB",
                     0,
                 )
             )
 
-    @property
-    def weighed(self) -> list[Weighed]:
-        """What was measured."""
-        return list(self._measured.values())
+    def introduce(self) -> Ready:
+        """What it says when it is ready."""
+        return Ready(os.getpid(), list(self._measured.values()), self._desk.cache.usable_bytes)
 
     def _nbytes(self, weights: str) -> int:
         known = self._measured.get(weights)
@@ -254,13 +268,13 @@ class KeptExecutor(CpuExecutor):
                 message = self._waiting.pop(answer.batch).message
                 self._answer(Failed(message.batch, message.cause, now_ns, now_ns, answer.reason, answer.detail))
         idle = not self._waiting and not self._busy and not starts
-        if idle or now_ns - self._row_ns >= ROW_NS:
+        if idle or now_ns - self._state_ns >= STATE_NS:
             self._answer(self.state(now_ns))
         return starts
 
     def state(self, now_ns: int) -> State:
         """What it says of itself."""
-        self._row_ns = now_ns
+        self._state_ns = now_ns
         desk = self._desk
         return State(
             desk.row(now_ns),
@@ -333,7 +347,6 @@ class KeptExecutor(CpuExecutor):
         now_ns = self._now_ns()
         with self._arbiter_lock:
             self._hints.pop(weights, None)
-            self._row_ns = now_ns - ROW_NS
             if problem:
                 answers = self._desk.load_failed(weights, problem, now_ns)
             else:

@@ -31,7 +31,6 @@ from ..control import (
     LoadModel,
     ModelEvicted,
     ModelLoaded,
-    PeerStateReceived,
     Reject,
     Reply,
     RequestArrived,
@@ -451,7 +450,6 @@ class LiveSystem:
             self._answered(worker, message, now)
         elif isinstance(message, State):
             self.statistics.state(worker.spec.name, message)
-            self._post(PeerStateReceived(now, 0, (message.row,)))
         elif isinstance(message, Evicted):
             reason = message.reason
             self._post(ModelEvicted(now, message.cause, worker.ident, message.weights, message.nbytes, reason))
@@ -470,7 +468,10 @@ class LiveSystem:
             self._check_ready()
         elif isinstance(message, Ready):
             self.memory.join(worker)
-            self._post(WorkerJoined(now, 0, worker.ident, worker.spec))
+            spec = worker.spec
+            if message.usable_bytes:  # the rest of its budget is not for models
+                spec = msgspec.structs.replace(spec, memory_bytes=message.usable_bytes)
+            self._post(WorkerJoined(now, 0, worker.ident, spec))
             if worker.spec.keeps_queue:  # no model has to come first
                 self._progress_ns[worker.ident] = now
                 self._check_ready()

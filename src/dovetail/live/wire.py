@@ -159,8 +159,9 @@ class Ready(msgspec.Struct, array_like=True, tag=True):
     """First packet of a worker, with its own arena as a descriptor."""
 
     pid: int
-    #: What it has measured, if it keeps its own memory.
+    #: What it has measured, if it keeps its own memory, and how many bytes of models it may hold.
     weighed: list[Weighed] = []
+    usable_bytes: int = 0
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):

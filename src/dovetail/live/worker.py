@@ -47,7 +47,6 @@ from .wire import (
     Run,
     Stop,
     ToWorker,
-    Weighed,
 )
 
 __all__ = ["Worker", "main"]
@@ -80,15 +79,14 @@ class Worker:
         self._executor: Executor
         #: Threads beside this one.
         self._helpers = 0
-        #: What goes with the introduction and before it, if this worker keeps its own memory.
-        self._weighed: list[Weighed] = []
+        #: What goes before the introduction, if this worker keeps its own memory.
         self._first_words: list[FromWorker] = []
         if hello.spec.enforcement == "emulated":
             self._executor = EmulatedExecutor(hello, self._values, self._answer, self._wake_at)
         elif hello.spec.keeps_queue:
             kept = KeptExecutor(hello, self._values, self._answer, self._wake_at, self._now_ns, self._hand)
             self._executor, self._helpers = kept, kept.lanes
-            self._weighed, self._first_words = kept.weighed, kept.first_words
+            self._first_words = kept.first_words
         else:
             cpu = CpuExecutor(hello, app, self._values, self._answer, self._wake_at, self._now_ns, self._hand)
             self._executor, self._helpers = cpu, cpu.lanes
@@ -133,9 +131,11 @@ class Worker:
         """Introduce this worker, then do as the doorbell says."""
         for message in self._first_words:
             self._doorbell.send(message)
-        self._doorbell.send(Ready(os.getpid(), self._weighed), [self._own.fd])
         if isinstance(self._executor, KeptExecutor):
+            self._doorbell.send(self._executor.introduce(), [self._own.fd])
             self._doorbell.send(self._executor.state(self._now_ns()))
+        else:
+            self._doorbell.send(Ready(os.getpid()), [self._own.fd])
         self._doorbell.setblocking(False)
         self._poll.register(self._doorbell.fileno(), _HEAR)
         self._poll.register(self._alarm_r, _HEAR)

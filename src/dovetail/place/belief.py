@@ -25,6 +25,7 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
     there_ns: int
     start_ns: int
     run_ns: int
+    weights: str
 
 
 class Belief:
@@ -63,9 +64,18 @@ class Belief:
 
     def send(self, batch: int, there_ns: int, start_ns: int, run_ns: int, weights: str) -> None:
         """A batch is on its way; its model will be there."""
-        self.sent[batch] = _Sent(there_ns, start_ns, run_ns)
+        self.sent[batch] = _Sent(there_ns, start_ns, run_ns, weights)
         if weights:
             self.changes[weights] = there_ns, True
+
+    def end(self, batch: int, done: bool) -> bool:
+        """A batch has ended; if it was not done, its model has not come for it either. Says whether it counted."""
+        sent = self.sent.pop(batch, None)
+        if sent is None:
+            return False
+        if not done:
+            self.doubt(sent.weights, sent.there_ns)
+        return True
 
     def change(self, weights: str, here: bool, at_ns: int) -> None:
         """A model comes or has gone."""

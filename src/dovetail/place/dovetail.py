@@ -238,10 +238,10 @@ class DovetailRouter:
         belief = self.fleet.beliefs.get(worker)
         if belief is None:
             return
-        known = belief.sent.pop(batch.id, None)
+        counted = belief.end(batch.id, done)
         if not done and now_ns <= latest_ns:  # later than that, others have overtaken it: the worker is free by now
             belief.refuse(latest_ns + batch.expected_ns // 4, now_ns)
-        if known is not None or not done:
+        if counted or not done:
             self.fleet.show(worker, now_ns)
 
     def closed(self, request: Request) -> None:

@@ -41,10 +41,10 @@ class RouterSettings(msgspec.Struct, frozen=True):
     favour: int = 20
     #: Times its fetch that a model costs where another must be evicted for it. Compass: 2.
     evict_factor: int = 2
-    #: What an eviction is charged beside its time when workers are compared, in per cent of the fetch: it takes a model
-    #: from others. Without it, a fetch beside a long wait looks free, and memory that is scarce is turned over all
-    #: the time; with more, work waits for few holders when all are busy.
-    toll_pct: int = 25
+    #: What an eviction is charged beside its time when workers are compared, in per cent of the fetch: it takes a
+    #: model from others. Without it a fetch beside a long wait looks free, and scarce memory is turned over all the
+    #: time; with more, work queues at few holders when all are busy.
+    toll_pct: int = 100
     #: Holders of a model that should be free beside those in use, where idle memory allows; 0 makes no copies.
     spares: int = 1
     #: Least time between two copies of one model that one controller asks for.

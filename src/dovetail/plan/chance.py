@@ -1,6 +1,7 @@
 """What is speed worth? The chance of being in time, weighed in money, with later decisions still open.
 
-    chances = funded(stages, objective_ns, late=20.0, premium=0.0025, most_late=0.05)
+    price_usd = funded_price_usd(stages, objective_ns, late=20.0, premium=0.0025, most_late=0.05)
+    chances = weighed(stages, objective_ns, price_usd, late=20.0, most_late=0.05)
     way = chances.weigh(node, left_ns, batch)
 
 A plan that must be in time with a fixed percentile pays any price for the last per cent, and pays it at the first
@@ -36,7 +37,7 @@ import numpy.typing as npt
 from ..state import Config
 from .options import Option, pareto
 
-__all__ = ["Chances", "StageOptions", "Way", "funded"]
+__all__ = ["Chances", "StageOptions", "Way", "funded_price_usd", "weighed"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -144,33 +145,45 @@ class Chances:
         return Way(configs[pick[place]], values[place])
 
 
-def funded(
+def funded_price_usd(
     stages: Sequence[StageOptions], objective_ns: int, *, late: float, premium: float, most_late: float
-) -> Chances:
-    """The tables for the highest price of a late answer, `late` at most, that keeps within the budget.
+) -> float:
+    """The highest price of a late answer, `late` times the least cost of a request at most, that keeps to the budget.
 
     The budget is weighed without batches that have yet to form: a request cannot count on others, and the price
     should not move with every change of their rate. It is not kept at the cost of more than `most_late` late answers.
     """
     step_ns = objective_ns // STEPS + 1
-    late_usd = most_usd = late * sum(min(o.cost_usd for o in stage.options) for stage in stages)
+    price_usd = _highest_usd(stages, late)
     single = [_only_smallest(stage) for stage in stages]
     budget_usd = _on_average_usd(single, step_ns) * (1 + premium)
     laws, fills = _laws(single, step_ns)
-    chances = Chances(laws, fills, step_ns, late_usd)
+    chances = Chances(laws, fills, step_ns, price_usd)
     for _ in range(HALVINGS):
         if chances.work_usd <= budget_usd:
             break
-        chances = Chances(laws, fills, step_ns, late_usd / 2)
+        chances = Chances(laws, fills, step_ns, price_usd / 2)
         if chances.late > most_late:
             break
-        late_usd /= 2
+        price_usd /= 2
+    return price_usd
+
+
+def weighed(
+    stages: Sequence[StageOptions], objective_ns: int, price_usd: float, *, late: float, most_late: float
+) -> Chances:
+    """The tables for that price, or for a higher one if large batches would make giving up pay."""
+    step_ns = objective_ns // STEPS + 1
     laws, fills = _laws(stages, step_ns)
-    chances = Chances(laws, fills, step_ns, late_usd)
-    while chances.late > most_late and late_usd < most_usd:  # large batches can make giving up pay
-        late_usd *= 2
-        chances = Chances(laws, fills, step_ns, late_usd)
+    chances = Chances(laws, fills, step_ns, price_usd)
+    while chances.late > most_late and price_usd < _highest_usd(stages, late):
+        price_usd *= 2
+        chances = Chances(laws, fills, step_ns, price_usd)
     return chances
+
+
+def _highest_usd(stages: Sequence[StageOptions], late: float) -> float:
+    return late * sum(min(o.cost_usd for o in stage.options) for stage in stages)
 
 
 def _only_smallest(stage: StageOptions) -> StageOptions:

@@ -9,7 +9,7 @@ from ..profile.table import ProfileTable
 from ..state import Config, Worker
 from ..units import MS
 from ..workflow.graph import Graph
-from .chance import Chances, StageOptions, funded
+from .chance import Chances, StageOptions, funded_price_usd, weighed
 from .dominators import successors_of
 from .frontier import Choice, Frontiers, build
 from .learned import MILLION, Mean
@@ -72,6 +72,8 @@ class WorkflowPlan:
         #: What speed is worth, with all options and with lean ones; None where plans go by percentile alone.
         self.chances: Chances | None = None
         self.lean_chances: Chances | None = None
+        #: Options, without waits -> price of a late answer.
+        self._prices_usd: dict[tuple[object, ...], float] = {}
         #: False if some stage has no profile: then times are guesses and nothing is refused because of them.
         self.profiled = True
         #: Fan-outs are not what they were.
@@ -166,7 +168,17 @@ class WorkflowPlan:
         ]
         miss = 1 - self._percentile
         late, most_late = _FASTER / miss, min(0.5, _MOST_LATE * miss)
-        return funded(stages, self.slo_ns, late=late, premium=self._premium, most_late=most_late)
+        # The price does not depend on arrivals, which change far more often than profiles and prices.
+        key = tuple(
+            (o.config, o.mean_ns - self.fill_ns[i, o.config.batch], o.cost_usd) for i, r in enumerate(rows) for o in r
+        )
+        if key not in self._prices_usd:
+            if len(self._prices_usd) > 7:
+                self._prices_usd.clear()  # fan-outs that change make new keys all the time
+            self._prices_usd[key] = funded_price_usd(
+                stages, self.slo_ns, late=late, premium=self._premium, most_late=most_late
+            )
+        return weighed(stages, self.slo_ns, self._prices_usd[key], late=late, most_late=most_late)
 
     def choose(self, node: int, left_ns: int, batch: int, *, lean: bool = False) -> Choice | None:
         """The cheapest choice with just this batch at the node, whose items are at hand; None if none is in time.

@@ -121,10 +121,13 @@ async def launch(
             f"or choose one of those with --policy"
         )
     known = (*entries, *device_entries)
-    controller = make_controller(app.graphs, options.policy, known, cores)
+    policy_spec = options.policy
+    if not options.device.startswith("emulated:"):
+        policy_spec = msgspec.structs.replace(policy_spec, near=True)
+    controller = make_controller(app.graphs, policy_spec, known, cores)
     log = None
     if options.log is not None:
-        policy = msgspec.msgpack.encode(options.policy)
+        policy = msgspec.msgpack.encode(policy_spec)
         header = make_header(
             "live", app.graphs, policy, known, cores, seed=options.seed, started_unix_ns=time.time_ns()
         )

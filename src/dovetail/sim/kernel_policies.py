@@ -18,6 +18,7 @@ from ..device import (
     SetAlarm,
     StartKernel,
     TaskBegan,
+    TaskExpected,
     TaskGone,
 )
 from ..units import MS, US
@@ -46,6 +47,10 @@ class _Streams(ABC):
 
     def gone(self, job: Job, now_ns: int) -> None:
         """Nor their ends."""
+        return
+
+    def expected(self, task: int, priority: int, expected_ns: int, now_ns: int) -> None:
+        """Nor what comes next."""
         return
 
     def launched(self, run: KernelRun, now_ns: int) -> None:
@@ -195,8 +200,11 @@ class Arbitrated:
     a driver interposer adds 0.1 to 0.2 µs to a launch; to wake a waiting process takes 2 to 7 µs.
     """
 
-    def __init__(self, arbiter: KernelArbiter, *, gate_ns: int = 200, notice_ns: int = 2 * US) -> None:
+    def __init__(
+        self, arbiter: KernelArbiter, *, gate_ns: int = 200, notice_ns: int = 2 * US, hints: bool = False
+    ) -> None:
         self._arbiter = arbiter
+        self._hints = hints
         self._gate_ns = gate_ns
         self._notice_ns = notice_ns
         self._launched: dict[tuple[int, int], KernelRun] = {}
@@ -210,6 +218,11 @@ class Arbitrated:
         """Tell the arbiter."""
         name = self._device.clients[job.client].sequence.name
         self._step(TaskBegan(now_ns, job.ident, job.priority, client=str(job.client), sequence=name))
+
+    def expected(self, task: int, priority: int, expected_ns: int, now_ns: int) -> None:
+        """Tell the arbiter, if it is to know."""
+        if self._hints and expected_ns > now_ns:
+            self._step(TaskExpected(now_ns, task, priority, expected_ns))
 
     def launched(self, run: KernelRun, now_ns: int) -> None:
         """Ask the arbiter. It gives the device to one kernel at a time: shares are not enforced here."""

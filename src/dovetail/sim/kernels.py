@@ -134,6 +134,10 @@ class Sharing(Protocol):
         """A task is over."""
         ...
 
+    def expected(self, task: int, priority: int, expected_ns: int, now_ns: int) -> None:
+        """A task of this number will begin at that time."""
+        ...
+
 
 class KernelDevice:
     """The device, its clients and the clock."""
@@ -176,17 +180,20 @@ class KernelDevice:
     def run(self, until_ns: int = 1 << 62) -> None:
         """Until the clients with a number of tasks are done, or until a time."""
         for client, spec in enumerate(self.clients):
-            self.at(spec.begin_ns, lambda client=client: self._begin(client))  # type: ignore[misc]
+            self._expect(client, spec.begin_ns)
         while self._heap and self._unfinished and self._heap[0][0] <= until_ns:
             self.now_ns, _, what = heapq.heappop(self._heap)
             what()
         self._progress()
 
     def completion_ns(self, client: int) -> float:
-        """Mean completion time of a client's tasks; one that is not done counts by how much of it is."""
-        begun = [self._open[client].begin_ns] if client in self._open else []
-        spent_ns = sum(r.took_ns for r in self.results if r.client == client) + sum(self.now_ns - b for b in begun)
-        done = self.work_ns[client] / self.clients[client].sequence.work_ns
+        """Mean completion time of a client's tasks; one that is not done counts by how many of its kernels are."""
+        took = [r.took_ns for r in self.results if r.client == client]
+        spent_ns, done = sum(took), float(len(took))
+        job = self._open.get(client)
+        if job is not None:
+            spent_ns += self.now_ns - job.begin_ns
+            done += job.over / len(job.host)
         return spent_ns / done if done else float("inf")
 
     def at(self, at_ns: int, what: Callable[[], None]) -> None:
@@ -196,10 +203,15 @@ class KernelDevice:
 
     # -- hosts --------------------------------------------------------------------------------------------------
 
-    def _begin(self, client: int) -> None:
-        spec = self.clients[client]
+    def _expect(self, client: int, begin_ns: int) -> None:
         self._jobs += 1
-        job = self._open[client] = Job(self._jobs, client, spec.priority, self.now_ns)
+        ident = self._jobs
+        self._sharing.expected(ident, self.clients[client].priority, begin_ns, self.now_ns)
+        self.at(begin_ns, lambda: self._begin(client, ident))
+
+    def _begin(self, client: int, ident: int) -> None:
+        spec = self.clients[client]
+        job = self._open[client] = Job(ident, client, spec.priority, self.now_ns)
         job.durations, job.host = spec.sequence.draw(self._rngs[client])
         self._sharing.began(job, self.now_ns)
         self._prepare(job)
@@ -294,7 +306,7 @@ class KernelDevice:
                 self._unfinished -= 1
                 return
         think_ns = round(spec.think_ns * self._rngs[client].uniform(0.5, 1.5)) if spec.think_ns else 0
-        self.at(now_ns + think_ns, lambda: self._begin(client))
+        self._expect(client, now_ns + think_ns)
 
     def _recorded(self, run: KernelRun) -> KernelRecord:
         job = run.job

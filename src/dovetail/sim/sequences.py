@@ -85,7 +85,8 @@ def make_sequence(name: str, seed: int, host: Host = HOST_BOUND, *, scale: float
     """A sequence as the catalogue describes it; the seed decides on the order and on who is long.
 
     Durations are spread evenly over the fitted distribution instead of being drawn from it, so that two seeds give
-    sequences that differ in order, hardly in total. `scale` makes all kernels longer or shorter.
+    sequences that differ in order, hardly in total; none is longer than the longest that was measured. `scale` makes
+    all kernels longer or shorter.
     """
     entry = sequence(name)
     rng = random.Random(f"{entry.name}/{seed}")
@@ -93,7 +94,8 @@ def make_sequence(name: str, seed: int, host: Host = HOST_BOUND, *, scale: float
     durations: dict[str, list[float]] = {}
     shares: dict[str, list[int]] = {}
     for kind in entry.kinds:
-        durations[kind.kind] = [scale * x for x in _spread(kind.count, kind.mu, kind.sigma, rng)]
+        drawn = _spread(kind.count, kind.mu, kind.sigma, rng)
+        durations[kind.kind] = [scale * min(us, entry.longest_us) for us in drawn]
         middle = math.log(max(kind.share_pct, 1))
         drawn = _spread(kind.count, middle, kind.share_sigma, rng)
         shares[kind.kind] = [max(1, min(FULL_SHARE, round(x))) for x in drawn]

@@ -58,7 +58,9 @@ PROFILE_RUNS = 12
 #: The high-priority client rests this many times as long as a task takes alone.
 THINK = 3.0
 #: A run is cut when the high-priority tasks take this many times as long as alone.
-LONGEST = 10
+LONGEST = 4
+#: Added to the seed of the low client's sequence, so that a model beside itself is not its own mirror image.
+LOW_SEED = 1000
 #: Kernels of a task that has its turn are launched this far ahead, so that the device's queue does not run dry.
 LAUNCH_AHEAD = 2
 
@@ -87,6 +89,8 @@ class Job(msgspec.Struct, frozen=True):
     budget: float = -1.0
     #: The high client does not rest.
     saturated: bool = False
+    #: The arbiter is told when the next high task begins.
+    hints: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -103,6 +107,8 @@ class Outcome(msgspec.Struct, frozen=True):
     worst_wait_ns: int
     low_wait_ns: int
     longest_low_ns: int
+    #: When all was done.
+    end_ns: int
 
 
 def simulate(job: Job) -> Outcome:
@@ -118,6 +124,7 @@ def simulate(job: Job) -> Outcome:
         device.worst_wait_ns[0],
         device.worst_wait_ns[1],
         max(k.duration_ns for k in low.sequence.kernels),
+        device.now_ns,
     )
 
 
@@ -130,7 +137,7 @@ def record(job: Job) -> list[KernelRecord]:
 
 def _device(job: Job, records: list[KernelRecord] | None) -> KernelDevice:
     high = _sequence(job.high, job.host, job.gap_scale, 1.0, job.seed)
-    low = _sequence(job.low, AHEAD.name, 1.0, job.length_scale, job.seed + 1000)
+    low = _sequence(job.low, AHEAD.name, 1.0, job.length_scale, job.seed + LOW_SEED)
     alone_ns = _alone_ns(job.high, job.host, job.gap_scale, 1.0, job.seed)
     low_alone_ns = _alone_ns(job.low, AHEAD.name, 1.0, job.length_scale, job.seed)
     if job.mode == "together":
@@ -138,8 +145,8 @@ def _device(job: Job, records: list[KernelRecord] | None) -> KernelDevice:
         clients = [ClientSpec(high, 1, job.tasks), ClientSpec(low, 2, low_tasks)]
     else:
         think_ns = 0 if job.saturated else round(THINK * alone_ns)
-        # The first high task finds the low one at work.
-        clients = [ClientSpec(high, 1, job.tasks, think_ns, low_alone_ns // 3), ClientSpec(low, 2)]
+        # It rests before its first task, so that a run is as many times (rest, task) as there are tasks.
+        clients = [ClientSpec(high, 1, job.tasks, think_ns, think_ns or low_alone_ns // 3), ClientSpec(low, 2)]
     device = KernelDevice(
         clients, _sharing(job, high, low, alone_ns), job.seed, record=None if records is None else records.append
     )
@@ -158,8 +165,8 @@ def _sharing(job: Job, high: KernelSequence, low: KernelSequence, alone_ns: int)
         case "orion":
             return OrionRule(alone_ns)
     stats = {
-        high.name: _believed(_profile(high, job.seed), job),
-        low.name: _believed(_profile(low, job.seed), job),
+        high.name: _believed(_profile(job.high, job.host, job.gap_scale, 1.0, job.seed), job),
+        low.name: _believed(_profile(job.low, AHEAD.name, 1.0, job.length_scale, job.seed + LOW_SEED), job),
     }
     ahead, ageing_ns = LAUNCH_AHEAD, job.ageing_ns
     match job.policy:
@@ -170,18 +177,19 @@ def _sharing(job: Job, high: KernelSequence, low: KernelSequence, alone_ns: int)
     settings = GapSettings(ahead=ahead, ageing_ns=ageing_ns)
     if job.budget >= 0:
         settings = msgspec.structs.replace(settings, budget=job.budget)
-    return Arbitrated(GapArbiter(stats, settings, learn=job.learn))
+    return Arbitrated(GapArbiter(stats, settings, learn=job.learn), hints=job.hints)
 
 
+@lru_cache(maxsize=256)
 def _sequence(name: str, host: str, gap_scale: float, length_scale: float, seed: int) -> KernelSequence:
     launched_by: Host = HOSTS[host]
     if gap_scale != 1.0:
         launched_by = msgspec.structs.replace(launched_by, median_ns=round(launched_by.median_ns * gap_scale))
     made = make_sequence(name, seed, launched_by, scale=length_scale)
-    return msgspec.structs.replace(made, name=f"{made.name}/{'low' if seed > 1000 else 'high'}")
+    return msgspec.structs.replace(made, name=f"{made.name}/{'low' if seed > LOW_SEED else 'high'}")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _alone_ns(name: str, host: str, gap_scale: float, length_scale: float, seed: int) -> int:
     """Mean completion time of a client that has the device for itself, without a gate."""
     sequence = _sequence(name, host, gap_scale, length_scale, seed)
@@ -190,9 +198,10 @@ def _alone_ns(name: str, host: str, gap_scale: float, length_scale: float, seed:
     return round(device.completion_ns(0))
 
 
-@lru_cache(maxsize=64)
-def _profile(sequence: KernelSequence, seed: int) -> KernelStats:
+@lru_cache(maxsize=256)
+def _profile(name: str, host: str, gap_scale: float, length_scale: float, seed: int) -> KernelStats:
     """The measuring stage: the task alone on the device, some runs."""
+    sequence = _sequence(name, host, gap_scale, length_scale, seed)
     stats = KernelStats.empty(sequence.name, [kernel.ident for kernel in sequence.kernels])
     arbiter = GapArbiter({sequence.name: stats}, GapSettings(ahead=LAUNCH_AHEAD))
     KernelDevice([ClientSpec(sequence, 1, PROFILE_RUNS)], Arbitrated(arbiter), seed + 7).run()
