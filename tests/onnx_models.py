@@ -43,3 +43,19 @@ def slow(path: Path, products: int = 8, side: int = 384) -> Path:
     ]
     w = (np.random.default_rng(7).standard_normal((side, side)) / side).astype(np.float32)
     return _save(path, nodes, {"w": w, "none": np.float32(0)})
+
+
+def heavy(path: Path, nbytes: int, seed: int) -> Path:
+    """y = 2 x, with weights of so many bytes that nobody can fold away."""
+    rows = nbytes // 4 // WIDTH
+    nodes = [
+        helper.make_node("Mul", ["x", "none"], ["nothing"]),
+        helper.make_node("Cast", ["nothing"], ["row"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["w", "row"], ["picked"]),
+        helper.make_node("ReduceMean", ["picked"], ["mean"], axes=[2], keepdims=0),
+        helper.make_node("Mul", ["mean", "none"], ["still_nothing"]),
+        helper.make_node("Mul", ["x", "two"], ["doubled"]),
+        helper.make_node("Add", ["doubled", "still_nothing"], ["y"]),
+    ]
+    w = np.random.default_rng(seed).random((rows, WIDTH), np.float32)
+    return _save(path, nodes, {"w": w, "none": np.float32(0), "two": np.float32([2])})

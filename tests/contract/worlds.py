@@ -1,4 +1,5 @@
 """The same worker, three times: simulated, real on this machine's cores, and emulated, behind one small interface.
+And three times more as workers that keep a queue and their own memory.
 
 A world is asked as the controller asks a worker and answers with the controller's events. The simulated one has a
 clock of its own; the other two are processes behind a doorbell, and their clock is the machine's.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from dovetail.control import (
     EvictModel,
     LoadFailed,
     LoadModel,
+    ModelEvicted,
     ModelLoaded,
     RunBatch,
 )
@@ -36,6 +38,7 @@ from dovetail.live.wire import (
     Argument,
     Done,
     Evict,
+    Evicted,
     Failed,
     Free,
     FromWorker,
@@ -43,10 +46,13 @@ from dovetail.live.wire import (
     Load,
     Loaded,
     LoadFailure,
+    Loading,
     Ready,
     Run,
+    State,
 )
 from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.sim.cached import CachedDevice
 from dovetail.sim.device import SimDevice
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
@@ -67,11 +73,16 @@ def make_stages(directory: Path) -> dict[str, StageSpec]:
     return {s.name: s.spec for s in (onnx(file, batch=(1, 2, 4, 8)) for file in files)}
 
 
-def make_entries(kind: str) -> list[Entry]:
-    """What the simulated and the emulated device take their times from."""
+def make_entries(kind: str, stages: Iterable[str] = TIMES_NS) -> list[Entry]:
+    """What the simulated and the emulated device take their times from; a stage of no known time is quick."""
     return [
-        Entry(stage, kind, points=tuple(Point(batch, 1, ns, 0.0, 1) for batch, ns in times.items()), load_ns=3 * MS)
-        for stage, times in TIMES_NS.items()
+        Entry(
+            stage,
+            kind,
+            points=tuple(Point(batch, 1, ns, 0.0, 1) for batch, ns in TIMES_NS.get(stage, TIMES_NS["quick"]).items()),
+            load_ns=3 * MS,
+        )
+        for stage in stages
     ]
 
 
@@ -94,6 +105,7 @@ class World(Protocol):
         earliest_ns: int = 0,
         latest_ns: int = NEVER_NS,
         value: Any = None,
+        order: int = 0,
     ) -> None: ...
     def next_event(self) -> Event: ...
     def close(self) -> None: ...
@@ -102,14 +114,18 @@ class World(Protocol):
 class SimWorld:
     """A `SimDevice` in virtual time."""
 
-    def __init__(self, stages: dict[str, StageSpec]) -> None:
+    def __init__(self, stages: dict[str, StageSpec], memory_bytes: int = 0) -> None:
         self.results: dict[int, list[Any]] = {}
         self._now_ns = 0
         self._heap: list[tuple[int, int, object]] = []
         self._events: deque[Event] = deque()
         self._sequence = 0
-        spec = WorkerSpec("sim-0", "sim", ("onnx",), enforcement="simulated")
-        self.device = SimDevice(1, spec, stages, ProfileTable(make_entries("sim")), self._schedule, branching=self)
+        spec = WorkerSpec(
+            "sim-0", "sim", ("onnx",), 0, memory_bytes, 0.0, "simulated", keeps_queue=bool(memory_bytes)
+        )
+        make = CachedDevice if spec.keeps_queue else SimDevice
+        table = ProfileTable(make_entries("sim", stages))
+        self.device = make(1, spec, stages, table, self._schedule, branching=self)
 
     def counts(self, items: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
         return (WIDTH,) * len(items)
@@ -137,9 +153,10 @@ class SimWorld:
         earliest_ns: int = 0,
         latest_ns: int = NEVER_NS,
         value: Any = None,
+        order: int = 0,
     ) -> None:
         triples = tuple((i + 1, 0, 0) for i in range(items))
-        action = RunBatch(batch, batch, 1, stage, triples, 1, share_pct, earliest_ns, latest_ns, 0)
+        action = RunBatch(batch, batch, 1, stage, triples, 1, share_pct, earliest_ns, latest_ns, 0, order)
         self._events.extend(self.device.take(action, self._now_ns))
 
     def next_event(self) -> Event:
@@ -201,8 +218,11 @@ class ProcessWorld:
             self._events.append(ModelLoaded(now, message.cause, worker.ident, message.stage, message.nbytes))
         elif isinstance(message, LoadFailure):
             self._events.append(LoadFailed(now, message.cause, worker.ident, message.stage, message.detail))
+        elif isinstance(message, Evicted):
+            weights, nbytes, reason = message.weights, message.nbytes, message.reason
+            self._events.append(ModelEvicted(now, message.cause, worker.ident, weights, nbytes, reason))
         else:
-            assert isinstance(message, Ready)
+            assert isinstance(message, Ready | Loading | State)
 
     def now_ns(self) -> int:
         return time.monotonic_ns() - self._origin_ns
@@ -223,12 +243,15 @@ class ProcessWorld:
         earliest_ns: int = 0,
         latest_ns: int = NEVER_NS,
         value: Any = None,
+        order: int = 0,
     ) -> None:
         values = [np.full(WIDTH, i + 1, np.float32) if value is None else value for i in range(items)]
         refs: list[Ref] = [encode(v, self._front) for v in values]
         columns = [[Argument((ref,)) for ref in refs]]
         counted = [(-1,)] * items
-        self._worker.send(Run(batch, batch, stage, 1, share_pct, earliest_ns, latest_ns, columns, counted, free=[]))
+        self._worker.send(
+            Run(batch, batch, stage, 1, share_pct, earliest_ns, latest_ns, columns, counted, free=[], order=order)
+        )
 
     def next_event(self) -> Event:
         return self._loop.run_until_complete(self._next())
@@ -255,3 +278,31 @@ def make_world(name: str, stages: dict[str, StageSpec]) -> World:
         return ProcessWorld(stages, WorkerSpec("cpu-0", "cpu", ("onnx",), 2, enforcement="cooperative"), [])
     spec = WorkerSpec("gpu-0", "gpu", ("onnx",), enforcement="emulated")
     return ProcessWorld(stages, spec, make_entries("gpu"))
+
+
+#: Size of a heavy model's file.
+HEAVY_BYTES = 6_000_000
+#: What models may take: two heavy ones fit, three do not. Of its budget a real worker sets aside more than half.
+KEPT_BYTES = {"simulated": 16_000_000, "emulated": 16_000_000, "cpu": 40_000_000}
+
+
+def make_heavy_stages(directory: Path) -> dict[str, StageSpec]:
+    """As `make_stages`, and `a`, `b`, `c` whose models double, too, and `again` with the model of `a`."""
+    stages = make_stages(directory)
+    for seed, name in enumerate("abc"):
+        file = onnx_models.heavy(directory / f"{name}.onnx", HEAVY_BYTES, seed)
+        stages[name] = onnx(file, batch=(1, 2, 4, 8)).spec
+    stages["again"] = onnx(directory / "a.onnx", name="again", batch=(1, 2, 4, 8)).spec
+    return stages
+
+
+def make_kept_world(name: str, stages: dict[str, StageSpec]) -> World:
+    """A fresh worker of that kind that keeps a queue and its own memory."""
+    memory_bytes = KEPT_BYTES[name]
+    if name == "simulated":
+        return SimWorld(stages, memory_bytes)
+    if name == "cpu":
+        spec = WorkerSpec("cpu-0", "cpu", ("onnx",), 2, memory_bytes, 0.0, "cooperative", keeps_queue=True)
+        return ProcessWorld(stages, spec, [])
+    spec = WorkerSpec("gpu-0", "gpu", ("onnx",), 0, memory_bytes, 0.0, "emulated", keeps_queue=True)
+    return ProcessWorld(stages, spec, make_entries("gpu", stages))

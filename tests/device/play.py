@@ -142,7 +142,9 @@ class Play:
         )
 
 
-def stats_of(scripts: Sequence[Script], *, factor: float = 1.0, times: int = 5) -> dict[str, KernelStats]:
+def stats_of(
+    scripts: Sequence[Script], *, factor: float = 1.0, gap_factor: float | None = None, times: int = 5
+) -> dict[str, KernelStats]:
     """What a profile of each task alone would hold, or one that is wrong by a factor."""
     found = {}
     for task, script in enumerate(scripts):
@@ -150,7 +152,7 @@ def stats_of(scripts: Sequence[Script], *, factor: float = 1.0, times: int = 5) 
         for _ in range(times):
             for i, (gap, duration) in enumerate(script.kernels):
                 stats.observe(i, round(duration * factor))
-                stats.observe_gap(i - 1, round(gap * factor), early=False)
+                stats.observe_gap(i - 1, round(gap * (factor if gap_factor is None else gap_factor)))
         found[stats.name] = stats
     return found
 

@@ -187,8 +187,32 @@ def test_a_gap_is_not_longer_because_the_device_was_busy_when_it_ended(gate: Gat
     assert learned is not None
     seen = {(r.task, r.kernel): r for r in records if r.name == "gaps"}
     gaps = [seen[task, 1].ready_ns - seen[task, 0].end_ns for task, kernel in seen if kernel == 0]
-    assert len(gaps) == learned.count
-    assert learned.mean_ns == pytest.approx(sum(gaps) / len(gaps), rel=0.01)
+    assert learned.count == len(gaps) == 8
+    assert learned.mean_ns == pytest.approx(sum(gaps) / 8, rel=0.01)
+
+
+def test_a_task_that_was_alone_and_is_between_kernels_holds_back_a_lower_one(gate: Gate, client: GateClient) -> None:
+    """The arbiter is told of a lone task only when a second comes, and must then know that it is there."""
+    program = scripted(client, "was alone")
+    task = client.begin(program, priority=1, launch=2)
+    task.wait()
+    low = Low(gate)
+    until(lambda: gate.tasks() == 2, "the low task")
+    for _ in range(2):
+        task.launch()
+        task.wait()
+        assert not low.done
+    low.finish()
+    assert program.outputs["y"][0] == k.KERNELS
+
+
+def test_a_task_that_comes_while_a_lone_one_runs_takes_turns_by_class(gate: Gate, client: GateClient) -> None:
+    program = scripted(client, "high")
+    low = Low(gate, 0.1)
+    until(lambda: gate.tasks() == 1, "the low task")
+    client.run(program, priority=1)
+    low.finish()
+    assert [r.name for r in gate.report() if r.kernel == k.KERNELS - 1] == ["high", "low"]
 
 
 def test_a_task_that_raises_ends_alone(gate: Gate, client: GateClient) -> None:

@@ -164,9 +164,11 @@ def memory_lines(served: Served) -> list[str]:
     system = served.system
     specs = {s.name: s for s in system.settings.workers if s.keeps_queue}
     lines = []
-    for name, memory in system.statistics.memory().items():
-        budget, usable = format_bytes(specs[name].memory_bytes), format_bytes(memory["usable_bytes"])
-        weighed = system.fleet.weighed.get(specs[name].kind, [])
-        models = f"; all {len(weighed)} take {format_bytes(sum(w.nbytes for w in weighed))}" if weighed else ""
-        lines.append(f"worker {name} keeps its own memory: {budget}, of which {usable} for models{models}")
+    for worker in system.controller.workers.values():
+        spec = worker.spec
+        if spec.keeps_queue:
+            budget, usable = format_bytes(specs[spec.name].memory_bytes), format_bytes(spec.memory_bytes)
+            weighed = system.fleet.weighed.get(spec.kind, [])
+            models = f"; all {len(weighed)} take {format_bytes(sum(w.nbytes for w in weighed))}" if weighed else ""
+            lines.append(f"worker {spec.name} keeps its own memory: {budget}, of which {usable} for models{models}")
     return lines

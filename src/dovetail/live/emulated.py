@@ -2,7 +2,7 @@
 
 The first batch of a stage is computed for real on the processor, once, and its first result is what every later item
 of that stage gets. So times are those of the emulated device, and shapes and fan-out are plausible, but answers are
-not those of the inputs; every reply is labelled so.
+not those of the inputs; every reply is labelled so. A device that keeps a queue has all models in host memory.
 """
 
 from __future__ import annotations
@@ -12,14 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from ..control import BatchFailed, BatchFinished, Event, EvictModel, LoadModel, ModelLoaded, RunBatch
+from ..control import (
+    BatchFailed,
+    BatchFinished,
+    Event,
+    EvictModel,
+    LoadFailed,
+    LoadModel,
+    ModelEvicted,
+    ModelLoaded,
+    RunBatch,
+)
 from ..errors import DovetailError
 from ..profile.table import ProfileTable
+from ..sim.cached import CachedDevice
 from ..sim.device import SimDevice
 from ..workflow.runners import OnnxRunner
 from .arena import ArenaFull
 from .executor import MAX_DETAIL_CHARS, Answer, Values, WakeAt, counts
-from .wire import Done, Failed, FromWorker, Hello, Load, Loaded, LoadFailure, Run
+from .wire import Done, Evicted, Failed, FromWorker, Hello, Load, Loaded, LoadFailure, Run, State
 
 __all__ = ["EmulatedExecutor"]
 
@@ -34,7 +45,9 @@ class EmulatedExecutor:
         self._runners: dict[str, OnnxRunner] = {}
         self._held: dict[str, Any] = {}
         self._runs: dict[int, Run] = {}
-        self._device = SimDevice(
+        self._now_ns = 0
+        make = CachedDevice if hello.spec.keeps_queue else SimDevice
+        self._device = make(
             hello.worker,
             hello.spec,
             self._specs,
@@ -44,21 +57,29 @@ class EmulatedExecutor:
 
     def load(self, message: Load, now_ns: int) -> None:
         """Takes as long as the weights take to the emulated device, once the file has been read here."""
-        spec = self._specs[message.stage]
+        self._now_ns = now_ns
         try:
-            if spec.kind == "onnx" and message.stage not in self._held:
-                self._runners[message.stage] = OnnxRunner(spec, threads=1)
+            self._read(message.stage)
         except DovetailError as error:
             self._answer(LoadFailure(message.stage, str(error)[:MAX_DETAIL_CHARS], message.cause))
             return
         self._report(self._device.take(LoadModel(message.cause, 0, message.stage), now_ns))
 
+    def _read(self, stage: str) -> None:
+        """The model in the processor's memory, until its first result is there."""
+        if self._specs[stage].kind == "onnx" and stage not in self._held and stage not in self._runners:
+            self._runners[stage] = OnnxRunner(self._specs[stage], threads=1)
+
     def evict(self, stage: str) -> None:
         """Let a stage's model go; a batch that was taken before still has it."""
-        self._report(self._device.take(EvictModel(0, 0, stage, ""), 0))
+        self._report(self._device.take(EvictModel(0, 0, stage, "the controller wants it gone"), self._now_ns))
 
     def run(self, message: Run, now_ns: int) -> None:
         """Hand the batch to the simulated device."""
+        self._now_ns = now_ns
+        if message.stage not in self._specs:
+            self._answer(Failed(message.batch, message.cause, now_ns, now_ns, "not_loaded", message.stage))
+            return
         self._runs[message.batch] = message
         self._report(
             self._device.take(
@@ -72,7 +93,8 @@ class EmulatedExecutor:
                     message.share_pct,
                     message.earliest_ns,
                     message.latest_ns,
-                    0,
+                    message.expected_ns,
+                    message.order,
                 ),
                 now_ns,
             )
@@ -80,12 +102,17 @@ class EmulatedExecutor:
 
     def wake(self, payload: object, now_ns: int) -> None:
         """The simulated device asked for this time."""
+        self._now_ns = now_ns
         self._report(self._device.wake(payload, now_ns))
 
     def _report(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, ModelLoaded):
                 self._answer(Loaded(event.stage, event.nbytes, event.cause))
+            elif isinstance(event, LoadFailed):
+                self._answer(LoadFailure(event.stage, event.detail, event.cause))
+            elif isinstance(event, ModelEvicted):
+                self._answer(Evicted(event.weights, event.nbytes, event.reason, event.cause))
             elif isinstance(event, BatchFinished):
                 self._answer(self._finished(event))
             elif isinstance(event, BatchFailed):
@@ -93,6 +120,21 @@ class EmulatedExecutor:
                 self._answer(
                     Failed(event.batch, event.cause, event.begin_ns, event.end_ns, event.reason, event.detail)
                 )
+
+        if events and isinstance(self._device, CachedDevice):
+            self._answer(self._state(self._device))
+
+    def _state(self, device: CachedDevice) -> State:
+        cache = device.desk.cache
+        return State(
+            device.row(self._now_ns),
+            device.hits,
+            device.misses,
+            device.loads,
+            device.evictions,
+            cache.used_bytes,
+            cache.usable_bytes,
+        )
 
     def _finished(self, event: BatchFinished) -> FromWorker:
         message = self._runs.pop(event.batch)
@@ -112,6 +154,7 @@ class EmulatedExecutor:
         """What every item of the stage gets: the result of the first one."""
         stage = message.stage
         if stage not in self._held:
+            self._read(stage)
             if stage in self._runners:
                 columns = [column[:1] for column in self._values.columns(message)]
                 self._held[stage] = self._runners[stage].run(columns)[0]

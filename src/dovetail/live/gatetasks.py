@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ..device import KernelEvent, KernelFinished, KernelReady, TaskBegan
+from ..profile.kernels import KernelStats
 from .gateprograms import Program
 from .gatewire import Begin, Cancel, Launch, Line, ToDevice
 
@@ -27,25 +31,14 @@ class Client:
 class Task:
     """One run of a program."""
 
-    __slots__ = (
-        "client",
-        "done",
-        "ident",
-        "kernels",
-        "launched",
-        "number",
-        "program",
-        "quiet_ns",
-        "ready_ns",
-        "told",
-    )
-
     def __init__(self, ident: int, client: Client, message: Begin, program: Program, now_ns: int) -> None:
         self.ident = ident
         self.client = client
         self.number = message.task
+        self.priority = message.priority
         self.program = program
         self.kernels = program.begin()
+        self.began_ns = now_ns
         self.launched = 0
         #: When each launched kernel became ready.
         self.ready_ns: list[int] = []
@@ -53,6 +46,38 @@ class Task:
         self.quiet_ns = now_ns
         #: The beginning of its kernels' records.
         self.told = (ident, program.name, program.idents, message.priority, str(client.ident), self.ready_ns)
+        #: While it is alone: begin and end of the kernels that ran, whether one runs, and how many were let start.
+        self.spans: list[tuple[int, int]] = []
+        self.running = False
+        self.started = 0
+
+    def began(self, at_ns: int) -> TaskBegan:
+        """What the arbiter is told of it first."""
+        client = str(self.client.ident)
+        return TaskBegan(at_ns, self.ident, self.priority, client=client, sequence=self.program.name)
+
+    def so_far(self, told_ns: int) -> Iterator[KernelEvent]:
+        """What an arbiter has to know of a task that was alone until now; not before the time of its last event.
+
+        Of kernels that are over only the last counts, and only if none runs: it says since when there is a gap.
+        """
+        done = len(self.spans)
+        yield self.began(max(told_ns, self.began_ns))
+        if done and not self.running:
+            begin_ns, end_ns = self.spans[-1]
+            yield KernelReady(max(told_ns, self.ready_ns[done - 1]), self.ident, done - 1)
+            yield KernelFinished(max(told_ns, end_ns), self.ident, done - 1, begin_ns, end_ns)
+        for position in range(done, self.launched):
+            yield KernelReady(max(told_ns, self.ready_ns[position]), self.ident, position)
+
+    def teach(self, stats: KernelStats, kernels: int) -> None:
+        """Durations of the first kernels that ran while it was alone, and the gaps after them."""
+        stats.observe_gap(-1, max(0, self.ready_ns[0] - self.began_ns) if self.ready_ns else 0)
+        for position, (begin_ns, end_ns) in enumerate(self.spans[:kernels]):
+            stats.observe(position, end_ns - begin_ns)
+            if position + 1 < len(self.ready_ns):
+                gap_ns = self.ready_ns[position + 1] - end_ns
+                stats.observe_gap(position, max(0, gap_ns), early=gap_ns < 0)
 
 
 class Broken(Exception):
@@ -64,4 +89,4 @@ def class_of(client: Client, message: ToDevice) -> int:
     if isinstance(message, Begin):
         return message.priority
     task = client.tasks.get(message.task) if isinstance(message, Launch | Cancel) else None
-    return LAST_CLASS if task is None else task.told[3]
+    return LAST_CLASS if task is None else task.priority

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from queue import SimpleQueue
 
@@ -108,6 +109,8 @@ class KeptExecutor(CpuExecutor):
         self._desk = Desk(hello.worker, cache, self._load_time_ns, rules)
         self._check_sizes()
         self._models: dict[str, OnnxRunner] = {}
+        #: Shapes that each model has run with since it was loaded.
+        self._shapes: dict[str, set[tuple[tuple[int, ...], ...]]] = {}
         #: Models that are to go before anything else is loaded.
         self._dropped: list[OnnxRunner] = []
         self._dropping = threading.Lock()
@@ -336,7 +339,7 @@ class KeptExecutor(CpuExecutor):
             self._answer(LoadFailure(job.stage, detail, job.cause))
             self._load_ended(weights, detail)
             return
-        self._models[weights] = runner
+        self._models[weights], self._shapes[weights] = runner, set()
         if known is not None:
             load_ns = (known.load_ns + time.monotonic_ns() - begin_ns) // 2  # how fast it was lately counts more
             self._measured[weights] = Weighed(weights, known.nbytes, known.transient_bytes, load_ns)
@@ -362,8 +365,16 @@ class KeptExecutor(CpuExecutor):
         return self._models[spec.weights].shared(spec)
 
     def _carry_out(self, message: Run, runners: dict[int, Runner]) -> FromWorker:
-        input_bytes = sum(ref.nbytes for column in message.columns for argument in column for ref in argument.refs)
-        with self._room.run(message.stage, input_bytes) as use:
+        refs = [ref for column in message.columns for argument in column for ref in argument.refs]
+        # onnxruntime plans its memory when it has seen the shapes once. Until then it asks for blocks one by one, and
+        # the heap grows to up to twice of what is used at a time if they come from there.
+        shapes, known = tuple([ref.shape for ref in refs]), self._shapes[self._specs[message.stage].weights]
+        seen = shapes in known
+        with (
+            self._room.run(message.stage, sum(ref.nbytes for ref in refs)) as use,
+            nullcontext() if seen else blocks_apart(),
+        ):
             answer = super()._carry_out(message, runners)
             use.done = isinstance(answer, Done)
+        known.add(shapes)
         return answer

@@ -264,9 +264,9 @@ def _parts(lab: Lab) -> None:
     seeds = lab.seeds[: 1 if lab.quick else 2]
     sizes = (40, 60)
     cells = {
-        f"{policy}, {worker} worker": [figure_job(policy, w, s, worker=worker) for w in sizes for s in seeds]
+        f"{policy}, {whose} worker": [figure_job(policy, w, s, worker=worker) for w in sizes for s in seeds]
         for policy in ("navigator", "dovetail")
-        for worker in ("theirs", "ours")
+        for worker, whose in (("theirs", "their"), ("ours", "our"))
     }
     flat = [job for row in cells.values() for job in row]
     found = dict(zip(flat, lab.map(simulate, flat, "router or worker"), strict=True))
