@@ -72,13 +72,13 @@ class Kept:
             self.hear()
 
     def forget(self) -> None:
-        """Leave the worker with nothing to do and nothing in memory, so that tests do not depend on each other."""
+        """Leave the worker with nothing to do and none but `quick`, so that tests do not depend on each other."""
         self.until_answered()
         for stage in self.stages:
-            if self.stages[stage].weights in self.resident:
-                self.world.evict(stage)
-                while not isinstance(self.hear(), ModelEvicted):
-                    pass
+            while stage != "quick" and self.stages[stage].weights in self.resident:
+                self.world.evict(stage)  # in vain if the batch that was just answered still counts as running
+                self.run("quick")
+                self.until_answered()
         self.loads.clear()
         self.evictions.clear()
 
@@ -131,8 +131,9 @@ def test_what_does_not_fit_beside_others_makes_room_and_says_why(kept):
     for stage in ("a", "b", "c"):
         kept.run(stage)
         kept.until_answered()
-    assert [e.weights for e in kept.evictions] == [kept.stages["a"].weights]
-    assert kept.evictions[0].reason.startswith("room for ")
+    heavy = [e for e in kept.evictions if e.weights != kept.stages["quick"].weights]
+    assert [e.weights for e in heavy] == [kept.stages["a"].weights]
+    assert heavy[0].reason.startswith("room for ")
     kept.run("a")
     kept.until_answered()
     assert kept.loads[kept.stages["a"].weights] == 2

@@ -6,7 +6,8 @@ Rules of this file
 - While they are between two kernels there is a gap. Whether a lower kernel may start in it is the one question that
   is left to the policies built on this (`fikit`, `gap`): `_worth`.
 - As soon as a kernel of the best rank is ready, nothing lower starts any more. So it waits for lower ones no longer
-  than for kernels that are already running. Exception, if declared: one aged start per `ageing_ns`.
+  than for a kernel that is already running. Exceptions, if declared: short kernels that were launched together
+  (`ahead_ns`), and one aged start per `ageing_ns`.
 - If the device idles although something could run, `hold` says why.
 - Pure: time comes in with events; the same events give the same actions.
 """
@@ -170,7 +171,7 @@ class PriorityArbiter:
             if self._age_due_ns(aged) <= now_ns:
                 # It has priority over all, so that the bound is one: those with their turn wait for it to find room.
                 return self._start(aged, "aged", now_ns) if self._room_for(aged) else None
-        turn = [t for t in holders if t.ready and len(t.started) < settings.ahead]
+        turn = [t for t in holders if t.ready and (not t.started or self._may_launch_ahead(t))]
         if turn:
             task = turn[0] if len(turn) == 1 else min(turn, key=lambda t: (t.turn, t.ident))
             if not self._room_for(task):
@@ -179,6 +180,13 @@ class PriorityArbiter:
                 return self._start(task, "turn", now_ns)
             self.hold = "a task of a higher class is expected"
         return self._fill(holders, lower, now_ns) if lower and self.used_pct < FULL_SHARE else None
+
+    def _may_launch_ahead(self, task: Task) -> bool:
+        """Whether a kernel may be started behind others of its task that have not ended."""
+        settings = self.settings
+        if len(task.started) >= settings.ahead:
+            return False
+        return task.priority == 1 or task.started_and_next_ns() <= settings.ahead_ns
 
     def _fill(self, holders: list[Task], lower: list[Task], now_ns: int) -> StartKernel | None:
         """A kernel of a lower class that may start now, started: of the best class that has one, the worthiest."""

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from ..profile.kernels import KernelStats
+from ..units import US
 from .arbiter import NO_DEADLINE_NS, TaskBegan
 
 __all__ = ["ArbiterSettings", "Started", "Task", "Waiting"]
@@ -19,6 +20,9 @@ class ArbiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: How many kernels of a task may be started before the first has finished, while it is its class's turn. 1 where
     #: a start is a start; more where a start is a launch into the device's own queue, which must not run dry.
     ahead: int = 1
+    #: Of classes below the first, only if all of these together are expected to take no longer than this: whoever
+    #: comes from above would find them in the queue.
+    ahead_ns: int = 50 * US
     #: A task of a lower class that has waited so long for a start gets one, whether it fits or not; there is at least
     #: this much time between two such starts. 0: never. This is the bound on starvation, and on what it costs.
     ageing_ns: int = 0
@@ -70,6 +74,13 @@ class Task:
         self.turn = turn
         #: Share that its started kernels hold: they run one after the other, so the largest.
         self.used_pct = 0
+
+    def started_and_next_ns(self) -> float:
+        """How long the kernels that were started and the next one are expected to take; endless if unknown."""
+        stats, kernels = self.stats, [*self.started, self.ready[0].kernel]
+        if stats is None or not all(map(stats.known, kernels)):
+            return float("inf")
+        return sum(stats.durations[k].mean_ns for k in kernels)
 
     @property
     def active(self) -> bool:

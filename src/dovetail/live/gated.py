@@ -216,6 +216,8 @@ class GatedDevice:
     def _ended(self, task: Task, over: bool, position: int, begin_ns: int, end_ns: int) -> None:
         """A kernel has ended: the next, by the arbiter's choice or because there is no choice."""
         if task is not self._lone:
+            # Before the end of this one is told: that there is a next is not to look like a gap.
+            self._announce(task)
             self._tell(KernelFinished(time.monotonic_ns(), task.ident, position, begin_ns, end_ns))
             if over:
                 self._tell(TaskGone(time.monotonic_ns(), task.ident))
@@ -247,6 +249,7 @@ class GatedDevice:
         again = [start for start in starts if start.kernel >= first]
         starts.clear()
         starts.extend(again)
+        self._announce(task)
 
     def _learn(self, task: Task, kernels: int) -> None:
         stats = self._stats.get(task.program.name)
@@ -326,10 +329,20 @@ class GatedDevice:
             task.ready_ns.append(now_ns)
             task.launched = position + 1
             task.quiet_ns = NEVER_NS
-            if task is not self._lone:
-                self._tell(KernelReady(now_ns, task.ident, position))
         if task is self._lone:
             self._go_on(task)
+        elif self._policy.name == "fifo" or not task.running:
+            self._announce(task)
+
+    def _announce(self, task: Task) -> None:
+        """Tell the arbiter of a task's next kernel, if it is launched; of all launched ones where their order counts.
+
+        To tell of all takes 7 µs each, in which nothing runs.
+        """
+        last = task.launched if self._policy.name == "fifo" else min(task.launched, task.announced + 1)
+        for position in range(task.announced, last):
+            task.announced = position + 1
+            self._tell(KernelReady(max(self._told_ns, task.ready_ns[position]), task.ident, position))
 
     def _answer(self, client: Client, message: FromDevice, fds: tuple[int, ...] = ()) -> None:
         try:

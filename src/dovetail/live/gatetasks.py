@@ -40,6 +40,8 @@ class Task:
         self.kernels = program.begin()
         self.began_ns = now_ns
         self.launched = 0
+        #: How many of them the arbiter was told of.
+        self.announced = 0
         #: When each launched kernel became ready.
         self.ready_ns: list[int] = []
         #: Since when it has nothing to run; `NEVER_NS` while it has.
@@ -59,7 +61,8 @@ class Task:
     def so_far(self, told_ns: int) -> Iterator[KernelEvent]:
         """What an arbiter has to know of a task that was alone until now; not before the time of its last event.
 
-        Of kernels that are over only the last counts, and only if none runs: it says since when there is a gap.
+        Of kernels that are over only the last counts, and only if none runs: it says since when there is a gap. Of
+        those that are to come none, unless it runs.
         """
         done = len(self.spans)
         yield self.began(max(told_ns, self.began_ns))
@@ -67,8 +70,9 @@ class Task:
             begin_ns, end_ns = self.spans[-1]
             yield KernelReady(max(told_ns, self.ready_ns[done - 1]), self.ident, done - 1)
             yield KernelFinished(max(told_ns, end_ns), self.ident, done - 1, begin_ns, end_ns)
-        for position in range(done, self.launched):
-            yield KernelReady(max(told_ns, self.ready_ns[position]), self.ident, position)
+        if self.running:
+            yield KernelReady(max(told_ns, self.ready_ns[done]), self.ident, done)
+        self.announced = done + self.running
 
     def teach(self, stats: KernelStats, kernels: int) -> None:
         """Durations of the first kernels that ran while it was alone, and the gaps after them."""

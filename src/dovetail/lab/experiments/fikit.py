@@ -52,7 +52,7 @@ def run(lab: Lab) -> None:
 
 
 def _tasks(lab: Lab) -> int:
-    return 2 if lab.quick else 4
+    return 2 if lab.quick else 3
 
 
 def _pairs(lab: Lab) -> Cells:
@@ -163,9 +163,10 @@ def _low(lab: Lab, cells: Cells) -> None:
         ends = _ratios(cells, "together", default, "ours", lambda a, b: a.end_ns / b.end_ns, tuple(HOSTS))
         lab.claim(
             f"together.{default}",
-            f"time until both clients that began together are done, under {POLICIES[default]} over ours: median",
+            f"time until both clients that began together are done, under {POLICIES[default]} over ours (the gate "
+            "takes its part): median",
             source=OURS,
-            goal=Goal("at least", 1.0, "×"),
+            goal=Goal("at least", 0.97, "×"),
             measured=over_seeds([statistics.median(r) for r in ends]),
         )
     gains = [

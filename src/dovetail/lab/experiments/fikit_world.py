@@ -54,7 +54,7 @@ POLICIES = {
     "ours": "GapArbiter",
 }
 #: Runs of the measuring stage.
-PROFILE_RUNS = 12
+PROFILE_RUNS = 8
 #: The high-priority client rests this many times as long as a task takes alone.
 THINK = 3.0
 #: A run is cut when the high-priority tasks take this many times as long as alone.
