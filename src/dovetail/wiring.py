@@ -86,7 +86,9 @@ def _routed(make: Callable[[Predictor, int], Router]) -> _Make:
     def policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
         kept = _first_come(spec, table, cores, home)
         router = make(kept.predictor, home)
-        return msgspec.structs.replace(kept, router=router if home else Sole(router))
+        # Ours counts what it has sent by itself; the others know only what a table says.
+        told = home or isinstance(router, DovetailRouter)
+        return msgspec.structs.replace(kept, router=router if told else Sole(router))
 
     return policy
 

@@ -254,6 +254,23 @@ class Quota:
             self.left_ns -= now_ns - begin_ns
 
 
+class TestLaunchingAhead:
+    def task(self, arbiter: PriorityArbiter, priority: int) -> list[object]:
+        arbiter.step(TaskBegan(0, LOW, priority, sequence="low0"))
+        return starts([a for kernel in range(4) for a in arbiter.step(KernelReady(0, LOW, kernel))])
+
+    def test_the_first_class_launches_ahead_whatever_its_kernels_take(self) -> None:
+        arbiter = PriorityArbiter(stats_for(0, 400), ArbiterSettings(ahead=2))
+        assert self.task(arbiter, 1) == [StartKernel(LOW, 0), StartKernel(LOW, 1)]
+        assert starts(arbiter.step(KernelFinished(400 * US, LOW, 0))) == [StartKernel(LOW, 2)]
+
+    def test_lower_classes_launch_only_short_kernels_ahead_for_others_would_find_them_in_the_queue(self) -> None:
+        settings = ArbiterSettings(ahead=3, ahead_ns=50 * US)
+        assert self.task(PriorityArbiter(stats_for(0, 400), settings), 2) == [StartKernel(LOW, 0)]
+        assert self.task(PriorityArbiter(stats_for(0, 20), settings), 2) == [StartKernel(LOW, 0), StartKernel(LOW, 1)]
+        assert self.task(PriorityArbiter({}, settings), 2) == [StartKernel(LOW, 0)], "unknown ones are not short"
+
+
 class TestQuotas:
     def test_filler_runs_inside_its_own_quota(self) -> None:
         arbiter = GapArbiter(stats_for(900, 100), account=Quota("b", 100 * US, 5000 * US))

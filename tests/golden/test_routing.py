@@ -84,10 +84,12 @@ def controller(router: Told, *stages: StageSpec) -> Controller:
 
 
 def run(
-    cause: int, batch: int, stage: str, node: int, now_ms: int, *, worker: int = 1, latest_ns: int = NEVER_NS
+    cause: int, batch: int, stage: str, node: int, now_ms: int, *, worker: int = 1, accept_ns: int = 0
 ) -> RunBatch:
     items = ((1, node, 0),)
-    return RunBatch(cause, batch, worker, stage, items, 1, 100, now_ms * MS, latest_ns, 10 * MS, 7, "told so")
+    return RunBatch(
+        cause, batch, worker, stage, items, 1, 100, now_ms * MS, NEVER_NS, 10 * MS, 7, "told so", accept_ns
+    )
 
 
 def test_an_item_goes_to_its_worker_at_once_and_waits_there() -> None:
@@ -118,11 +120,11 @@ def test_a_worker_that_is_too_busy_refuses_and_the_item_is_routed_again_until_on
     router = Told(latest_ns=30 * MS)
     c = controller(router, StageSpec("a", "model"))
     c.step(WorkerJoined(0, 0, 1, KEEPS))
-    assert c.step(RequestArrived(0, 0, 1, 0)) == [run(2, 1, "a", 0, 0, latest_ns=30 * MS)]
+    assert c.step(RequestArrived(0, 0, 1, 0)) == [run(2, 1, "a", 0, 0, accept_ns=30 * MS)]
     for refusal in range(1, MAX_REFUSALS + 1):
-        window = 30 * MS if refusal < MAX_REFUSALS else NEVER_NS
+        window = 30 * MS if refusal < MAX_REFUSALS else 0
         actions = c.step(BatchFailed(MS, refusal + 1, refusal, MS, MS, "too_late", "busy"))
-        assert actions == [run(refusal + 2, refusal + 1, "a", 0, 1, latest_ns=window)]
+        assert actions == [run(refusal + 2, refusal + 1, "a", 0, 1, accept_ns=window)]
         validate(c)
     assert c.requests[1].outcome == ""
 

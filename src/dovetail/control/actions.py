@@ -35,6 +35,9 @@ class RunBatch(_Action, frozen=True, gc=False, array_like=True, tag=True):
     order: int = 0
     #: Why on this worker, where that was a decision of its own.
     reason: str = ""
+    #: A worker that keeps a queue refuses at once if it does not expect to start it by then; once it has taken it,
+    #: only `latest_ns` counts. 0: it takes it.
+    accept_ns: int = 0
 
 
 class LoadModel(_Action, frozen=True, gc=False, array_like=True, tag=True):

@@ -266,7 +266,7 @@ class Controller:
         batch = self._batch(queue, worker, config, queue.pop(config.batch))
         worker.free_pct -= config.share_pct
         worker.free_cpus -= config.cpus
-        self._run(batch, NEVER_NS)
+        self._run(batch)
         return True
 
     def _send(self, item: Item, queue: Queue) -> None:
@@ -280,8 +280,7 @@ class Controller:
         worker = self.workers[route.worker]
         batch = self._batch(queue, worker, Config(1, worker.spec.cores or 1, FULL_SHARE), [item])
         # Whoever was refused so often goes where it is sent, however long it takes there.
-        window = route.latest_ns if route.latest_ns and item.refused < MAX_REFUSALS else NEVER_NS
-        self._run(batch, window, route)
+        self._run(batch, route, route.latest_ns if item.refused < MAX_REFUSALS else 0)
         router.sent(batch, now)
 
     def _batch(self, queue: Queue, worker: Worker, config: Config, items: list[Item]) -> Batch:
@@ -292,8 +291,8 @@ class Controller:
         self.batches[ident] = worker.running[ident] = batch
         return batch
 
-    def _run(self, batch: Batch, window_ns: int, route: Route = _NOWHERE) -> None:
-        """Tell the worker; it may start until `window_ns`, or the last deadline if that comes first."""
+    def _run(self, batch: Batch, route: Route = _NOWHERE, accept_ns: int = 0) -> None:
+        """Tell the worker."""
         self.policy.planner.started(batch)
         # The window ends with the last deadline: until then the batch is of use to someone.
         latest = 0
@@ -314,10 +313,11 @@ class Controller:
                 batch.config.cpus,
                 batch.config.share_pct,
                 batch.sent_ns,
-                latest if latest < window_ns else window_ns,
+                latest,
                 batch.expected_ns,
                 route.order,
                 route.reason,
+                accept_ns,
             )
         )
 

@@ -1,8 +1,9 @@
 """Two real models on one gated device, under one policy after the other: what each mode does to both.
 
 Rules of this file
-- The high task comes periodically and does host work between its kernels (a sleep of a declared length); the low one
-  runs back to back in a process of its own and launches whole inferences ahead, as programs do on a GPU.
+- The high task comes periodically and does host work of a declared length between its kernels (it sleeps, or runs
+  Python); the low one runs back to back in a process of its own and launches whole inferences ahead, as programs do
+  on a GPU.
 - Modes take turns in every round, in an order that moves by one from round to round, so that a busy neighbour meets
   all of them; what is compared is compared within a round.
 - The device has a core to itself. If others took more of it than `FOREIGN` while a mode was measured, that is made
@@ -16,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from socket import socket
@@ -39,6 +41,8 @@ MODES = {
     "ours": GatePolicy("ours", learn=True),
     "ours, ageing": GatePolicy("ours", ageing_ns=10 * MS, learn=True),
 }
+#: Host work between two kernels.
+Host = Callable[[], None]
 #: Runs of each task alone, before anything is compared: the measurement stage.
 PROFILED_RUNS = 12
 #: The high task comes at this multiple of its time alone: the device is its own for a third of the time.
@@ -104,11 +108,13 @@ def measure_pair(
     *,
     rounds: int,
     seconds: float,
+    work: bool = False,
     modes: Sequence[str] = tuple(MODES),
     watch: Callable[[float], None] = lambda _done: None,
 ) -> PairRun:
-    """Every mode in every round, about so many seconds each."""
+    """Every mode in every round, about so many seconds each. With `work` the host computes in gaps, else it sleeps."""
     device, hosts = _cores()
+    host: Host = partial(_work, gap_ns) if work else partial(time.sleep, gap_ns / SECOND)
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, hosts)
     try:
@@ -119,11 +125,11 @@ def measure_pair(
         ):
             program = client.open(high.name, high.source, high.shapes)
             for _ in range(PROFILED_RUNS):
-                _run_high(client, program, gap_ns)
+                _run_high(client, program, host)
             ask("profile")
             gate.report()
             kernels = len(program.kernels), len(gate.stats[low.name].kernels)
-            run = _Run(gate, client, program, ask, gap_ns, round(seconds * SECOND))
+            run = _Run(gate, client, program, ask, host, round(seconds * SECOND))
             windows = [run.round(number, modes, rounds, watch) for number in range(rounds)]
             return PairRun(high.name, low.name, gap_ns, *kernels, windows, run.records)
     finally:
@@ -139,14 +145,14 @@ class _Run:
         client: GateClient,
         program: GateProgram,
         ask: Callable[[str], Any],
-        gap_ns: int,
+        host: Host,
         window_ns: int,
     ) -> None:
         self._gate = gate
         self._client = client
         self._program = program
         self._ask = ask
-        self._gap_ns = gap_ns
+        self._host = host
         self._window_ns = window_ns
         self._period_ns = 0
         self.records: list[KernelRecord] = []
@@ -181,7 +187,7 @@ class _Run:
             if not alone:
                 time.sleep(max(0, due_ns - time.monotonic_ns()) / SECOND)
                 due_ns = max(due_ns + self._period_ns, time.monotonic_ns())
-            high_ns.append(_run_high(self._client, self._program, self._gap_ns))
+            high_ns.append(_run_high(self._client, self._program, self._host))
         ended_ns = time.monotonic_ns()
         if alone:
             self._period_ns = round(PERIOD * statistics.median(high_ns))
@@ -220,13 +226,20 @@ def _between(sorted_ns: Sequence[int], after_ns: int, before_ns: int) -> int:
     return sum(after_ns < at_ns < before_ns for at_ns in sorted_ns)
 
 
-def _run_high(client: GateClient, program: GateProgram, gap_ns: int) -> int:
+def _work(gap_ns: int) -> None:
+    """Python at work for so long."""
+    until_ns = time.monotonic_ns() + gap_ns
+    while time.monotonic_ns() < until_ns:
+        pass
+
+
+def _run_high(client: GateClient, program: GateProgram, host: Host) -> int:
     """One high task with host work between its kernels; the time it took (ns)."""
     began_ns = time.monotonic_ns()
     task = client.begin(program, priority=1, launch=1)
     for _ in range(1, len(program.kernels)):
         task.wait()
-        time.sleep(gap_ns / SECOND)
+        host()
         task.launch()
     task.wait()
     return time.monotonic_ns() - began_ns

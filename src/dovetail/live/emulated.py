@@ -95,6 +95,8 @@ class EmulatedExecutor:
                     message.latest_ns,
                     message.expected_ns,
                     message.order,
+                    "",
+                    message.accept_ns,
                 ),
                 now_ns,
             )

@@ -331,15 +331,18 @@ class GatedDevice:
             task.quiet_ns = NEVER_NS
         if task is self._lone:
             self._go_on(task)
-        elif self._policy.name == "fifo" or not task.running:
+        else:
             self._announce(task)
 
     def _announce(self, task: Task) -> None:
         """Tell the arbiter of a task's next kernel, if it is launched; of all launched ones where their order counts.
 
-        To tell of all takes 7 µs each, in which nothing runs.
+        To tell of all takes some 7 µs each, in which nothing runs. While one runs its successor can wait.
         """
-        last = task.launched if self._policy.name == "fifo" else min(task.launched, task.announced + 1)
+        if self._policy.name == "fifo":
+            last = task.launched
+        else:
+            last = task.announced if task.running else min(task.launched, task.announced + 1)
         for position in range(task.announced, last):
             task.announced = position + 1
             self._tell(KernelReady(max(self._told_ns, task.ready_ns[position]), task.ident, position))

@@ -223,6 +223,7 @@ class KeptExecutor(CpuExecutor):
                 0,
                 message.latest_ns if message.latest_ns < _NEVER_NS else 0,
                 now_ns,
+                message.accept_ns,
             )
             return self._carry(answers, message.cause, now_ns)
         assert isinstance(event, KernelFinished)

@@ -406,6 +406,7 @@ class LiveSystem:
                 self.memory.to_free(action.worker),
                 action.order,
                 action.expected_ns,
+                action.accept_ns,
             )
         )
 

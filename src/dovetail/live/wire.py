@@ -143,6 +143,8 @@ class Run(msgspec.Struct, array_like=True, tag=True):
     #: For a worker that keeps a queue: the batch's place in it, and how long it should take.
     order: int = 0
     expected_ns: int = 0
+    #: It refuses the batch at once if it does not expect to start it by then; 0: it takes it.
+    accept_ns: int = 0
 
 
 class Free(msgspec.Struct, array_like=True, tag=True):

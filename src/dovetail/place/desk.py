@@ -79,8 +79,13 @@ class Desk:
         earliest_ns: int,
         latest_ns: int,
         now_ns: int,
+        accept_ns: int = 0,
     ) -> list[DeskAction]:
-        """A batch has come. `latest_ns` is 0 if it may start at any time."""
+        """A batch has come. `latest_ns` is 0 if it may start at any time.
+
+        It is refused if it is not expected to start by `latest_ns`, or by `accept_ns`; whether it then does start by
+        `accept_ns` is not looked at any more, since a batch that could start now is better run than sent on.
+        """
         if batch in self._book.tickets:
             raise ValueError(f"batch {batch} was taken before")
         if not 0 < share_pct <= FULL_SHARE:
@@ -89,10 +94,11 @@ class Desk:
             return [Refuse(batch, "no_memory", problem)]
         key = (order, self._book.number())
         ticket = Ticket(batch, weights, nbytes, share_pct, key, expected_ns, earliest_ns, latest_ns)
-        if latest_ns:
+        limit_ns = min(latest_ns or accept_ns, accept_ns or latest_ns)
+        if limit_ns:
             start_ns = self._book.expected_start_ns(ticket, now_ns)
-            if start_ns > latest_ns:
-                late = format_ns(start_ns - latest_ns)
+            if start_ns > limit_ns:
+                late = format_ns(start_ns - limit_ns)
                 return [Refuse(batch, "too_late", f"with the work before it, it would start {late} too late")]
         self._book.add(ticket, now_ns)
         if earliest_ns > now_ns:

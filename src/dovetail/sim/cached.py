@@ -144,6 +144,7 @@ class CachedDevice(SimDevice):
                 action.earliest_ns,
                 0 if action.latest_ns >= NEVER_NS else action.latest_ns,
                 now_ns,
+                action.accept_ns,
             )
             return self._carry_out(answers, action, now_ns)
         if isinstance(action, LoadModel):
