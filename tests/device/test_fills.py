@@ -254,6 +254,27 @@ class Quota:
             self.left_ns -= now_ns - begin_ns
 
 
+@pytest.mark.parametrize("make", [PriorityArbiter, FikitArbiter, GapArbiter])
+class TestOddEvents:
+    def test_a_kernel_that_ends_after_its_task_is_gone_changes_nothing(self, make: type[PriorityArbiter]) -> None:
+        arbiter = make(stats_for(0, 400))
+        arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+        arbiter.step(KernelReady(0, HIGH, 0))
+        arbiter.step(TaskGone(10, HIGH))
+        assert starts(arbiter.step(KernelReady(20, OTHER, 0))) == [StartKernel(OTHER, 0)]
+        assert arbiter.step(KernelFinished(30, HIGH, 0)) == []
+        assert arbiter.used_pct == 100
+        arbiter.validate()
+
+    def test_a_number_that_begins_again_begins_anew(self, make: type[PriorityArbiter]) -> None:
+        arbiter = make(stats_for(0, 400))
+        for at_ns in (0, 10):
+            arbiter.step(TaskBegan(at_ns, HIGH, 1, sequence="high"))
+            assert starts(arbiter.step(KernelReady(at_ns, HIGH, 0))) == [StartKernel(HIGH, 0)]
+        arbiter.step(TaskGone(20, HIGH))
+        assert arbiter.used_pct == 0
+
+
 class TestLaunchingAhead:
     def task(self, arbiter: PriorityArbiter, priority: int) -> list[object]:
         arbiter.step(TaskBegan(0, LOW, priority, sequence="low0"))

@@ -7,13 +7,15 @@ import statistics
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.device.record import KernelRecord, decode_records, encode_record
 from dovetail.errors import DovetailError
 from dovetail.profile.kernels import KernelStats, Spread, kernel_ids, kernel_name
 
+#: A busy machine is no reason to fail.
+PATIENT = settings(deadline=None)
 times = st.lists(st.integers(0, 10**8), min_size=1, max_size=200)
 
 
@@ -25,6 +27,7 @@ class TestIdentity:
         assert found == ("conv[1x3x8x8,4x3]", "relu[1x4]", "relu[1x4]#1", "relu[2x4]")
         assert [kernel_name(ident) for ident in found[1:3]] == ["relu[1x4]"] * 2
 
+    @PATIENT
     @given(st.lists(st.tuples(st.sampled_from("ab"), st.just(((1, 2),)))))
     def test_no_two_kernels_of_a_sequence_are_the_same(
         self, kernels: list[tuple[str, tuple[tuple[int, int]]]]
@@ -33,6 +36,7 @@ class TestIdentity:
 
 
 class TestSpread:
+    @PATIENT
     @given(times)
     def test_mean_and_variance_are_those_of_the_values(self, values: list[int]) -> None:
         spread = Spread()
@@ -42,6 +46,7 @@ class TestSpread:
         if len(values) > 1:
             assert spread.variance == pytest.approx(statistics.variance(values), rel=1e-6, abs=1e-3)
 
+    @PATIENT
     @given(times, st.floats(0.01, 1.0))
     def test_a_quantile_is_within_a_bucket_of_the_true_one(self, values: list[int], q: float) -> None:
         spread = Spread()
@@ -51,6 +56,7 @@ class TestSpread:
         near = sorted(values)[max(0, rank - 1) : rank + 2]
         assert min(near) * 0.93 - 1 <= spread.quantile_ns(q) <= max(near) * 1.07 + 1
 
+    @PATIENT
     @given(times, times)
     def test_merging_is_adding_all(self, one: list[int], other: list[int]) -> None:
         both, left, right = Spread(), Spread(), Spread()
@@ -65,6 +71,7 @@ class TestSpread:
         assert left.buckets == both.buckets
         assert left.mean_ns == pytest.approx(both.mean_ns, abs=1e-3)
 
+    @PATIENT
     @given(times, st.integers(0, 10**8), st.integers(0, 10**8))
     def test_expected_delay_is_that_of_the_values_to_a_bucket(
         self, values: list[int], duration: int, passed: int

@@ -1,4 +1,4 @@
-"""Workers that keep a queue and their own memory behind a whole server: counts, logs, faults, draining, bad settings."""
+"""Workers that keep a queue and their own memory, behind a whole server: counts, logs, faults, bad settings."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 import signal
 from functools import partial
 
-import numpy as np
 import pytest
 from tests.live import kept_apps
-from tests.serve.live_support import LiveServer, at_once, item_request, triton_inputs
+from tests.serve.live_support import LiveServer, at_once, item_request
 from tests.serve.support import Wire, until
 
 from dovetail.cli import main
-from dovetail.control import BatchFailed, ModelEvicted, ModelLoaded
+from dovetail.control import ModelEvicted, ModelLoaded
 from dovetail.control.log import LogReader
 from dovetail.errors import DeclarationError, DovetailError
 from dovetail.wiring import PolicySpec
@@ -57,15 +56,10 @@ def bring_back(name):
     file.with_suffix(".hidden").replace(file)
 
 
-def ask(server, workflow, first=1.0):
-    with server.client() as client:
-        return client.infer(workflow, triton_inputs({"x": np.full(3, first, np.float32)})).as_numpy("y0")
-
-
 def answer(server, workflow, first=1.0):
     """Status and what is said, whatever it is."""
     reply = server.ask(workflow, first)
-    return reply.status, reply.json()
+    return reply.status, reply.json
 
 
 def memory(server):
@@ -99,7 +93,7 @@ def test_models_come_and_go_answers_are_right_and_everything_is_counted_and_logg
     assert len(evicted) == counted["evictions"] == len(loaded) - 2
     assert all(kept_apps.HEAVY_BYTES * 0.99 <= e.nbytes <= 2 * kept_apps.HEAVY_BYTES for e in loaded)
     assert all("room for" in e.reason for e in evicted)
-    assert main(["explain", str(log), "3"]) == 0
+    assert main(["explain", "3", "--log", str(log)]) == 0
     assert "evicted" in capsys.readouterr().out
     assert main(["replay", str(log)]) == 0
 
@@ -144,9 +138,9 @@ def test_a_worker_that_dies_while_it_loads_loses_no_request(serve):
         bring_back("b")
         pid = server.call(lambda: server.system.fleet.workers[ident].pid)
         os.kill(pid, signal.SIGKILL)
-        reply = wire.read()
+        reply = wire.reply()
     assert reply.status == 200
-    assert reply.json()["outputs"][0]["data"] == [6.0] * 3
+    assert reply.json["outputs"][0]["data"] == [6.0] * 3
     until(server.clean)
 
 
@@ -158,7 +152,7 @@ def test_a_load_that_hangs_is_ended_by_the_watchdog(serve):
         wire.send(item_request("use_b", 3.0))
         until(lambda: loading(server))
         bring_back("b")  # whoever hangs at the pipe does so for ever; the next one finds the file
-        reply = wire.read()
+        reply = wire.reply()
     assert reply.status == 200
     assert any("was not loaded within 1 s" in line for line in server.said)
     assert answer(server, "use_a")[0] == 200
@@ -173,7 +167,7 @@ def test_a_drain_answers_what_is_queued_in_workers(serve):
         second.send(item_request("use_c", 2.0))
         until(lambda: server.open_requests() == 2)
         assert server.stop()
-        assert [wire.read().status for wire in (first, second)] == [200, 200]
+        assert [wire.reply().status for wire in (first, second)] == [200, 200]
 
 
 def test_a_request_whose_client_is_gone_leaves_nothing_behind(serve):

@@ -69,7 +69,7 @@ def test_a_batch_of_a_stage_that_nobody_knows_runs_alone_and_is_measured(room):
         thread, entered = waits(lambda: room.run("new", 10))
         assert not entered.wait(0.05)
     thread.join(PATIENCE_SECONDS)
-    learn(room, "new", 11 * MB)
+    learn(room, "new", 9 * MB)
     with room.load(20 * MB), room.run("new", 10), room.run("new", 5):
         pass  # it is known now, and fits beside the load
 

@@ -89,11 +89,11 @@ class GapArbiter(PriorityArbiter):
     # -- the account of delay -----------------------------------------------------------------------------------
 
     def _passed(self, now_ns: int) -> None:
-        passed_ns = now_ns - self._since_ns
-        self._since_ns = now_ns
         self._again_ns = -1
-        if not passed_ns:
+        passed_ns = now_ns - self._since_ns
+        if passed_ns <= 0:
             return
+        self._since_ns = now_ns
         for priority in self._classes:
             credit_ns = self.credit_ns.get(priority, 0.0) + passed_ns * self.settings.budget
             self.credit_ns[priority] = min(credit_ns, self.settings.burst_ns)
@@ -117,9 +117,8 @@ class GapArbiter(PriorityArbiter):
         task = self._tasks[event.task]
         if task.started or len(task.ready) > 1 or self._room_for(task):
             return
-        if any(
-            s.why == "fill" for t in self._tasks.values() if t.priority > task.priority for s in t.started.values()
-        ):
+        below = (t for t in self._tasks.values() if t.rank > task.rank)
+        if any(started.why == "fill" for t in below for started in t.started.values()):
             self._blocked_ns[task.ident] = event.at_ns
 
     def _gone(self, event: TaskGone) -> None:

@@ -77,6 +77,8 @@ class PriorityArbiter:
         elif type(event) is KernelFinished:
             self._finished(event)
         elif type(event) is TaskBegan:
+            if event.task in self._tasks:
+                self._gone(TaskGone(now_ns, event.task))
             self._expected.pop(event.task, None)
             self._begin(event)
         elif type(event) is TaskGone:
@@ -115,8 +117,10 @@ class PriorityArbiter:
         task.ready.append(Waiting(event.kernel, event.share_pct, event.at_ns))
 
     def _finished(self, event: KernelFinished) -> None:
-        task = self._tasks[event.task]
-        started = task.started.pop(event.kernel)
+        task = self._tasks.get(event.task)
+        started = None if task is None else task.started.pop(event.kernel, None)
+        if task is None or started is None:
+            return  # of a task that is gone: what it held is free already
         begin_ns = started.start_ns if event.begin_ns < 0 else event.begin_ns
         end_ns = event.at_ns if event.end_ns < 0 else event.end_ns
         self._release(task)

@@ -112,7 +112,7 @@ def measure_pair(
     modes: Sequence[str] = tuple(MODES),
     watch: Callable[[float], None] = lambda _done: None,
 ) -> PairRun:
-    """Every mode in every round, about so many seconds each. With `work` the host computes in gaps, else it sleeps."""
+    """Every mode in every round, about so many seconds each. With `work` the host runs Python in gaps."""
     device, hosts = _cores()
     host: Host = partial(_work, gap_ns) if work else partial(time.sleep, gap_ns / SECOND)
     before = os.sched_getaffinity(0)

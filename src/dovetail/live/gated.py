@@ -5,8 +5,6 @@ Rules of this file
   and nobody competes for the interpreter lock; only models are made ready by threads of their own, on other cores.
 - The sockets are looked at after every kernel and before the arbiter chooses the next: a launch of a higher class, a
   cancellation or a client that is gone waits for the kernel that runs and for nothing else.
-- A task that is alone needs no arbiter: it runs as fast as it launches, and only when a second one comes the arbiter
-  is told of it (`Task.so_far`). After a kernel the arbiter's code is no longer in the cache and costs 30 to 40 µs.
 - A client whose socket is closed, who breaks the protocol, reads no answers or holds the device and launches nothing
   for longer than was declared is dropped: all its tasks are gone, in the arbiter too.
 - A kernel cannot be interrupted. One that runs longer than the declared bound (and no later than a quarter after it)
@@ -33,18 +31,9 @@ from typing import Any
 
 import msgspec
 
-from ..device import (
-    AlarmRang,
-    KernelEvent,
-    KernelFinished,
-    KernelReady,
-    KernelRecord,
-    StartKernel,
-    TaskGone,
-)
+from ..device import KernelRecord, StartKernel
 from ..profile.kernels import KernelStats
 from .executor import MAX_DETAIL_CHARS
-from .gate_policies import make_arbiter
 from .gateprograms import Program, make_program
 from .gatetasks import NEVER_NS, Broken, Client, Task, class_of
 from .gatewire import (
@@ -66,6 +55,7 @@ from .gatewire import (
     Reported,
     ToDevice,
 )
+from .turns import Turns
 
 __all__ = ["GatedDevice", "main"]
 
@@ -83,19 +73,9 @@ class GatedDevice:
     def __init__(self, control: Line[ToDevice], hello: GateHello) -> None:
         self._hello = hello
         self._control = control
-        self._stats = {s.name: s for s in hello.stats}
-        self._policy = hello.policy
-        self._arbiter = make_arbiter(hello.policy, self._stats)
-        #: The task that is alone on the device and that the arbiter does not know of.
-        self._lone: Task | None = None
+        self._turns = Turns(hello.policy, {s.name: s for s in hello.stats})
         self._clients: dict[int, Client] = {}
-        self._tasks: dict[int, Task] = {}
         self._last_task = 0
-        #: Kernels that the arbiter let start; more than one only after `TaskGone` of the one that runs.
-        self._starts: deque[StartKernel] = deque()
-        self._alarm_ns = NEVER_NS
-        #: Time of the last event that the arbiter was told.
-        self._told_ns = 0
         self._look_ns = 0
         self._stopping = False
         #: When the watchdog over kernels has to be set again; 0: it is not set.
@@ -112,16 +92,15 @@ class GatedDevice:
 
     def run(self) -> None:
         """Run kernels until the control line is closed."""
-        starts = self._starts
+        turns = self._turns
         while not self._stopping:
-            if starts:
-                self._run_kernel(starts.popleft())
+            if turns.starts:
+                self._run_kernel(turns.starts.popleft())
             else:
                 self._listen(self._wait())
             now_ns = time.monotonic_ns()
-            if now_ns >= self._alarm_ns:
-                self._alarm_ns = NEVER_NS
-                self._tell(AlarmRang(now_ns))
+            if now_ns >= turns.alarm_ns:
+                turns.ring(now_ns)
             if now_ns >= self._look_ns:
                 self._drop_the_silent(now_ns)
 
@@ -151,28 +130,20 @@ class GatedDevice:
         if self._rearm_ns:
             self._rearm_ns = 0
             signal.setitimer(signal.ITIMER_REAL, 0)
-        if self._tasks and self._hello.spin_ns:
-            until_ns = min(time.monotonic_ns() + self._hello.spin_ns, self._alarm_ns)
+        if self._turns.tasks and self._hello.spin_ns:
+            until_ns = min(time.monotonic_ns() + self._hello.spin_ns, self._turns.alarm_ns)
             while time.monotonic_ns() < until_ns:
                 if found := self._poll.poll(0):
                     return found
-        quiet_ns = min((t.quiet_ns for t in self._tasks.values()), default=NEVER_NS)
-        until_ns = min(self._alarm_ns, quiet_ns + self._hello.patience_ns)
+        quiet_ns = min((t.quiet_ns for t in self._turns.tasks.values()), default=NEVER_NS)
+        until_ns = min(self._turns.alarm_ns, quiet_ns + self._hello.patience_ns)
         # Not epoll, whose timeout is whole milliseconds: longer than most gaps.
         timeout_s = None if until_ns >= NEVER_NS else max(0, until_ns - time.monotonic_ns()) / 1e9
         select.select([self._poll.fileno()], (), (), timeout_s)
         return self._poll.poll(0)
 
-    def _tell(self, event: KernelEvent) -> None:
-        self._told_ns = event.at_ns
-        for action in self._arbiter.step(event):
-            if isinstance(action, StartKernel):
-                self._starts.append(action)
-            else:
-                self._alarm_ns = action.at_ns
-
     def _run_kernel(self, start: StartKernel) -> None:
-        task = self._tasks.get(start.task)
+        task = self._turns.tasks.get(start.task)
         if task is None:
             return  # it is gone, and the arbiter knows
         position = start.kernel
@@ -196,65 +167,17 @@ class GatedDevice:
                 break
             self._listen(readable)
         task.running = False
-        if task.ident not in self._tasks:
+        if task.ident not in self._turns.tasks:
             return  # cancelled or dropped
-        over = position + 1 == len(task.kernels)
-        if task is self._lone:
-            task.spans.append((begin_ns, end_ns))
         if position + 1 == task.launched:
             task.quiet_ns = end_ns
-            if over:
+            if position + 1 == len(task.kernels):
                 task.program.busy = False
                 task.client.tasks.pop(task.number, None)
             # Before the arbiter is asked: a host waits for it. What it sends next is read after that.
             self._answer(task.client, Finished(task.number, position, begin_ns, end_ns))
-        if task.ident in self._tasks:
-            if over:
-                del self._tasks[task.ident]
-            self._ended(task, over, position, begin_ns, end_ns)
-
-    def _ended(self, task: Task, over: bool, position: int, begin_ns: int, end_ns: int) -> None:
-        """A kernel has ended: the next, by the arbiter's choice or because there is no choice."""
-        if task is not self._lone:
-            # Before the end of this one is told: that there is a next is not to look like a gap.
-            self._announce(task)
-            self._tell(KernelFinished(time.monotonic_ns(), task.ident, position, begin_ns, end_ns))
-            if over:
-                self._tell(TaskGone(time.monotonic_ns(), task.ident))
-        elif over:
-            self._lone = None
-            self._learn(task, len(task.spans))
-        else:
-            self._go_on(task)
-
-    # -- alone --------------------------------------------------------------------------------------------------
-
-    def _go_on(self, task: Task) -> None:
-        """Let the next kernel of the task that is alone start, if it is launched and none was let start."""
-        if task.started == len(task.spans) < task.launched and not task.running:
-            self._starts.append(StartKernel(task.ident, task.started))
-            task.started += 1
-
-    def _introduce(self, task: Task) -> None:
-        """There is a second task: from now on the arbiter decides."""
-        self._lone = None
-        # The last one, if none runs, the arbiter is told of and learns by itself.
-        self._learn(task, len(task.spans) - (not task.running))
-        starts = self._starts
-        starts.clear()
-        for event in task.so_far(self._told_ns):
-            self._tell(event)
-        # It lets start again what has run or runs.
-        first = len(task.spans) + task.running
-        again = [start for start in starts if start.kernel >= first]
-        starts.clear()
-        starts.extend(again)
-        self._announce(task)
-
-    def _learn(self, task: Task, kernels: int) -> None:
-        stats = self._stats.get(task.program.name)
-        if self._policy.learn and stats is not None and kernels > 0:
-            task.teach(stats, kernels)
+        if task.ident in self._turns.tasks:
+            self._turns.ended(task, position, begin_ns, end_ns, time.monotonic_ns())
 
     # -- clients ------------------------------------------------------------------------------------------------
 
@@ -300,7 +223,7 @@ class GatedDevice:
         program = client.programs.get(message.program)
         if program is None or program.busy or message.task in client.tasks:
             raise Broken(f"task {message.task} began on a program that is not open, or something is in use")
-        now_ns = self._when(message.at_ns)
+        now_ns = self._turns.when(message.at_ns, time.monotonic_ns())
         self._last_task += 1
         try:
             task = Task(self._last_task, client, message, program, now_ns)
@@ -308,44 +231,19 @@ class GatedDevice:
             self._answer(client, Ended(message.task, "error", f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]))
             return
         program.busy = True
-        if self._lone is not None:
-            self._introduce(self._lone)
-        if self._tasks:
-            self._tell(task.began(self._when(message.at_ns)))
-        else:
-            self._lone = task
-        self._tasks[task.ident] = client.tasks[message.task] = task
+        client.tasks[message.task] = task
+        self._turns.begin(task)
         self._launch(task, message.launch, message.at_ns)
-
-    def _when(self, sent_ns: int) -> int:
-        """When a message was sent: it may have waited for a kernel. Never before what the arbiter knows already."""
-        return max(self._told_ns, min(sent_ns, time.monotonic_ns()))
 
     def _launch(self, task: Task, upto: int, sent_ns: int) -> None:
         if not task.launched <= upto <= len(task.kernels):
             raise Broken(f"kernels before {upto} were launched of a task that has {len(task.kernels)}")
-        now_ns = self._when(sent_ns)
+        now_ns = self._turns.when(sent_ns, time.monotonic_ns())
         for position in range(task.launched, upto):
             task.ready_ns.append(now_ns)
             task.launched = position + 1
             task.quiet_ns = NEVER_NS
-        if task is self._lone:
-            self._go_on(task)
-        else:
-            self._announce(task)
-
-    def _announce(self, task: Task) -> None:
-        """Tell the arbiter of a task's next kernel, if it is launched; of all launched ones where their order counts.
-
-        To tell of all takes some 7 µs each, in which nothing runs. While one runs its successor can wait.
-        """
-        if self._policy.name == "fifo":
-            last = task.launched
-        else:
-            last = task.announced if task.running else min(task.launched, task.announced + 1)
-        for position in range(task.announced, last):
-            task.announced = position + 1
-            self._tell(KernelReady(max(self._told_ns, task.ready_ns[position]), task.ident, position))
+        self._turns.launch(task)
 
     def _answer(self, client: Client, message: FromDevice, fds: tuple[int, ...] = ()) -> None:
         try:
@@ -359,14 +257,10 @@ class GatedDevice:
         self._answer(task.client, Ended(task.number, reason, detail))
 
     def _forget(self, task: Task) -> None:
-        if self._tasks.pop(task.ident, None) is not None:
+        if task.ident in self._turns.tasks:
             task.program.busy = False
             task.client.tasks.pop(task.number, None)
-            if task is self._lone:
-                self._lone = None
-                self._learn(task, len(task.spans))
-            else:
-                self._tell(TaskGone(time.monotonic_ns(), task.ident))
+            self._turns.gone(task, time.monotonic_ns())
 
     def _drop(self, client: Client, why: str) -> None:
         if self._clients.pop(client.line.fileno(), None) is None:
@@ -385,8 +279,8 @@ class GatedDevice:
     def _drop_the_silent(self, now_ns: int) -> None:
         self._look_ns = now_ns + LOOK_NS
         patience_ns = self._hello.patience_ns
-        for task in list(self._tasks.values()):
-            if now_ns - task.quiet_ns >= patience_ns and task.ident in self._tasks:
+        for task in list(self._turns.tasks.values()):
+            if now_ns - task.quiet_ns >= patience_ns and task.ident in self._turns.tasks:
                 self._drop(
                     task.client,
                     f"task {task.number} of {task.program.name} launched nothing for {patience_ns / 1e6:g} ms",
@@ -420,9 +314,9 @@ class GatedDevice:
             # A model lives as long as the process, most likely: keep the collector from walking it every time.
             gc.collect()
             gc.freeze()
-            stats = self._stats.get(program.name)
+            stats = self._turns.stats.get(program.name)
             if stats is None or stats.stale(program.idents) is not None:
-                self._stats[program.name] = KernelStats.empty(program.name, program.idents)
+                self._turns.stats[program.name] = KernelStats.empty(program.name, program.idents)
             self._answer(
                 client,
                 Opened(message.program, program.idents, program.inputs, program.outputs),
@@ -443,15 +337,14 @@ class GatedDevice:
             self._clients[line.fileno()] = Client(message.client, line)
             self._poll.register(line.fileno(), select.EPOLLIN)
         elif isinstance(message, GatePolicy):
-            for task in list(self._tasks.values()):
+            for task in list(self._turns.tasks.values()):
                 self._end(task, "cancelled", "the device has a new policy")
-            self._starts.clear()
-            self._policy = message
-            self._arbiter = make_arbiter(message, self._stats)
-            self._alarm_ns = NEVER_NS
+            self._turns.set_policy(message)
         elif isinstance(message, Report):
             self._control.setblocking(True)
-            self._control.send(Reported(self._taken_records(), list(self._stats.values()), len(self._tasks)))
+            self._control.send(
+                Reported(self._taken_records(), list(self._turns.stats.values()), len(self._turns.tasks))
+            )
             self._control.setblocking(False)
 
     def _taken_records(self) -> list[KernelRecord]:

@@ -526,6 +526,8 @@ class LiveSystem:
         for running in list(self._running.values()):
             limit_ns = max(self.settings.hang_ns, HANG_FACTOR * running.action.expected_ns)
             worker = self.fleet.workers.get(running.action.worker)
+            if (running.action.worker, running.action.stage) in self._loading:
+                continue  # looked at below
             # In a worker's own queue a batch may wait as long as others get done there.
             since_ns = max(running.since_ns, self._progress_ns.get(running.action.worker, 0))
             if worker is not None and now - since_ns > limit_ns:

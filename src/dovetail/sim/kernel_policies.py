@@ -83,7 +83,8 @@ class FifoQueue(_Streams):
 class TimeSlices(_Streams):
     """Each process in turn for a slice, kernels interrupted: what a driver does with processes that share a device.
 
-    A process that has nothing to run gives its slice away. 2 ms is the default slice.
+    A process that has nothing to run gives its slice away. How long a slice is differs by device and is not
+    documented: 2 ms is of the right order, unverified.
     """
 
     def __init__(self, slice_ns: int = 2 * MS) -> None:

@@ -38,7 +38,7 @@ def draw_speedups(lab: Lab, cells: Cells, pairs: Sequence[tuple[str, str]]) -> N
             axes.set(xlabel="default / ours", title=TITLES[host])
             axes.set_yticks(range(len(pairs)), [f"{high} | {low}" for high, low in pairs])
         figure.axes[0].invert_yaxis()
-        figure.axes[-1].legend(frameon=False, fontsize=8, loc="upper right")
+        figure.axes[1].legend(frameon=False, fontsize=8, loc="center right")
 
 
 def draw_policies(lab: Lab, cells: Cells) -> None:
@@ -50,8 +50,12 @@ def draw_policies(lab: Lab, cells: Cells) -> None:
                 high = statistics.median(_means(seeds, "high"))
                 low = statistics.median(_means(seeds, "low"))
                 marker = "*" if policy == "ours" else "osD^vPX"[number % 7]
-                axes.plot(high, low, marker, ms=11 if policy == "ours" else 7, label=policy)
-            axes.set_xscale("log")
+                if policy == "ours":
+                    axes.plot(high, low, marker, ms=11, color="#CC0000", label=policy)
+                else:
+                    axes.plot(high, low, marker, ms=7, label=policy)
+            if axes.get_xlim()[1] > 5:
+                axes.set_xscale("log")
             axes.set(xlabel="high priority, alone = 1 (median of pairs)", title=TITLES[host])
         figure.axes[0].set(ylabel="low priority, alone = 1")
         figure.axes[-1].legend(frameon=False, fontsize=8)

@@ -139,14 +139,14 @@ def _device(job: Job, records: list[KernelRecord] | None) -> KernelDevice:
     high = _sequence(job.high, job.host, job.gap_scale, 1.0, job.seed)
     low = _sequence(job.low, AHEAD.name, 1.0, job.length_scale, job.seed + LOW_SEED)
     alone_ns = _alone_ns(job.high, job.host, job.gap_scale, 1.0, job.seed)
-    low_alone_ns = _alone_ns(job.low, AHEAD.name, 1.0, job.length_scale, job.seed)
     if job.mode == "together":
+        low_alone_ns = _alone_ns(job.low, AHEAD.name, 1.0, job.length_scale, job.seed)
         low_tasks = max(1, round(job.tasks * alone_ns / low_alone_ns))
         clients = [ClientSpec(high, 1, job.tasks), ClientSpec(low, 2, low_tasks)]
     else:
         think_ns = 0 if job.saturated else round(THINK * alone_ns)
         # It rests before its first task, so that a run is as many times (rest, task) as there are tasks.
-        clients = [ClientSpec(high, 1, job.tasks, think_ns, think_ns or low_alone_ns // 3), ClientSpec(low, 2)]
+        clients = [ClientSpec(high, 1, job.tasks, think_ns, think_ns), ClientSpec(low, 2)]
     device = KernelDevice(
         clients, _sharing(job, high, low, alone_ns), job.seed, record=None if records is None else records.append
     )
