@@ -62,8 +62,9 @@ __all__ = ["KeptExecutor"]
 _NEVER_NS = 1 << 61
 #: Half of the budget is set aside, so that a batch of which nothing is known yet finds room.
 RUNS_PART = 2
-#: What the process itself may grow by: buffers of the interpreter, stacks of threads. Measured: 1 to 2 MB.
-SLACK_BYTES = 3 << 20
+#: What is left free: for buffers of the interpreter and stacks of threads, and for holes in the heap, of which there
+#: are more in a larger one. With 3 MB of 80 MB one worker of eight was seen 1.6 MB above its budget.
+SLACK_BYTES, SLACK_PART = 2 << 20, 20
 #: How often its state goes out while there is work; it goes whenever there is none.
 STATE_NS = 100 * MS
 
@@ -99,12 +100,13 @@ class KeptExecutor(CpuExecutor):
         self._budget_bytes = hello.spec.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         #: What the worker says before its introduction: models that it will not be able to run.
         self.first_words: list[FromWorker] = []
+        self._slack_bytes = SLACK_BYTES + self._budget_bytes // SLACK_PART
         self._measured = {w.weights: w for w in hello.weighed}
         self._weigh()
         self._load_bytes = max((w.transient_bytes for w in self._measured.values()), default=0)
         self._reserve_bytes = self._first_reserve()
-        self._room = Room(anonymous_bytes() + self._budget_bytes, self._reserve_bytes)
-        reserve = min(self._budget_bytes, self._reserve_bytes + SLACK_BYTES)
+        self._room = Room(anonymous_bytes() + self._budget_bytes - self._slack_bytes, self._reserve_bytes)
+        reserve = min(self._budget_bytes, self._reserve_bytes + self._slack_bytes)
         cache = ModelCache(self._budget_bytes, reserve_bytes=reserve, host_bytes=0, eviction=rules.eviction)
         self._desk = Desk(hello.worker, cache, self._load_time_ns, rules)
         self._check_sizes()
@@ -153,7 +155,7 @@ class KeptExecutor(CpuExecutor):
     def _first_reserve(self) -> int:
         """Enough for the heaviest load or a batch; for both at once only if all models fit beside that."""
         runs = self._budget_bytes // RUNS_PART
-        ample = self._budget_bytes - sum(map(self._nbytes, self._weights)) - SLACK_BYTES
+        ample = self._budget_bytes - sum(map(self._nbytes, self._weights)) - self._slack_bytes
         return max(self._load_bytes, runs, min(self._load_bytes + runs, ample))
 
     def _check_sizes(self) -> None:
@@ -163,7 +165,7 @@ class KeptExecutor(CpuExecutor):
             nbytes = self._nbytes(weights)
             if nbytes <= usable:
                 continue
-            least = max(nbytes + self._load_bytes, nbytes * RUNS_PART // (RUNS_PART - 1)) + 2 * SLACK_BYTES
+            least = max(nbytes + self._load_bytes, nbytes * RUNS_PART // (RUNS_PART - 1)) + 2 * self._slack_bytes
             self.first_words.append(
                 LoadFailure(
                     stage.name,
@@ -236,12 +238,12 @@ class KeptExecutor(CpuExecutor):
         if room.reserve_bytes > self._reserve_bytes:
             self._reserve_bytes = room.reserve_bytes
             least = max(map(self._nbytes, self._weights), default=0)
-            left = self._budget_bytes - self._reserve_bytes - SLACK_BYTES
+            left = self._budget_bytes - self._reserve_bytes - self._slack_bytes
             if left < least:
                 print(
                     f"dovetail: batches take up to {format_bytes(self._reserve_bytes)} beside their models; with the "
                     f"largest model that is more than the budget of {format_bytes(self._budget_bytes)}, which may be "
-                    f"passed. Give it at least --memory {-(-(least + self._reserve_bytes + SLACK_BYTES) // 10**6)}MB",
+                    f"passed. Give it at least --memory {-(-(least + self._reserve_bytes + self._slack_bytes) // 10**6)}MB",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -18,7 +18,7 @@ MESSAGE_NS: Final = 100_000
 
 #: A load keeps a core from batches, so nothing is loaded that is not needed now, and turning memory over is charged
 #: for what it does to others. One ingress knows what it has sent, so no worker has to refuse.
-ONE_MACHINE: Final = RouterSettings(hints=False, spares=0, bounces=0, ask_pct=(), toll_pct=400)
+ONE_MACHINE: Final = RouterSettings(hints=False, spares=0, bounces=0, ask_pct=(), toll_pct=100)
 
 
 class OneMachine(Delays):
