@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-pure check bench clean
+.PHONY: setup demo test test-pure test-torch check bench clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,11 @@ test: setup
 test-pure: setup
 	$(BIN)/python -m pytest -m "not cpu"
 
+# Kernels of torch models; the extra is some 200 MB.
+test-torch: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch]'
+	$(BIN)/python -m pytest tests/torch
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -37,6 +42,8 @@ bench: setup
 	$(BIN)/python bench/live.py
 	$(BIN)/python bench/front.py
 	$(BIN)/python bench/plan.py
+	$(BIN)/python bench/place.py
+	$(BIN)/python bench/gate.py
 	$(BIN)/python bench/ipc.py
 
 clean:

@@ -94,7 +94,7 @@ def test_models_come_and_go_answers_are_right_and_everything_is_counted_and_logg
     assert all(kept_apps.HEAVY_BYTES * 0.99 <= e.nbytes <= 2 * kept_apps.HEAVY_BYTES for e in loaded)
     assert all("room for" in e.reason for e in evicted)
     assert main(["explain", "3", "--log", str(log)]) == 0
-    assert "evicted" in capsys.readouterr().out
+    assert "cpu-0 has loaded the model of c" in capsys.readouterr().out
     assert main(["replay", str(log)]) == 0
 
 

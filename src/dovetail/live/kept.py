@@ -240,10 +240,11 @@ class KeptExecutor(CpuExecutor):
             least = max(map(self._nbytes, self._weights), default=0)
             left = self._budget_bytes - self._reserve_bytes - self._slack_bytes
             if left < least:
+                enough = least + self._reserve_bytes + self._slack_bytes
                 print(
                     f"dovetail: batches take up to {format_bytes(self._reserve_bytes)} beside their models; with the "
                     f"largest model that is more than the budget of {format_bytes(self._budget_bytes)}, which may be "
-                    f"passed. Give it at least --memory {-(-(least + self._reserve_bytes + self._slack_bytes) // 10**6)}MB",
+                    f"passed. Give it at least --memory {-(-enough // 10**6)}MB",
                     file=sys.stderr,
                     flush=True,
                 )

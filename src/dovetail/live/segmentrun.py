@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..profile.kernels import kernel_ids
-from ..workflow.runners import _NUMPY_OF_ORT
+from ..workflow.runners import NUMPY_OF_ORT
 from .arena import ALIGN_BYTES
 
 __all__ = ["Allocate", "Bound", "Part", "Segments", "Shape", "aligned", "load_session"]
@@ -77,7 +77,7 @@ class Segments:
 
     def dtype(self, name: str) -> Any:
         """Element type of a tensor."""
-        return _NUMPY_OF_ORT[self._types[name]]
+        return NUMPY_OF_ORT[self._types[name]]
 
     def bind(self, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> Bound:
         """Buffers for inputs of these shapes. Runs the model once on zeros, to know the shapes of all else."""

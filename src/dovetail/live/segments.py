@@ -27,7 +27,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..errors import ModelError
-from ..workflow.runners import _NUMPY_OF_ORT
+from ..workflow.runners import NUMPY_OF_ORT
 from .onnxgraph import OnnxGraph, OnnxNode, read_graph, write_part
 from .segmentrun import Part, Segments, Shape, load_session
 
@@ -176,7 +176,7 @@ def _measured(
     if missing := [name for name in graph.inputs if name not in shapes or name not in types]:
         raise ModelError(f"input {missing[0]!r} needs a shape and must be a tensor of numbers")
     feeds: dict[str, np.ndarray[Any, Any]] = {
-        name: np.zeros(shapes[name], _NUMPY_OF_ORT[types[name]]) for name in graph.inputs
+        name: np.zeros(shapes[name], NUMPY_OF_ORT[types[name]]) for name in graph.inputs
     }
     try:
         for _ in range(PROFILED_RUNS):

@@ -1,7 +1,8 @@
 """How a stage is really run: columns of arguments in, one value per item out.
 
-This is the only file that calls onnxruntime. Workers, the profiler and `Workflow.local` all come through here, so
-what is profiled is what is served. onnxruntime is imported when the first model is loaded, not before.
+This is the only file that runs whole models with onnxruntime. Workers, the profiler and `Workflow.local` all come
+through here, so what is profiled is what is served; models that are cut into kernels have their own runner
+(`live.segmentrun`). onnxruntime is imported when the first model is loaded, not before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..errors import DeclarationError, DovetailError, ModelError
 from .graph import StageSpec
 from .stage import Stage
 
-__all__ = ["OnnxRunner", "PythonRunner", "Runner", "StageFailed", "make_runner"]
+__all__ = ["NUMPY_OF_ORT", "OnnxRunner", "PythonRunner", "Runner", "StageFailed", "make_runner"]
 
 #: Columns: one list per argument, all of the batch's length.
 Columns = Sequence[Sequence[Any]]
@@ -94,7 +95,7 @@ class OnnxRunner:
         except Exception as error:
             raise ModelError(f"stage {spec.name!r}: onnxruntime cannot load {spec.path}: {error}") from error
         self._inputs = [i.name for i in self._session.get_inputs()]
-        self._dtypes = [_NUMPY_OF_ORT.get(i.type) for i in self._session.get_inputs()]
+        self._dtypes = [NUMPY_OF_ORT.get(i.type) for i in self._session.get_inputs()]
         self._ranks = [len(i.shape) for i in self._session.get_inputs()]
 
     def shared(self, spec: StageSpec) -> OnnxRunner:
@@ -151,7 +152,8 @@ class OnnxRunner:
         return [tuple(output[i] for output in outputs) for i in range(size)]
 
 
-_NUMPY_OF_ORT = {
+#: What onnxruntime calls a tensor's type -> numpy's.
+NUMPY_OF_ORT = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
     "tensor(float16)": np.float16,
