@@ -26,6 +26,7 @@ VERBS = {
     "plan": ("plan", "choose batch, cores and share for each stage of a workflow, and show what else there is"),
     "replay": ("replay", "run the controller again on a recorded log and compare its actions"),
     "explain": ("explain", "tell the story of a request from a log"),
+    "trace": ("trace", "draw the lanes of a device kernel by kernel, simulated or from a live log"),
     "reproduce": ("reproduce", "run an experiment and judge its claims"),
     "catalogue": ("catalogue", "list the devices, models and workflows that can be simulated"),
 }
