@@ -73,8 +73,6 @@ MOST_OPEN = 40
 WARM_SECONDS = 0.3
 #: Time for a server to accept connections before the first request is due.
 SETTLE_SECONDS = 0.1
-#: Connections that were idle for longer are not used again: the server closes them after 75 s.
-KEEP_SECONDS = 60.0
 HOST = "127.0.0.1"
 
 
@@ -219,8 +217,6 @@ class Connections:
         self._idle = [self._connect(port) for _ in range(count)]
         #: The last answer that came.
         self.answer = b""
-        #: When the last loop ended.
-        self.used = 0.0
 
     def _connect(self, port: int) -> socket.socket:
         made = socket.socket()
@@ -289,10 +285,6 @@ def closed_loop(port: int, connections: int, seconds: float) -> list[float]:
     return [at for at in answered if warm <= at <= now]
 
 
-#: Connections of the open loop by port.
-_KEPT: dict[int, Connections] = {}
-
-
 def one_answer(port: int) -> list[bytes]:
     """One answer as it comes."""
     asking = Connections(port, 1)
@@ -305,12 +297,10 @@ def one_answer(port: int) -> list[bytes]:
 def open_loop(port: int, gaps: list[float]) -> list[float]:
     """Asks at fixed times, be the last answer there or not; latencies from the time at which each was due.
 
-    Its connections stay open for the next time, so that the server's processor time is that of requests.
+    Its connections are made before, and none is kept for the next time: the server closes idle ones.
     """
-    asking = _KEPT.pop(port, None)
-    if asking is None or time.perf_counter() - asking.used > KEEP_SECONDS:
-        asking = Connections(port, MOST_OPEN)
-        time.sleep(SETTLE_SECONDS)
+    asking = Connections(port, MOST_OPEN)
+    time.sleep(SETTLE_SECONDS)
     latencies = [0.0] * len(gaps)
     due = (time.perf_counter() + np.cumsum(gaps)).tolist()
     sent = 0
@@ -324,8 +314,7 @@ def open_loop(port: int, gaps: list[float]) -> list[float]:
                 continue
         for index in asking.answers(wait_s):
             latencies[index] = time.perf_counter() - due[index]
-    asking.used = time.perf_counter()
-    _KEPT[port] = asking
+    asking.close()
     return latencies
 
 
