@@ -50,6 +50,7 @@ class Reader:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        (directory / "examples").symlink_to(PROJECT / "examples")
         self.port = free_port()
         self.servers: list[subprocess.Popen[str]] = []
 

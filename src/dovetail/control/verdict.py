@@ -190,6 +190,8 @@ def _why_waited(visit: Visit, leg: Leg, rivals: list[Rival]) -> str:
         and r.sent_ns < until_ns
         and (r.done_ns < 0 or r.done_ns > visit.queued_ns)
     ]
+    if not busy and visit.kept:
+        return f"in the queue of {visit.worker}"
     if not busy:
         # Idle all the time: either it could not have run this, or somebody did not let it.
         late = visit.batch and visit.workers[0] not in visit.holders

@@ -202,6 +202,10 @@ class Lab:
             value, spread = measured, None
         self.claims.append(Claim(ident, text, source, published, str(goal), value, spread, goal.holds(value)))
 
+    def show(self, what: str, done: float) -> None:
+        """Progress of work that is not a `map`: what is under way, and which part of it is done."""
+        self._watch(what, done)
+
     def leave_out(self, ident: str, reason: str) -> None:
         """Say that a claim was not measured, and why."""
         self.left_out.append(LeftOut(ident, reason))
