@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.place.cache import ModelCache
+from dovetail.place.cache import ModelCache, names_of
 from dovetail.place.eviction import MAX_REASON_CHARS
 from dovetail.units import SECOND
+from dovetail.workflow.graph import StageSpec
 
 GB = 10**9
 
@@ -171,3 +172,12 @@ def test_a_model_that_is_leaving_has_given_up_its_room_already() -> None:
 def test_a_reserve_larger_than_the_budget_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="reserve"):
         ModelCache(GB, reserve_bytes=2 * GB)
+
+
+def test_people_read_names_and_not_hashes() -> None:
+    cache = ModelCache(100, names={"2f62c9": "page_way"})
+    assert "page_way needs 200 B" in cache.too_large("2f62c9", 200)
+    file = StageSpec("page_way", "onnx", model="2f62c9", path="page_way.onnx")
+    again = StageSpec("way_again", "onnx", model="2f62c9", path="page_way.onnx")
+    listed = StageSpec("look", "model", model="compass/vit")
+    assert names_of([file, again, listed]) == {"2f62c9": "page_way", "compass/vit": "compass/vit"}

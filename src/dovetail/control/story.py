@@ -110,6 +110,8 @@ class _Teller:
         self.queued: dict[tuple[int, int], tuple[int, int, int, tuple[int, ...]]] = {}
         self.stages = {node.stage.name for node in request.graph.nodes}
         self.weights = {node.stage.weights for node in request.graph.nodes}
+        #: Steps in which something of this request was sent: what workers evict for it has one of them as its cause.
+        self.sent: set[int] = set()
         for run in follower.running.values():
             self._rival(run)
 
@@ -168,7 +170,7 @@ class _Teller:
         self.moments.append(Moment(self.follower.now_ns, self.follower.number, kind, text))
 
     def _surroundings(self, event: Event, actions: Sequence[Action]) -> None:
-        """Workers that come and go, and models of this workflow that are loaded and evicted."""
+        """Workers that come and go, models of this workflow that are loaded and evicted, and what went for them."""
         name = self.follower.name
         if isinstance(event, WorkerLost):
             self._say("worker", f"{name(event.worker)} was lost: {event.detail}")
@@ -179,8 +181,8 @@ class _Teller:
             for visit in (v for visits in self.open.values() for v in visits):
                 if visit.workers[0] == event.worker and event.stage in self.follower.sharers[visit.weights]:
                     visit.loaded_ns = event.at_ns
-        elif isinstance(event, ModelEvicted) and event.weights in self.weights:
-            stages = ", ".join(s for s in self.follower.sharers[event.weights] if s in self.stages)
+        elif isinstance(event, ModelEvicted) and (event.weights in self.weights or event.cause in self.sent):
+            stages = ", ".join(self.follower.sharers.get(event.weights, (event.weights,)))
             self._say("model", f"{name(event.worker)} evicted the model of {stages}: {event.reason}")
         elif isinstance(event, LoadFailed) and event.stage in self.stages:
             who = name(event.worker)
@@ -211,6 +213,8 @@ class _Teller:
     def _started(self, run: Run) -> None:
         mine = [item for item in run.items if item.request is self.request]
         action = run.action
+        if mine:
+            self.sent.add(self.follower.number)
         for node in dict.fromkeys(item.node for item in mine):
             visit = self._visit(node, [i.index for i in mine if i.node == node], run)
             visit.sent_ns, visit.sent_step = run.sent_ns, self.follower.number

@@ -29,7 +29,7 @@ import msgspec
 
 from ..device import ArbiterEvent, KernelFinished, KernelReady, StartKernel
 from ..errors import DovetailError, ModelError
-from ..place.cache import ModelCache
+from ..place.cache import ModelCache, names_of
 from ..place.desk import Desk
 from ..place.tickets import DeskAction, Evict, Refuse, Rules, Start
 from ..place.tickets import Load as Fetch
@@ -107,7 +107,10 @@ class KeptExecutor(CpuExecutor):
         self._reserve_bytes = self._first_reserve()
         self._room = Room(anonymous_bytes() + self._budget_bytes - self._slack_bytes, self._reserve_bytes)
         reserve = min(self._budget_bytes, self._reserve_bytes + self._slack_bytes)
-        cache = ModelCache(self._budget_bytes, reserve_bytes=reserve, host_bytes=0, eviction=rules.eviction)
+        names = names_of(self._weights.values())
+        cache = ModelCache(
+            self._budget_bytes, reserve_bytes=reserve, host_bytes=0, eviction=rules.eviction, names=names
+        )
         self._desk = Desk(hello.worker, cache, self._load_time_ns, rules)
         self._check_sizes()
         self._models: dict[str, OnnxRunner] = {}

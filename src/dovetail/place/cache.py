@@ -13,15 +13,16 @@ Models are kept by `StageSpec.weights`. Those of no bytes need no room, so they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from ..units import format_bytes
+from ..workflow.graph import StageSpec
 from .eviction import Candidate, Victim, choose, short
 
-__all__ = ["ModelCache", "Tier"]
+__all__ = ["ModelCache", "Tier", "names_of"]
 
 Tier = Literal["absent", "host", "loading", "resident", "leaving"]
 
@@ -51,8 +52,12 @@ class ModelCache:
         reserve_bytes: int = 0,
         host_bytes: int | None = None,
         eviction: Literal["look-ahead", "fifo"] = "look-ahead",
+        names: Mapping[str, str] | None = None,
     ) -> None:
-        """`reserve_bytes` of the budget are never used; `host_bytes` bounds host memory, None leaves it open."""
+        """`reserve_bytes` of the budget are never used; `host_bytes` bounds host memory, None leaves it open.
+
+        `names` is what people call models in reasons, where the key of their weights is a hash.
+        """
         if not 0 <= reserve_bytes <= budget_bytes:
             raise ValueError(f"a reserve of {reserve_bytes} bytes does not fit into {budget_bytes} bytes")
         self.usable_bytes = budget_bytes - reserve_bytes
@@ -67,6 +72,7 @@ class ModelCache:
         #: Models that were hinted at and that nothing is queued for.
         self.hints: dict[str, None] = {}
         self._eviction = eviction
+        self._names = names or {}
         self._entries: dict[str, _Entry] = {}
         #: What is in host memory, least recently put there first.
         self._host: dict[str, _Entry] = {}
@@ -99,8 +105,9 @@ class ModelCache:
         """Why it can never be held, or nothing."""
         if nbytes <= self.usable_bytes:
             return ""
+        name = short(self._names.get(weights, weights))
         return (
-            f"{short(weights)} needs {format_bytes(nbytes)}, more than the {format_bytes(self.usable_bytes)} "
+            f"{name} needs {format_bytes(nbytes)}, more than the {format_bytes(self.usable_bytes)} "
             f"that this worker has for models"
         )
 
@@ -186,7 +193,8 @@ class ModelCache:
             and ((needed := needs.get(e.weights)) is None or (later and needed > (position or 0)))
             and not (e.hinted and position is None)
         ]
-        return choose(candidates, missing_bytes, needs, weights, entry.nbytes, now_ns, self._eviction)
+        name = self._names.get(weights, weights)
+        return choose(candidates, missing_bytes, needs, name, entry.nbytes, now_ns, self._eviction)
 
     # -- what happens to a model ------------------------------------------------------------------------------
 
@@ -288,3 +296,11 @@ class ModelCache:
             lacking = bool(e.wants) and e.tier in ("absent", "host", "leaving")
             assert (e.weights in self.lacking) == lacking, f"{e.weights} is said to be lacking"
             assert (e.weights in self.hints) == e.hinted, f"hint at {e.weights}"
+
+
+def names_of(stages: Iterable[StageSpec]) -> dict[str, str]:
+    """What to call each model in a sentence: by the first stage that runs it, if it is a file."""
+    names: dict[str, str] = {}
+    for stage in stages:
+        names.setdefault(stage.weights, stage.name if stage.path else stage.weights)
+    return names

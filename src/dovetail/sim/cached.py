@@ -25,7 +25,7 @@ from ..control import (
     RunBatch,
 )
 from ..control.actions import NEVER_NS
-from ..place.cache import ModelCache
+from ..place.cache import ModelCache, names_of
 from ..place.desk import Desk
 from ..place.tickets import DeskAction, Evict, Load, Refuse, Rules, Start, Wake
 from ..profile.table import ProfileTable
@@ -97,6 +97,7 @@ class CachedDevice(SimDevice):
             reserve_bytes=reserve_bytes,
             host_bytes=host_bytes,
             eviction=rules.eviction,
+            names=names_of(stages.values()),
         )
         for stage in stages.values():
             entry = table.entry(stage.name, spec.kind)
