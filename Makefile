@@ -43,6 +43,7 @@ bench: setup
 	$(BIN)/python bench/front.py
 	$(BIN)/python bench/plan.py
 	$(BIN)/python bench/place.py
+	$(BIN)/python bench/ideas.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/gate.py
 	$(BIN)/python bench/ipc.py

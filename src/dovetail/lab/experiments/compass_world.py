@@ -187,6 +187,7 @@ class World:
         *,
         jobs: int,
         lost: Mapping[int, int] | None = None,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> Outcome:
         """Let the jobs through, every worker being an ingress. `lost`: worker -> when its device vanishes."""
         controllers = []
@@ -213,7 +214,7 @@ class World:
         stages = controllers[0].stages
         devices = []
         for ingress in range(workers):
-            spec = WorkerSpec(f"worker-{ingress + 1}", KIND, ("model",), memory_bytes=MEMORY_BYTES, keeps_queue=True)
+            spec = WorkerSpec(f"worker-{ingress + 1}", KIND, ("model",), memory_bytes=memory_bytes, keeps_queue=True)
             unload_ns = self._unload_ns.__getitem__ if rules.fetch_blocks else None
             device = CachedDevice(
                 ingress + 1, spec, stages, self.table, peers.schedule, rules=rules, unload_ns=unload_ns
