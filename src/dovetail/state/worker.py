@@ -41,6 +41,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     usd_per_core_hour: float = 0.0
     #: It keeps a queue and its own memory (`place.desk`): it takes batches at any time and fetches what they need.
     keeps_queue: bool = False
+    #: It runs batches kernel by kernel under an arbiter: one of a higher class takes the device at the next kernel.
+    preempts: bool = False
 
 
 class Worker:
