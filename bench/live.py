@@ -11,6 +11,9 @@ One model of about 9 ms (seven convolutions on a picture of 0.2 MB, made here wi
   slower than in a tight loop, because it finds cold caches. What is added is the latency that the client sees, from
   the time at which a request was due to the last byte of its answer, less that of the loop: front, controller,
   doorbell and worker, but also the client itself, the sockets and the way of 0.2 MB through the kernel.
+- the same without the machine's moods: the server's log tells how long the model ran for each request, and so how
+  long each would have taken at the same times if there were nothing else. What a request took beyond that is added
+  to it. A model that is slower beside a server is not in this figure, but in the one before.
 - the client's own share of that: the same client sends the same bytes at the same times to a server that reads them
   and answers as many bytes as Dovetail does, less a loop that wakes up at these times and does nothing.
 
@@ -43,7 +46,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -57,6 +60,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from dovetail.control import BatchFinished, RunBatch
+from dovetail.control.log import LogReader
+
 SHAPE = (3, 128, 128)
 LARGE_SHAPE = (3, 224, 224)
 #: (channels, stride) of each 3 × 3 convolution.
@@ -64,11 +70,13 @@ LAYERS = ((32, 2), (64, 2), *((128, 1),) * 5)
 BATCHES = (1, 8)
 #: Requests kept open: the batch that runs, the one that waits, and two more on their way.
 OPEN_BEYOND = 2
-ROUNDS, SECONDS = 7, 1.0
+ROUNDS, SECONDS = 9, 1.0
+#: Turns that the model alone and the server take at half load within a round.
+TURNS = 4
 #: Processor time of others, in CPUs, that a round may have beside it.
 QUIET_BELOW = 0.1
-#: Connections of the open loop; at half load more than this are hardly ever open.
-MOST_OPEN = 40
+#: Connections that the open loop begins with; at half load more than this are hardly ever needed.
+MOST_OPEN = 12
 #: Time at the beginning of a closed loop that does not count.
 WARM_SECONDS = 0.3
 #: Time for a server to accept connections before the first request is due.
@@ -210,6 +218,7 @@ class Connections:
     """Keep-alive connections that send the same request over and over, all of them in one thread: cheap and even."""
 
     def __init__(self, port: int, count: int, model: str = "picture", shape: tuple[int, ...] = SHAPE) -> None:
+        self._port = port
         self._message = message(model, shape)
         self._buffer = memoryview(bytearray(1 << 16))
         #: Connection -> what the caller noted with the request that is under way.
@@ -228,7 +237,7 @@ class Connections:
 
     def ask(self, note: int = 0) -> None:
         """Send a request on an idle connection."""
-        connection = self._idle.pop()
+        connection = self._idle.pop() if self._idle else self._connect(self._port)
         connection.sendall(self._message)
         self.busy[connection] = note
 
@@ -412,11 +421,13 @@ class Server:
 
 
 @contextmanager
-def serving(directory: Path, batch: int, front_cpu: int, worker_cpu: int) -> Iterator[Server]:
+def serving(directory: Path, batch: int, front_cpu: int, worker_cpu: int, log: str = "") -> Iterator[Server]:
     """`dovetail serve` with the models in batches of this size, its processes held on their CPUs."""
     sizes = tuple(2**i for i in range(batch.bit_length()))
     (directory / f"served_{batch}.py").write_text(APPLICATION.format(batch=sizes))
     command = [sys.executable, "-m", "dovetail", "serve", f"served_{batch}:app", "--device", "cpu:1", "--port", "0"]
+    if log:
+        command += ["--log", log]
     process = subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
@@ -496,9 +507,14 @@ class Bench:
     asking: Child
     #: By batch size.
     servers: dict[int, Server]
+    #: Gets requests at half load and no others, and writes a log.
+    logged: Server
     echo_port: int
     seconds: float
     progress: Callable[[str], None]
+    #: Of every turn at half load in order: round, name, gaps between requests, and their latencies.
+    turns: list[tuple[int, str, list[float], list[float]]] = field(default_factory=list)
+    rounds: int = 0
 
     def round(self, rng: np.random.Generator) -> dict[str, float]:
         """One figure of each quantity."""
@@ -506,7 +522,9 @@ class Bench:
         for batch, server in self.servers.items():
             self._throughput(batch, server, found)
         one = self.servers[BATCHES[0]]
-        self._latency(rng, one, found)
+        self._latency(rng, self.logged, found)
+        found["round"] = self.rounds
+        self.rounds += 1
         self.progress("the path alone")
         found["path"] = p50(self.asking.ask("lone", one.port, SHAPE, self.seconds / 2))
         found["large path"] = p50(self.asking.ask("lone", one.port, LARGE_SHAPE, self.seconds / 2))
@@ -530,29 +548,67 @@ class Bench:
         found[f"front cpu {batch}"] = cpu_s / len(answered) * self.seconds / (self.seconds + WARM_SECONDS)
 
     def _latency(self, rng: np.random.Generator, server: Server, found: dict[str, float]) -> None:
-        found["tight"] = model_s = p50(self.alone.ask("network", 1, self.seconds / 2))
-        requests = round(2 * self.seconds / (2 * model_s))
+        times = self.alone.ask("network", 1, self.seconds / 2)
+        found["tight"] = p50(times)
+        model_s = statistics.mean(times)
+        requests = round(3 * self.seconds / (2 * model_s))
         self._half_load("paced", [2 * model_s] * requests, server, found)
         self._half_load("poisson", rng.exponential(2 * model_s, requests).tolist(), server, found)
 
     def _half_load(self, name: str, gaps: list[float], server: Server, found: dict[str, float]) -> None:
         self.progress(f"half load, {name}")
-        before = self.alone.ask("network", 1, gaps)
-        cpu_s = server.front_cpu_s()
-        served = self.asking.ask("open", server.port, gaps)
-        found[f"{name}: front cpu"] = (server.front_cpu_s() - cpu_s) / len(served)
-        after = self.alone.ask("network", 1, gaps)
+        served: list[float] = []
+        ideal: list[float] = []
+        cpu_s = 0.0
+        # In short turns: the speed of this machine changes from one second to the next, by more than is looked for.
+        for begin in range(0, len(gaps), size := -(-len(gaps) // TURNS)):
+            turn = gaps[begin : begin + size]
+            before_s = server.front_cpu_s()
+            served += (latencies := self.asking.ask("open", server.port, turn))
+            self.turns.append((self.rounds, name, turn, latencies))
+            cpu_s += server.front_cpu_s() - before_s
+            ideal += self.alone.ask("network", 1, turn)
+        found[f"{name}: front cpu"] = cpu_s / len(served)
         found[f"{name}: served"] = p50(served)
-        found[f"{name}: ideal"] = p50(before + after)
+        found[f"{name}: ideal"] = p50(ideal)
         found[f"{name}: added"] = found[f"{name}: served"] - found[f"{name}: ideal"]
         # Those that find nobody before them: their time does not depend on how long others take.
-        lone = [i for i in range(1, len(gaps)) if gaps[i] > max(before[i - 1], after[i - 1])]
-        found[f"{name}: added to lone ones"] = p50([served[i] for i in lone]) - p50(
-            [of[i] for i in lone for of in (before, after)]
-        )
+        lone = [i for i in range(1, len(gaps)) if gaps[i] > ideal[i - 1]]
+        found[f"{name}: added to lone ones"] = p50([served[i] for i in lone]) - p50([ideal[i] for i in lone])
         echoed = self.asking.ask("open", self.echo_port, gaps)
         found[f"{name}: echo"] = p50(echoed) - p50(self.alone.ask("nothing", 1, gaps))
         found[f"{name}: beyond the echo"] = found[f"{name}: added"] - found[f"{name}: echo"]
+
+
+def runs_s(log: Path) -> list[float]:
+    """How long the model ran for each request, in the order of their arrival, as the worker reported it."""
+    took: dict[int, float] = {}
+    batches: dict[int, int] = {}
+    with LogReader(log) as reader:
+        for step in reader:
+            for action in step.actions:
+                if isinstance(action, RunBatch):
+                    batches[action.batch] = action.items[0][0]
+            if isinstance(step.event, BatchFinished):
+                took[batches.pop(step.event.batch)] = (step.event.end_ns - step.event.begin_ns) / 1e9
+    return [took[request] for request in sorted(took)]
+
+
+def added_by_request(
+    turns: list[tuple[int, str, list[float], list[float]]], runs: list[float]
+) -> dict[tuple[int, str], list[float]]:
+    """For every request, its latency less what it would have been if each had just run as long as it did, in turn."""
+    added: dict[tuple[int, str], list[float]] = {}
+    at = 0
+    for number, name, gaps, latencies in turns:
+        due = free = 0.0
+        for gap, latency in zip(gaps, latencies, strict=True):
+            due += gap
+            free = max(due, free) + runs[at]
+            added.setdefault((number, name), []).append(latency - (free - due))
+            at += 1
+    assert at == len(runs), "every request of the log was asked for here"
+    return added
 
 
 def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -572,11 +628,12 @@ def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[
             child(echo, front_cpu) as echoing,
             serving(directory, BATCHES[0], front_cpu, worker_cpu) as one,
             serving(directory, BATCHES[1], front_cpu, worker_cpu) as many,
+            serving(directory, BATCHES[0], front_cpu, worker_cpu, log="half.log") as logged,
         ):
             echo_port = echoing.pipe.recv()
             echoing.ask(*asking.ask("one", one.port))
             servers = dict(zip(BATCHES, (one, many), strict=True))
-            bench = Bench(alone, asking, servers, echo_port, seconds, progress)
+            bench = Bench(alone, asking, servers, logged, echo_port, seconds, progress)
             bench.round(rng)  # warms up
             neighbours = Neighbours()
             give_up = time.perf_counter() + patience_s
@@ -590,6 +647,11 @@ def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[
                     disturbed += 1
                 else:
                     kept.append(figures)
+        added = added_by_request(bench.turns, runs_s(directory / "half.log"))
+    for figures in kept:
+        number = round(figures.pop("round"))
+        for kind in ("paced", "poisson"):
+            figures[f"{kind}: by request"] = p50(added[number, kind])
     figures_of = {name: [figures[name] for figures in kept] for name in kept[0]}
     return {"machine": machine(), "rounds": rounds, "disturbed": disturbed, "seconds": seconds, "figures": figures_of}
 
@@ -613,6 +675,7 @@ ROWS = [
             ("through HTTP, p50", "served", 1e3, "ms"),
             ("  added", "added", 1e3, "ms"),
             ("  added to those that wait for nobody", "added to lone ones", 1e3, "ms"),
+            ("  added to the model's own runs", "by request", 1e3, "ms"),
             ("  of it an echo of the same bytes", "echo", 1e3, "ms"),
             ("  added beyond the echo", "beyond the echo", 1e3, "ms"),
             ("  processor time of the front", "front cpu", 1e6, "µs"),

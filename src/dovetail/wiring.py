@@ -21,6 +21,7 @@ from .place.nearby import ONE_MACHINE, OneMachine
 from .plan import DovetailPlanner, PlannerSettings, Space
 from .predict import Predictor, ProfiledPredictor
 from .profile.table import Entry, ProfileTable
+from .units import US
 from .workflow.graph import Graph
 
 __all__ = ["POLICIES", "ROUTED_POLICIES", "PolicySpec", "make_controller", "make_policy"]
@@ -41,6 +42,8 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shares_pct: tuple[int, ...] = ()
     #: For `place`: workers are processes of one machine that run models on its cores.
     near: bool = False
+    #: How long before a batch's expected end the next may be sent to its worker, in microseconds.
+    lead_us: int = 0
 
 
 #: (spec, table, cores of a device, worker on the ingress's own machine)
@@ -129,7 +132,7 @@ def make_policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int = 0
         near = difflib.get_close_matches(spec.name, POLICIES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise DeclarationError(f"there is no policy {spec.name!r}; {hint}there are: {', '.join(POLICIES)}") from None
-    return make(spec, table, cores, home)
+    return msgspec.structs.replace(make(spec, table, cores, home), lead_ns=spec.lead_us * US)
 
 
 def make_controller(

@@ -49,11 +49,13 @@ def stage(name: str, batch: int = 1) -> StageSpec:
     return StageSpec(name, "model", (batch,))
 
 
-def controller(graph: Graph, share_pct: int = 100) -> Controller:
+def controller(graph: Graph, share_pct: int = 100, *, lead_ms: int = 0, by_class: bool = False) -> Controller:
     points = tuple(Point(batch, 1, ms * MS, 0.0, 1) for batch, ms in TIMES_MS.items())
     table = ProfileTable([Entry(s.name, "gpu", points=points) for s in graph.stages])
-    planner = FirstComePlanner(share_pct=share_pct)
-    return Controller([graph], Policy(planner, FirstFitPlacer(), LoadEverything(), ProfiledPredictor(table)))
+    planner = FirstComePlanner(share_pct=share_pct, by_class=by_class)
+    predictor = ProfiledPredictor(table)
+    policy = Policy(planner, FirstFitPlacer(), LoadEverything(), predictor, lead_ns=lead_ms * MS)
+    return Controller([graph], policy)
 
 
 def play(c: Controller, steps: Steps) -> None:
@@ -62,9 +64,9 @@ def play(c: Controller, steps: Steps) -> None:
         validate(c)
 
 
-def with_worker(c: Controller, worker: int = 1) -> Controller:
+def with_worker(c: Controller, worker: int = 1, spec: WorkerSpec = SPEC) -> Controller:
     """The worker has joined and holds every model; that took a step and one more per model."""
-    c.step(WorkerJoined(0, 0, worker, SPEC))
+    c.step(WorkerJoined(0, 0, worker, spec))
     for name in c.stages:
         c.step(ModelLoaded(0, 1, worker, name, 0))
     return c
@@ -85,8 +87,10 @@ def run(
     return RunBatch(cause, batch, worker, name, tuple(items), 1, share_pct, now_ms * MS, latest_ns, expected_ns)
 
 
-def arrived(at_ms: int, request: int, *, deadline_ms: int = 0, counts: tuple[int, ...] = ()) -> RequestArrived:
-    return RequestArrived(at_ms * MS, 0, request, 0, deadline_ns=deadline_ms * MS, counts=counts)
+def arrived(
+    at_ms: int, request: int, *, deadline_ms: int = 0, counts: tuple[int, ...] = (), priority: int = 0
+) -> RequestArrived:
+    return RequestArrived(at_ms * MS, 0, request, 0, priority, deadline_ns=deadline_ms * MS, counts=counts)
 
 
 def finished(at_ms: int, cause: int, batch: int, took_ms: int, counts: tuple[int, ...] = ()) -> BatchFinished:

@@ -44,6 +44,8 @@ from dovetail.wiring import ROUTED_POLICIES, PolicySpec, make_controller
 from dovetail.workflow.graph import Graph
 
 KIND = "any"
+#: Priorities of requests go from 1 (and 0, which means the workflow's) to this.
+CLASSES = 3
 REASONS = ("error", "too_late", "not_loaded", "no_share", "no_memory")
 #: A play that does not end by then will never.
 MAX_STEPS = 20_000
@@ -77,6 +79,8 @@ class Play:
         self.budgets: dict[int, int] = {}
         self.held: dict[int, dict[str, int]] = {}
         self.last_worker = 0
+        #: Shares that a worker may have been sent at once.
+        self.limits_pct: dict[int, int] = {}
         self.drains = 0
         #: Request -> node -> items that were finished.
         self.done: dict[int, Counter[int]] = defaultdict(Counter)
@@ -123,15 +127,15 @@ class Play:
             self.held[action.worker][action.stage] = nbytes
         self._step(ModelLoaded(self.now_ns, action.cause, action.worker, action.stage, nbytes))
 
-    def join(self, memory_bytes: int = 0) -> int:
+    def join(self, memory_bytes: int = 0, *, preempts: bool = False) -> int:
         """A worker joins; its number. Where work is sent ahead it keeps a queue, and a host worker comes with it."""
         runs: tuple[str, ...] = ("model", "python")
         if self.routed:
             self._join(("python",), 0, False)
             runs = ("model",)
-        return self._join(runs, memory_bytes, self.routed)
+        return self._join(runs, memory_bytes, self.routed, preempts and not self.routed)
 
-    def _join(self, runs: tuple[str, ...], memory_bytes: int, keeps_queue: bool) -> int:
+    def _join(self, runs: tuple[str, ...], memory_bytes: int, keeps_queue: bool, preempts: bool = False) -> int:
         self.last_worker += 1
         self.held[self.last_worker] = {}
         self.budgets[self.last_worker] = memory_bytes
@@ -144,7 +148,10 @@ class Play:
             memory_bytes=memory_bytes,
             usd_per_hour=3.6,
             keeps_queue=keeps_queue,
+            preempts=preempts,
         )
+        # One batch ahead for each that runs, and where a higher class is let in, so for each class.
+        self.limits_pct[self.last_worker] = 100 * (1 + (self.policy.lead_us > 0)) * (CLASSES if preempts else 1)
         self._step(WorkerJoined(self.now_ns, 0, self.last_worker, spec))
         return self.last_worker
 
@@ -233,7 +240,7 @@ class Play:
             shares[batch.worker] += batch.share_pct if batch.worker not in self.keeping else 0
             for item in batch.items:
                 items[item] += not self.answers[item[0]]
-        assert all(share <= 100 for share in shares.values()), f"shares {dict(shares)}"
+        assert all(share <= self.limits_pct[worker] for worker, share in shares.items()), f"shares {dict(shares)}"
         assert all(times <= 1 for times in items.values()), "an item runs twice at once"
         for worker, held in self.held.items():
             budget = self.budgets[worker]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.laws.play import REASONS, Play, outcome
+from tests.laws.play import CLASSES, REASONS, Play, outcome
 from tests.laws.recipes import graphs, lengths, plainly
 
 from dovetail.control import TimerFired
@@ -23,6 +23,7 @@ policies = st.builds(
     name=st.sampled_from(sorted(POLICIES)),
     share_pct=st.sampled_from([100, 50, 34]),
     max_open=st.sampled_from([3, 10_000]),
+    lead_us=st.sampled_from([0, 1_000, 10_000]),
 )
 
 
@@ -41,10 +42,10 @@ def play_out(data: st.DataObject, declared: list[Graph], policy: PolicySpec) -> 
             case "arrive":
                 graph = data.draw(st.integers(0, len(declared) - 1))
                 patience_ns = data.draw(st.sampled_from([0, 0, 1, 20 * MS]))
-                priority = data.draw(st.integers(0, 3))
+                priority = data.draw(st.integers(0, CLASSES))
                 play.arrive(graph, data.draw(lengths(declared[graph])), priority=priority, patience_ns=patience_ns)
             case "join":
-                play.join(data.draw(st.sampled_from([0, 0, 25])))
+                play.join(data.draw(st.sampled_from([0, 0, 25])), preempts=data.draw(st.booleans()))
             case "lose":
                 play.lose(data.draw(st.sampled_from(sorted(play.held))))
             case "wait":

@@ -8,7 +8,8 @@ Rules of this file:
 4. Nothing is kept of a request that has ended, so memory does not grow with the length of a run.
 
 Work waits here, in queues, and goes to a worker that is free; or, if the policy has a router, it goes at once to a
-worker that keeps a queue of its own (`_send`). Python stages always wait here.
+worker that keeps a queue of its own (`_send`). Python stages always wait here. A worker that is about to be free, or
+that lets a higher class in, may be sent a batch before there is room for it (`ahead.py`).
 
 The walk through a graph (fan-out, joins, conditions) is `walk.py`, the invariants are `validate.py`.
 """
@@ -29,6 +30,7 @@ from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import Graph, StageSpec
 from .actions import NEVER_NS, Action, Drained, EvictModel, LoadModel, Reject, Reply, RunBatch, SetTimer
+from .ahead import Loan, ending, leave_line, outranked, settle
 from .events import (
     BatchFailed,
     BatchFinished,
@@ -69,6 +71,8 @@ class Policy(msgspec.Struct, frozen=True):
     predictor: Predictor
     #: Sends models' work ahead to workers that keep queues; None: it waits here until a worker is free.
     router: Router | None = None
+    #: How long before a batch's expected end the next may be sent to its worker; 0: not before it has ended.
+    lead_ns: int = 0
 
 
 class Controller:
@@ -85,8 +89,11 @@ class Controller:
         self.requests, self.workers, self.batches = cluster.requests, cluster.workers, cluster.batches
         self.holders = cluster.holders
         policy.planner.bind(cluster)
-        #: Timer -> what it is for: a request that expires, a queue that was held, or (None) the scaler.
-        self.timers: dict[int, int | str | None] = {}
+        #: Timer -> what it is for: a request that expires, a queue that was held, a worker with a batch that is about
+        #: to end, or (None) the scaler.
+        self.timers: dict[int, int | str | Worker | None] = {}
+        #: Whether a batch may ever be sent before there is room for it.
+        self._looks_ahead = policy.lead_ns > 0
         self._router = policy.router
         self._scaler_adjusts = policy.scaler.adjusts
         self._scaler_timer = 0
@@ -129,6 +136,8 @@ class Controller:
         elif self._touched:
             touched, self._touched = self._touched, []
             self._dispatch([q for q in dict.fromkeys(touched) if q.size])
+        if self._looks_ahead:
+            self._look_ahead()
         if self._scaler_adjusts:
             self._adjust()
         if self.draining and not self.requests and not self._drained:
@@ -266,8 +275,39 @@ class Controller:
         batch = self._batch(queue, worker, config, queue.pop(config.batch))
         worker.free_pct -= config.share_pct
         worker.free_cpus -= config.cpus
+        if worker.lending:
+            batch.ahead = True
+            worker.ahead.append(batch)
         self._run(batch)
         return True
+
+    def _look_ahead(self) -> None:
+        """Send what waits to workers that let a higher class in, or are about to be free; see `ahead`."""
+        now, lead = self.now_ns, self.policy.lead_ns
+        waiting = [q for q in self.queues.values() if q.size and q.held_until_ns <= now and not q.stage.on_host]
+        if not waiting:
+            return
+        for queue in waiting:
+            for worker in list(self.holders[queue.stage.name].values()):
+                head = queue.head() if worker.spec.preempts else None
+                if head is not None and (lenders := outranked(worker, head.request.priority)):
+                    loan = Loan(worker, lenders)
+                    self._start_batch(queue)
+                    loan.close(now)
+        if not lead:
+            return
+        loans = []
+        for worker in {w.id: w for q in waiting if q.size for w in self.holders[q.stage.name].values()}.values():
+            lenders, next_ns = ending(worker, lead, now)
+            if lenders:
+                loans.append(Loan(worker, lenders))
+            elif next_ns and not now < worker.look_ns <= next_ns:
+                worker.look_ns = next_ns
+                self._set_timer(next_ns, worker, "a batch is about to end")
+        if loans:
+            self._dispatch([q for q in waiting if q.size])
+            for loan in loans:
+                loan.close(now)
 
     def _send(self, item: Item, queue: Queue) -> None:
         """Send one item to the worker that the router names; without any it waits here until one joins."""
@@ -287,7 +327,7 @@ class Controller:
         """Enter a new batch into the books."""
         self._last_batch = ident = self._last_batch + 1
         expected = self.policy.predictor.duration_ns(queue.stage, len(items), config, worker)
-        batch = Batch(ident, queue, worker, config, items, self.now_ns, expected)
+        batch = Batch(ident, queue, worker, config, items, self.now_ns, expected, self.now_ns)
         self.batches[ident] = worker.running[ident] = batch
         return batch
 
@@ -330,8 +370,15 @@ class Controller:
         del worker.running[ident]
         if worker.spec.keeps_queue:
             return batch  # its own account, not ours
-        worker.free_pct += batch.config.share_pct
-        worker.free_cpus += batch.config.cpus
+        if batch.ahead:  # it had no more than this
+            leave_line(worker, batch)
+            worker.free_pct += batch.got_pct
+            worker.free_cpus += batch.got_cpus
+        else:
+            worker.free_pct += batch.config.share_pct
+            worker.free_cpus += batch.config.cpus
+        if self._looks_ahead:
+            settle(worker, self.now_ns)
         self._freed = True
         return batch
 
@@ -339,7 +386,7 @@ class Controller:
         batch = self._release(event.batch)
         if batch is None:
             return  # its worker was lost and the items have gone elsewhere
-        duration = event.end_ns - event.begin_ns
+        duration = event.busy_ns or event.end_ns - event.begin_ns
         self.policy.predictor.observe(batch, duration)
         items = batch.items
         self.policy.planner.finished(batch)
@@ -421,6 +468,7 @@ class Controller:
                 for item in parked:
                     self._send(item, queue)
             return
+        self._looks_ahead = self._looks_ahead or worker.spec.preempts
         for stage in self.policy.scaler.residents(worker, list(self.stages.values())):
             self._load(worker, stage)
 
@@ -507,7 +555,7 @@ class Controller:
 
     # -- time -------------------------------------------------------------------------------------------------
 
-    def _set_timer(self, at_ns: int, purpose: int | str | None, reason: str = "") -> int:
+    def _set_timer(self, at_ns: int, purpose: int | str | Worker | None, reason: str = "") -> int:
         self._last_timer += 1
         self.timers[self._last_timer] = purpose
         self._out.append(SetTimer(self.step_number, self._last_timer, at_ns, reason))
@@ -523,6 +571,9 @@ class Controller:
             if 0 < queue.held_until_ns <= event.at_ns:
                 queue.held_until_ns = 0
                 self._touched.append(queue)
+        elif isinstance(purpose, Worker):
+            if purpose.look_ns <= event.at_ns:
+                purpose.look_ns = 0
         elif purpose is not None:
             request = self.requests[purpose]
             request.timer = 0

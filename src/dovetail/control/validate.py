@@ -71,12 +71,22 @@ def _workers(c: Controller) -> None:
     for worker in c.workers.values():
         if worker.spec.keeps_queue:
             continue  # it keeps its own books, and checks them: `place.desk`
-        used = sum(b.config.share_pct for b in worker.running.values())
+        for batch in worker.ahead:
+            assert batch.ahead and worker.running.get(batch.id) is batch, f"batch {batch.id} is ahead of nothing [2]"
+            assert batch.got_pct < batch.config.share_pct or batch.got_cpus < batch.config.cpus, (
+                f"batch {batch.id} has its room and does not begin [2]"
+            )
+        for batch in worker.running.values():
+            borrowers = sum(batch in other.lenders for other in worker.ahead)
+            assert batch.lent == borrowers, f"batch {batch.id} lent to {batch.lent}, {borrowers} borrow [2]"
+            assert batch.ahead == (batch in worker.ahead), f"batch {batch.id} is not in line [2]"
+        assert not worker.lending, f"worker {worker.id} still lends room [2]"
+        used = sum(b.got_pct if b.ahead else b.config.share_pct for b in worker.running.values())
         assert 0 <= worker.free_pct <= FULL_SHARE, f"worker {worker.id} has {worker.free_pct} % free [2]"
         assert used + worker.free_pct == FULL_SHARE, (
             f"worker {worker.id}: {used} % used, {worker.free_pct} % free [2]"
         )
-        cpus = sum(b.config.cpus for b in worker.running.values())
+        cpus = sum(b.got_cpus if b.ahead else b.config.cpus for b in worker.running.values())
         assert not worker.spec.cores or cpus + worker.free_cpus == worker.spec.cores, (
             f"worker {worker.id}: {cpus} cpus [2]"
         )

@@ -46,6 +46,8 @@ class Options(msgspec.Struct, frozen=True):
     #: What each device may use for models and for running them, if the policy leaves that to the workers.
     memory_bytes: int | None = None
     policy: PolicySpec = PolicySpec()
+    #: How long before a batch's expected end the next is sent: what a decision takes to come back, and some more.
+    lead_us: int = 1000
     log: Path | None = None
     #: Shared memory of the front and of each worker; pages cost nothing until they are written.
     arena_bytes: int = 1 << 30
@@ -121,7 +123,7 @@ async def launch(
             f"or choose one of those with --policy"
         )
     known = (*entries, *device_entries)
-    policy_spec = options.policy
+    policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us)
     if not options.device.startswith("emulated:"):
         policy_spec = msgspec.structs.replace(policy_spec, near=True)
     controller = make_controller(app.graphs, policy_spec, known, cores)

@@ -49,10 +49,13 @@ class Worker:
     """A worker that is here: what is free, what it runs and which models it holds."""
 
     __slots__ = (
+        "ahead",
         "free_cpus",
         "free_pct",
         "id",
+        "lending",
         "loading",
+        "look_ns",
         "resident",
         "resident_bytes",
         "running",
@@ -67,6 +70,11 @@ class Worker:
         self.free_pct = FULL_SHARE
         self.free_cpus = spec.cores or UNCOUNTED_CPUS
         self.running: dict[int, Batch] = {}
+        #: Those of them that were sent before there was room, in order: they wait at the worker (`control.ahead`).
+        self.ahead: list[Batch] = []
+        self.lending = False
+        #: When its batches will be looked at next because one is about to end; 0: no timer is set.
+        self.look_ns = 0
         #: Stages whose model is loaded, with bytes.
         self.resident: dict[str, int] = {}
         self.loading: dict[str, int] = {}
@@ -90,3 +98,16 @@ class Batch(msgspec.Struct, eq=False):
     items: list[Item]
     sent_ns: int
     expected_ns: int
+    #: When its worker could begin it.
+    begun_ns: int
+    #: It was sent before there was room, and has got so much of it since.
+    ahead: bool = False
+    got_pct: int = 0
+    got_cpus: int = 0
+    #: Whose room it was sent into, and how many others were sent into its own.
+    lenders: tuple[Batch, ...] = ()
+    lent: int = 0
+
+    def priority(self) -> int:
+        """The highest class in it; 1 is the highest of all."""
+        return min(item.request.priority for item in self.items)
