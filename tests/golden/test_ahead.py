@@ -1,4 +1,7 @@
-"""Batches that are sent before there is room for them: the exact actions of every step, as in `test_actions`."""
+"""Batches that are sent before there is room for them: the exact actions of every step, as in `test_actions`.
+
+A batch of 10 ms is about to end after 7: the lead is 2 ms, and it may well end a tenth earlier than expected.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,14 @@ def test_the_next_batch_goes_out_shortly_before_the_end_and_no_other_after_it() 
         with_worker(one_stage()),
         [
             (arrived(0, 1), [run(3, 1, "a", [(1, 0, 0)], 0)]),
-            (arrived(1, 2), [look(4, 1, 8)]),
+            (arrived(1, 2), [look(4, 1, 7)]),
             (arrived(2, 3), []),
-            (TimerFired(8 * MS, 4, 1), [run(6, 2, "a", [(2, 0, 0)], 8)]),
+            (TimerFired(7 * MS, 4, 1), [run(6, 2, "a", [(2, 0, 0)], 7)]),
             # The one that lent its room takes longer than expected: nothing more is sent behind it.
             (arrived(11, 4), []),
-            (finished(12, 3, 1, 12), [ok(8, 1, 0, 0.012), look(8, 2, 20)]),
-            (TimerFired(20 * MS, 8, 2), [run(9, 3, "a", [(3, 0, 0)], 20)]),
-            (finished(22, 6, 2, 10), [ok(10, 2, 1, 0.01), look(10, 3, 30)]),
+            (finished(12, 3, 1, 12), [ok(8, 1, 0, 0.012), look(8, 2, 19)]),
+            (TimerFired(19 * MS, 8, 2), [run(9, 3, "a", [(3, 0, 0)], 19)]),
+            (finished(22, 6, 2, 10), [ok(10, 2, 1, 0.01), look(10, 3, 29)]),
         ],
     )
 
@@ -60,9 +63,9 @@ def test_room_that_comes_free_goes_to_the_batch_in_line() -> None:
         [
             (arrived(0, 1), [run(3, 1, "a", [(1, 0, 0)], 0, share_pct=50)]),
             (arrived(4, 2), [run(4, 2, "a", [(2, 0, 0)], 4, share_pct=50)]),
-            (arrived(5, 3), [look(5, 1, 8)]),
-            (TimerFired(8 * MS, 5, 1), [run(6, 3, "a", [(3, 0, 0)], 8, share_pct=50)]),
-            (arrived(9, 4), [look(7, 2, 12)]),
+            (arrived(5, 3), [look(5, 1, 7)]),
+            (TimerFired(7 * MS, 5, 1), [run(6, 3, "a", [(3, 0, 0)], 7, share_pct=50)]),
+            (arrived(9, 4), [look(7, 2, 11)]),
             # So the first has lent to nobody any more, is still about to end, and lends again.
             (finished(10, 4, 2, 6), [ok(8, 2, 4, 0.003), run(8, 4, "a", [(4, 0, 0)], 10, share_pct=50)]),
             (finished(12, 3, 1, 12), [ok(9, 1, 0, 0.006)]),

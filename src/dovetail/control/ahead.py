@@ -16,7 +16,7 @@ from __future__ import annotations
 from ..state import Batch, Worker
 
 #: The part of what is expected by which a batch may well end earlier, beside the lead: run times are not exact.
-EARLIER = 8
+EARLIER = 10
 
 __all__ = ["Loan", "ending", "leave_line", "outranked", "settle"]
 
