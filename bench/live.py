@@ -44,7 +44,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -421,13 +421,14 @@ class Server:
 
 
 @contextmanager
-def serving(directory: Path, batch: int, front_cpu: int, worker_cpu: int, log: str = "") -> Iterator[Server]:
+def serving(
+    directory: Path, batch: int, front_cpu: int, worker_cpu: int, options: Sequence[str] = ()
+) -> Iterator[Server]:
     """`dovetail serve` with the models in batches of this size, its processes held on their CPUs."""
     sizes = tuple(2**i for i in range(batch.bit_length()))
     (directory / f"served_{batch}.py").write_text(APPLICATION.format(batch=sizes))
     command = [sys.executable, "-m", "dovetail", "serve", f"served_{batch}:app", "--device", "cpu:1", "--port", "0"]
-    if log:
-        command += ["--log", log]
+    command += options
     process = subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
@@ -628,7 +629,7 @@ def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[
             child(echo, front_cpu) as echoing,
             serving(directory, BATCHES[0], front_cpu, worker_cpu) as one,
             serving(directory, BATCHES[1], front_cpu, worker_cpu) as many,
-            serving(directory, BATCHES[0], front_cpu, worker_cpu, log="half.log") as logged,
+            serving(directory, BATCHES[0], front_cpu, worker_cpu, ["--log", "half.log"]) as logged,
         ):
             echo_port = echoing.pipe.recv()
             echoing.ask(*asking.ask("one", one.port))

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.contract.worlds import World, make_stages, make_world
+from tests.contract.worlds import World, make_long_stage, make_stages, make_world
 
 from dovetail.workflow.graph import StageSpec
 
-REAL = [pytest.param(name, marks=pytest.mark.cpu) for name in ("cpu", "emulated")]
+REAL = [pytest.param(name, marks=pytest.mark.cpu) for name in ("cpu", "kernelled", "emulated")]
 
 
 @pytest.fixture(scope="session")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StageSpec]:
-    return make_stages(tmp_path_factory.mktemp("models"))
+    directory = tmp_path_factory.mktemp("models")
+    return make_stages(directory) | make_long_stage(directory)
 
 
 # One worker serves all tests of a module: laws must hold whatever it did before, and starting one takes a second.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import count, pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.contract.worlds import TIMES_NS, WIDTH, SimWorld, World
 from dovetail.control import BatchFailed, BatchFinished, Event, LoadFailed, ModelLoaded
 from dovetail.units import MS
 
-CPU, EMULATED = (pytest.param(name, marks=pytest.mark.cpu) for name in ("cpu", "emulated"))
+CPU, KERNELLED, EMULATED = (pytest.param(n, marks=pytest.mark.cpu) for n in ("cpu", "kernelled", "emulated"))
 
 
 def only(*worlds: Any) -> Any:
@@ -166,7 +167,7 @@ def test_counts_are_reported_for_each_item(world, items):
     assert answer(world, "quick", items=items).counts == (WIDTH,) * items
 
 
-@only(CPU, EMULATED)
+@only(CPU, KERNELLED, EMULATED)
 @pytest.mark.parametrize("items", [1, 3, 8])
 def test_every_item_has_a_result(world, items):
     event = answer(world, "quick", items=items)
@@ -175,7 +176,7 @@ def test_every_item_has_a_result(world, items):
     assert all(r.shape == (WIDTH,) for r in results)
 
 
-@only(CPU, EMULATED)
+@only(CPU, KERNELLED, EMULATED)
 def test_a_stage_that_raises_is_named_and_the_worker_goes_on(world):
     # A stage of its own: an emulated device looks at the first input of a stage, and then never again.
     world.load("fragile")
@@ -188,7 +189,7 @@ def test_a_stage_that_raises_is_named_and_the_worker_goes_on(world):
     assert isinstance(answer(world, "fragile"), BatchFinished)
 
 
-@only(CPU)
+@only(CPU, KERNELLED)
 def test_results_are_those_of_the_model(world):
     event = answer(world, "quick", items=4)
     np.testing.assert_array_equal(world.results[event.batch], [[2 * (i + 1)] * WIDTH for i in range(4)])
@@ -212,3 +213,66 @@ def test_a_profiled_device_takes_the_time_of_its_profile(world):
             assert set(took) == {expected_ns} if exact else min(took) >= expected_ns
             least[f"{stage} {items}"] = min(took)
     assert least["quick 1"] < least["slow 1"] < least["slow 8"]
+
+
+@only(KERNELLED)
+def test_a_higher_class_takes_the_device_from_a_batch_that_has_begun(world):
+    world.load("long")
+    world.next_event()
+    low = run(world, "long", items=2, priority=2)
+    high = run(world, "quick", priority=1)
+    found = answers(world, [low, high])
+    assert [b for b in found if b in (low, high)] == [high, low]
+    assert found[low].begin_ns <= found[high].begin_ns
+    assert found[high].end_ns <= found[low].end_ns
+
+
+@only(KERNELLED)
+def test_batches_of_one_class_run_by_deadline_and_those_without_one_last(world):
+    world.load("long")
+    world.next_event()
+    first = run(world, "long", priority=1)
+    now = world.now_ns()
+    asked = [
+        run(world, "slow", priority=2, objective_ns=objective)
+        for objective in (0, now + 90_000 * MS, now + 30_000 * MS, now + 60_000 * MS, 0)
+    ]
+    found = answers(world, [first, *asked])
+    order = [b for b in found if b in asked]
+    assert order == [asked[2], asked[3], asked[1], asked[0], asked[4]]
+
+
+@only(KERNELLED)
+def test_of_many_batches_of_all_classes_each_is_answered_once_and_what_fails_touches_no_other(world):
+    world.load("fragile")
+    world.next_event()
+    chance = random.Random(3)
+    asked: dict[int, str] = {}
+    for _ in range(60):
+        stage = chance.choice(["quick", "quick", "slow", "fragile", "unknown"])
+        options: dict[str, Any] = {"items": chance.randint(1, 8), "priority": chance.randint(1, 4)}
+        if stage == "fragile":
+            options["value"] = np.zeros((2, 2), np.float32)
+        if chance.random() < 0.1:
+            options["latest_ns"] = world.now_ns() - 1
+        if chance.random() < 0.2:
+            options["earliest_ns"] = world.now_ns() + chance.randint(0, 20) * MS
+        asked[run(world, stage, **options)] = "late" if "latest_ns" in options else stage
+    world.evict("slow")
+    found = answers(world, list(asked))
+    why = {batch: getattr(found[batch], "reason", "finished") for batch in asked}
+    wanted = {"quick": ["finished"], "slow": ["finished"], "fragile": ["error"], "unknown": ["not_loaded"]}
+    wanted["late"] = ["too_late", "error", "not_loaded"]  # whichever is found first
+    for batch, kind in asked.items():
+        assert why[batch] in wanted[kind], (kind, found[batch])
+
+
+@only(KERNELLED)
+def test_batches_whose_window_closes_while_a_higher_class_has_the_device_are_refused(world):
+    world.load("long")
+    world.next_event()
+    first = run(world, "long", items=4, priority=1)
+    second = run(world, "quick", latest_ns=world.now_ns() + 1 * MS, priority=2)
+    found = answers(world, [first, second])
+    assert isinstance(found[first], BatchFinished)
+    assert found[second].reason == "too_late"

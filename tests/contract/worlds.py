@@ -1,8 +1,8 @@
-"""The same worker, three times: simulated, real on this machine's cores, and emulated, behind one small interface.
-And three times more as workers that keep a queue and their own memory.
+"""The same worker, four times: simulated, real on this machine's cores with whole batches and kernel by kernel, and
+emulated, behind one small interface. And three times more as workers that keep a queue and their own memory.
 
 A world is asked as the controller asks a worker and answers with the controller's events. The simulated one has a
-clock of its own; the other two are processes behind a doorbell, and their clock is the machine's.
+clock of its own; the others are processes behind a doorbell, and their clock is the machine's.
 """
 
 from __future__ import annotations
@@ -84,6 +84,12 @@ def make_entries(kind: str, stages: Iterable[str] = TIMES_NS) -> list[Entry]:
         )
         for stage in stages
     ]
+
+
+def make_long_stage(directory: Path) -> dict[str, StageSpec]:
+    """`long` takes many times as long as `slow`: a model of many kernels."""
+    file = onnx_models.slow(directory / "long.onnx", products=80)
+    return {"long": onnx(file, batch=(1, 2, 4, 8)).spec}
 
 
 class World(Protocol):
@@ -244,14 +250,17 @@ class ProcessWorld:
         latest_ns: int = NEVER_NS,
         value: Any = None,
         order: int = 0,
+        priority: int = 1,
+        objective_ns: int = 0,
     ) -> None:
         values = [np.full(WIDTH, i + 1, np.float32) if value is None else value for i in range(items)]
         refs: list[Ref] = [encode(v, self._front) for v in values]
         columns = [[Argument((ref,)) for ref in refs]]
         counted = [(-1,)] * items
-        self._worker.send(
-            Run(batch, batch, stage, 1, share_pct, earliest_ns, latest_ns, columns, counted, free=[], order=order)
-        )
+        window = (earliest_ns, latest_ns)
+        message = Run(batch, batch, stage, 1, share_pct, *window, columns, counted, free=[], order=order)
+        message.priority, message.objective_ns = priority, objective_ns
+        self._worker.send(message)
 
     def next_event(self) -> Event:
         return self._loop.run_until_complete(self._next())
@@ -276,6 +285,9 @@ def make_world(name: str, stages: dict[str, StageSpec]) -> World:
         return SimWorld(stages)
     if name == "cpu":
         return ProcessWorld(stages, WorkerSpec("cpu-0", "cpu", ("onnx",), 2, enforcement="cooperative"), [])
+    if name == "kernelled":
+        spec = WorkerSpec("cpu-0", "cpu", ("onnx",), 1, enforcement="cooperative", preempts=True)
+        return ProcessWorld(stages, spec, [])
     spec = WorkerSpec("gpu-0", "gpu", ("onnx",), enforcement="emulated")
     return ProcessWorld(stages, spec, make_entries("gpu"))
 

@@ -24,7 +24,7 @@ from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..serve.launch import Options, Served, launch
-from ..units import format_bytes, parse_bytes
+from ..units import US, format_bytes, parse_bytes, parse_duration
 from ..wiring import POLICIES, PolicySpec
 from ..workflow import App, load_target
 
@@ -40,6 +40,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=_positive, default=1, metavar="N", help="processes for Python stages")
     parser.add_argument("--workers", type=_positive, default=1, metavar="N", help="processes for models on the cores")
     parser.add_argument(
+        "--by-kernel",
+        action="store_true",
+        help="run models kernel by kernel, one process for each core: a higher class waits for no whole batch",
+    )
+    parser.add_argument(
+        "--kernel-log", type=Path, metavar="FILE", help="with --by-kernel: write what ran, for dovetail trace --log"
+    )
+    parser.add_argument(
         "--memory",
         type=_size,
         metavar="SIZE",
@@ -49,6 +57,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--share", type=int, default=100, metavar="PCT", help="share of the device for each batch")
     parser.add_argument(
         "--max-batch", type=_positive, metavar="N", help="largest batch of any stage, if less than declared"
+    )
+    parser.add_argument(
+        "--lead",
+        type=_lead,
+        default=1000,
+        metavar="TIME",
+        help="how long before the end of a batch the next is sent to its worker (default: 1ms; 0 waits for the end)",
     )
     parser.add_argument("--max-open", type=_positive, default=1000, metavar="N", help="requests open before 429")
     parser.add_argument("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
@@ -67,6 +82,14 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
     return int(text)
+
+
+def _lead(text: str) -> int:
+    """Microseconds."""
+    try:
+        return 0 if text == "0" else parse_duration(text, "--lead") // US
+    except DeclarationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _size(text: str) -> int:
@@ -106,8 +129,11 @@ async def _serve(args: argparse.Namespace) -> int:
         port=args.port,
         hosts=args.hosts,
         workers=args.workers,
+        by_kernel=args.by_kernel,
+        kernel_log=args.kernel_log,
         memory_bytes=args.memory,
         policy=PolicySpec(args.policy, share_pct=args.share, batch=batch, max_open=args.max_open),
+        lead_us=args.lead,
         log=args.log,
         arena_bytes=args.arena,
         max_body_bytes=args.max_body,

@@ -61,6 +61,8 @@ class PriorityArbiter:
         self._learn = learn
         self._tasks: dict[int, Task] = {}
         self._expected: dict[int, TaskExpected] = {}
+        #: Kernels that ran beside one of another task: they took longer than they do.
+        self._crowded: set[tuple[int, int]] = set()
         self._starts = 0
         self._alarm_ns = -1
         #: When the last aged kernel was started.
@@ -113,6 +115,8 @@ class PriorityArbiter:
             # Ready before the one before it had ended: the device need not have waited at all.
             early = bool(task.started or task.ready)
             task.stats.observe_gap(event.kernel - 1, 0 if early else event.at_ns - task.free_ns, early=early)
+        if event.share_pct < FULL_SHARE and task.stats is not None:
+            task.stats.shares[event.kernel] = event.share_pct
         task.last_ready = event.kernel
         task.ready.append(Waiting(event.kernel, event.share_pct, event.at_ns))
 
@@ -127,14 +131,18 @@ class PriorityArbiter:
         task.position = event.kernel
         task.free_ns = end_ns
         self._account.finished(task.client, started.share_pct, begin_ns, end_ns)
-        if self._learn and task.stats is not None and event.kernel < len(task.stats.kernels):
+        if (event.task, event.kernel) in self._crowded:
+            self._crowded.discard((event.task, event.kernel))
+            self._slowed(task, event.kernel, end_ns - begin_ns)
+        elif self._learn and task.stats is not None and event.kernel < len(task.stats.kernels):
             task.stats.observe(event.kernel, end_ns - begin_ns)
 
     def _gone(self, event: TaskGone) -> None:
         self._expected.pop(event.task, None)
         task = self._tasks.pop(event.task, None)
         if task is not None:
-            for started in task.started.values():
+            for kernel, started in task.started.items():
+                self._crowded.discard((task.ident, kernel))
                 self._account.finished(task.client, started.share_pct, started.start_ns, event.at_ns)
             task.started.clear()
             self._release(task)
@@ -169,9 +177,9 @@ class PriorityArbiter:
         if best is None:
             self.hold = "whoever is ready is over quota" if any(t.ready for t in self._tasks.values()) else ""
             return None
-        lower = [t for t in others if t.ready and not t.started]
-        if lower and settings.ageing_ns:
-            aged = min(lower, key=lambda t: (_since_ns(t), t.ident))
+        lower = [t for t in others if t.ready and (not t.started or self._may_fill_ahead(t))]
+        if settings.ageing_ns and (waiting := [t for t in lower if not t.started]):
+            aged = min(waiting, key=lambda t: (_since_ns(t), t.ident))
             if self._age_due_ns(aged) <= now_ns:
                 # It has priority over all, so that the bound is one: those with their turn wait for it to find room.
                 return self._start(aged, "aged", now_ns) if self._room_for(aged) else None
@@ -183,14 +191,14 @@ class PriorityArbiter:
             if not self._await_expected(task, now_ns):
                 return self._start(task, "turn", now_ns)
             self.hold = "a task of a higher class is expected"
-        return self._fill(holders, lower, now_ns) if lower and self.used_pct < FULL_SHARE else None
+        return self._fill(holders, lower, now_ns) if lower else None
 
     def _may_launch_ahead(self, task: Task) -> bool:
         """Whether a kernel may be started behind others of its task that have not ended."""
         settings = self.settings
         if len(task.started) >= settings.ahead:
             return False
-        return task.priority == 1 or task.started_and_next_ns() <= settings.ahead_ns
+        return task.priority == 1 or settings.by_class or task.started_and_next_ns() <= settings.ahead_ns
 
     def _fill(self, holders: list[Task], lower: list[Task], now_ns: int) -> StartKernel | None:
         """A kernel of a lower class that may start now, started: of the best class that has one, the worthiest."""
@@ -206,8 +214,8 @@ class PriorityArbiter:
                     worth: float | None = float("inf")
                     why = "beside"
                 else:
-                    worth = self._worth(task, holders, now_ns) if gap else None
-                    why = "fill"
+                    worth = (self._worth if gap else self._worth_beside)(task, holders, now_ns)
+                    why = "fill" if gap else "beside"
                 if worth is not None and (chosen is None or (-worth, task.turn) < chosen[:2]):
                     chosen = (-worth, task.turn, task, why)
             if chosen is not None:
@@ -219,6 +227,17 @@ class PriorityArbiter:
     def _worth(self, task: Task, holders: list[Task], now_ns: int) -> float | None:
         """What it is worth to let the task's next kernel start in the gap of the holders; None: it must not."""
         return None
+
+    def _may_fill_ahead(self, task: Task) -> bool:
+        """Whether a filler may be started behind another of its task that has not ended."""
+        return False
+
+    def _worth_beside(self, task: Task, holders: list[Task], now_ns: int) -> float | None:
+        """The same beside a kernel of the holders that leaves room for it."""
+        return None
+
+    def _slowed(self, task: Task, kernel: int, took_ns: int) -> None:
+        """A kernel that ran beside one of another task took so long."""
 
     def _await_expected(self, task: Task, now_ns: int) -> bool:
         """Whether a kernel whose turn it is should wait for an expected task of a higher class."""
@@ -233,6 +252,9 @@ class PriorityArbiter:
 
     def _start(self, task: Task, why: str, now_ns: int) -> StartKernel:
         kernel = task.ready.popleft()
+        if self.used_pct > task.used_pct:
+            self._crowded.update((t.ident, k) for t in self._tasks.values() for k in t.started)
+            self._crowded.add((task.ident, kernel.kernel))
         task.started[kernel.kernel] = Started(kernel.share_pct, now_ns, why)
         self._release(task)
         self._starts += 1

@@ -37,6 +37,8 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     why: str = "turn"
     client: str = ""
     share_pct: int = 100
+    #: When its host asked for it; -1 where nobody wrote that down.
+    sent_ns: int = -1
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -22,12 +22,13 @@ _EMULATED = re.compile(r"emulated:([a-z0-9_-]+?)(?:x([1-9][0-9]{0,2}))?")
 
 
 def parse_device(
-    text: str, stages: Sequence[StageSpec], hosts: int = 1, workers: int = 1
+    text: str, stages: Sequence[StageSpec], hosts: int = 1, workers: int = 1, *, by_kernel: bool = False
 ) -> tuple[tuple[WorkerSpec, ...], tuple[Entry, ...], int]:
     """Workers, their profile entries (emulated devices only) and the cores of a device.
 
     ``cpu`` is all cores of this machine, ``cpu:1`` one of them; ``emulated:v100x4`` four emulated V100s. `workers`
-    divides the cores and the memory of a processor among so many processes.
+    divides the cores and the memory of a processor among so many processes; with `by_kernel` there is one for each
+    core, which runs batches kernel by kernel.
     """
     machine = len(os.sched_getaffinity(0))
     # A core has a price, so that cost is never nought; the catalogue says where the figure is from.
@@ -42,11 +43,19 @@ def parse_device(
             raise DeclarationError(
                 f"device {text!r}: this machine has {machine} core(s); write cpu or cpu:1 to cpu:{machine}"
             )
+        if by_kernel:
+            if workers > 1:
+                raise DeclarationError(
+                    f"--by-kernel has a process for each core of device {text!r}; leave --workers {workers} out and "
+                    f"say how many with --device cpu:N"
+                )
+            workers = int(count)
         cores = max(1, int(count) // workers)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // workers
         price = usd_per_core_hour * int(count) / workers
         devices = tuple(
-            WorkerSpec(f"cpu-{i}", "cpu", ("onnx",), cores, memory, price, "cooperative") for i in range(workers)
+            WorkerSpec(f"cpu-{i}", "cpu", ("onnx",), cores, memory, price, "cooperative", preempts=by_kernel)
+            for i in range(workers)
         )
         return (*devices, *host_workers), (), cores
     match = _EMULATED.fullmatch(text)
@@ -55,6 +64,11 @@ def parse_device(
             f"device {text!r} is not known; write cpu, cpu:N, or emulated:KIND such as emulated:v100x4"
         )
     kind, copies = match.group(1), int(match.group(2) or 1)
+    if by_kernel:
+        raise DeclarationError(
+            f"--by-kernel runs kernels of real models, and device {text!r} has only times; leave it out, or "
+            f"serve with --device cpu:N (dovetail reproduce fikit simulates kernels of GPUs)"
+        )
     if workers > 1:
         raise DeclarationError(f"{workers} workers of device {text!r}: write emulated:{kind}x{workers * copies}")
     card = catalogue.device(kind)

@@ -1,8 +1,8 @@
 """How a worker carries out batches: what is common to all devices.
 
-Both executors (`cpu`, `emulated`) keep the worker contract (tests/contract): a batch starts inside its window or is
-refused, every batch is answered exactly once, shares of running batches never exceed the device, and nothing runs
-without its model. The arbiter decides when a batch may start; today a batch is one kernel to it.
+All executors (`cpu`, `emulated`, `kernelled`) keep the worker contract (tests/contract): a batch starts inside its
+window or is refused, every batch is answered exactly once, shares of running batches never exceed the device, and
+nothing runs without its model. The arbiter decides when a batch may start; to most a batch is one kernel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["MAX_DETAIL_CHARS", "Answer", "Executor", "Values", "WakeAt", "Work"]
 Answer = Callable[[FromWorker], None]
 #: What a thread of the worker is to do before it listens again.
 Work = Callable[[], None]
-#: (when, what to hand to `Executor.wake` then); to be called by the thread whose turn it is only.
+#: (when, what to hand to `Executor.wake` then); to be called by the thread whose turn it is, or at the end of `Work`.
 WakeAt = Callable[[int, object], None]
 #: Longest error text that goes back: enough for a message, too little to flood a log.
 MAX_DETAIL_CHARS = 2000

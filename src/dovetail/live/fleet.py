@@ -41,6 +41,8 @@ class Settings(msgspec.Struct, frozen=True):
     arena_bytes: int = 1 << 30
     #: A batch that has run for longer than this, and longer than 50 times what was expected, will never end.
     hang_ns: int = 30_000 * MS
+    #: File for what runs on workers that run kernel by kernel; empty is none.
+    kernel_log: str = ""
 
 
 class Fleet:
@@ -93,6 +95,7 @@ class Fleet:
             origin_ns=self._origin_ns,
             arena_bytes=settings.arena_bytes,
             weighed=self.weighed.get(spec.kind, []) if spec.keeps_queue else [],
+            kernel_log=settings.kernel_log,
         )
         self._started_ns[self._last] = time.monotonic_ns()
         self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost)

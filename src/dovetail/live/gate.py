@@ -53,6 +53,7 @@ from .gatewire import (
     Reported,
     Shape,
     Source,
+    stamp_arrivals,
     views,
 )
 from .wire import pair
@@ -153,6 +154,7 @@ class Gate:
     def connect(self) -> socket.socket:
         """One end of a new client's line; whoever holds it last and closes it ends the client."""
         ours, theirs = pair()
+        stamp_arrivals(theirs)
         with theirs, self._lock:
             self._clients += 1
             with contextlib.suppress(OSError):  # if it is just dying, the client will read so

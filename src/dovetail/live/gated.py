@@ -3,8 +3,11 @@
 Rules of this file
 - One thread reads the clients' sockets, asks the arbiter and runs kernels. Nobody has to be woken between two kernels
   and nobody competes for the interpreter lock; only models are made ready by threads of their own, on other cores.
-- The sockets are looked at after every kernel and before the arbiter chooses the next: a launch of a higher class, a
-  cancellation or a client that is gone waits for the kernel that runs and for nothing else.
+- The sockets are looked at after every kernel, before the arbiter chooses the next: a launch of a higher class, a
+  cancellation or a client that is gone waits for the kernel that runs and for nothing else. A kernel of a lower class
+  is preceded by one look more, after the time that is written down as its beginning. If there is a message of a
+  higher class, the kernel is taken back: none begins although a higher launch was in a socket (save if clients talk
+  without end, see `MOST_MESSAGES`).
 - A client whose socket is closed, who breaks the protocol, reads no answers or holds the device and launches nothing
   for longer than was declared is dropped: all its tasks are gone, in the arbiter too.
 - A kernel cannot be interrupted. One that runs longer than the declared bound (and no later than a quarter after it)
@@ -35,7 +38,7 @@ from ..device import KernelRecord, StartKernel
 from ..profile.kernels import KernelStats
 from .executor import MAX_DETAIL_CHARS
 from .gateprograms import Program, make_program
-from .gatetasks import NEVER_NS, Broken, Client, Task, class_of
+from .gatetasks import LAST_CLASS, NEVER_NS, Broken, Client, Task, class_of
 from .gatewire import (
     Begin,
     Cancel,
@@ -78,6 +81,8 @@ class GatedDevice:
         self._last_task = 0
         self._look_ns = 0
         self._stopping = False
+        #: Last looks that found something since the last kernel.
+        self._looks = 0
         #: When the watchdog over kernels has to be set again; 0: it is not set.
         self._rearm_ns = 0
         self._records: deque[tuple[Any, ...]] = deque(maxlen=MOST_RECORDS)
@@ -95,7 +100,7 @@ class GatedDevice:
         turns = self._turns
         while not self._stopping:
             if turns.starts:
-                self._run_kernel(turns.starts.popleft())
+                self._start(turns.starts[0])
             else:
                 self._listen(self._wait())
             now_ns = time.monotonic_ns()
@@ -104,10 +109,10 @@ class GatedDevice:
             if now_ns >= self._look_ns:
                 self._drop_the_silent(now_ns)
 
-    def _listen(self, readable: list[tuple[int, int]]) -> None:
-        """Take one message of each line that has any, those of the highest class first.
+    def _listen(self, readable: list[tuple[int, int]]) -> int:
+        """Take one message of each line that has any, those of the highest class first; gives that class.
 
-        A kernel that the arbiter let start cannot be called back, so who came with a higher class comes later.
+        What the arbiter lets start on a message may be taken back for the next only if that is of a higher class.
         """
         messages: list[tuple[int, int, Client, ToDevice]] = []
         for fd, _ in readable:
@@ -124,6 +129,7 @@ class GatedDevice:
                 self._take(client, message)
             except Broken as error:
                 self._drop(client, str(error))
+        return min((message[0] for message in messages), default=LAST_CLASS)
 
     def _wait(self) -> list[tuple[int, int]]:
         """What can be read, once there is something or a time has come."""
@@ -142,12 +148,23 @@ class GatedDevice:
         select.select([self._poll.fileno()], (), (), timeout_s)
         return self._poll.poll(0)
 
-    def _run_kernel(self, start: StartKernel) -> None:
-        task = self._turns.tasks.get(start.task)
-        if task is None:
-            return  # it is gone, and the arbiter knows
-        position = start.kernel
+    def _start(self, start: StartKernel) -> None:
+        """Run a kernel, unless the last look finds that a higher class is there."""
+        turns = self._turns
         begin_ns = time.monotonic_ns()
+        # After the time of its beginning, so that whatever was there before that is found.
+        if turns.yields(start) and self._looks < MOST_MESSAGES and (readable := self._poll.poll(0)):
+            self._looks += 1
+            turns.take_back(self._listen(readable), time.monotonic_ns())
+            return
+        self._looks = 0
+        turns.starts.popleft()
+        task = turns.tasks.get(start.task)
+        if task is not None:  # else it is gone, and the arbiter knows
+            self._run_kernel(task, start, begin_ns)
+
+    def _run_kernel(self, task: Task, start: StartKernel, begin_ns: int) -> None:
+        position = start.kernel
         if begin_ns >= self._rearm_ns:
             # Not for every kernel: one that starts later has a quarter of the bound more.
             signal.setitimer(signal.ITIMER_REAL, 1.25e-9 * self._hello.kernel_bound_ns)
@@ -202,7 +219,7 @@ class GatedDevice:
         if isinstance(message, Launch):
             task = client.tasks.get(message.task)
             if task is not None:  # else it is over, and its client will read so
-                self._launch(task, message.upto, message.at_ns)
+                self._launch(task, message.upto, message.at_ns, client.line.arrived_ns())
         elif isinstance(message, Begin):
             self._begin(client, message)
         elif isinstance(message, Cancel):
@@ -223,24 +240,24 @@ class GatedDevice:
         program = client.programs.get(message.program)
         if program is None or program.busy or message.task in client.tasks:
             raise Broken(f"task {message.task} began on a program that is not open, or something is in use")
-        now_ns = self._turns.when(message.at_ns, time.monotonic_ns())
+        arrived_ns = client.line.arrived_ns()
         self._last_task += 1
         try:
-            task = Task(self._last_task, client, message, program, now_ns)
+            task = Task(self._last_task, client, message, program, arrived_ns)
         except Exception as error:
             self._answer(client, Ended(message.task, "error", f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]))
             return
         program.busy = True
         client.tasks[message.task] = task
         self._turns.begin(task)
-        self._launch(task, message.launch, message.at_ns)
+        self._launch(task, message.launch, message.at_ns, arrived_ns)
 
-    def _launch(self, task: Task, upto: int, sent_ns: int) -> None:
+    def _launch(self, task: Task, upto: int, sent_ns: int, arrived_ns: int) -> None:
         if not task.launched <= upto <= len(task.kernels):
             raise Broken(f"kernels before {upto} were launched of a task that has {len(task.kernels)}")
-        now_ns = self._turns.when(sent_ns, time.monotonic_ns())
         for position in range(task.launched, upto):
-            task.ready_ns.append(now_ns)
+            task.ready_ns.append(arrived_ns)
+            task.sent_ns.append(sent_ns)
             task.launched = position + 1
             task.quiet_ns = NEVER_NS
         self._turns.launch(task)
@@ -350,9 +367,13 @@ class GatedDevice:
     def _taken_records(self) -> list[KernelRecord]:
         taken = []
         while self._records:
-            task, name, whats, priority, client, ready_ns, kernel, begin_ns, end_ns, why = self._records.popleft()
-            what, ready = whats[kernel], ready_ns[kernel]
-            taken.append(KernelRecord(task, name, kernel, priority, begin_ns, end_ns, ready, what, why, client))
+            task, name, whats, priority, client, readies, sents, kernel, begin_ns, end_ns, why = self._records.popleft()
+            ready_ns, what, sent_ns = readies[kernel], whats[kernel], sents[kernel]
+            taken.append(
+                KernelRecord(
+                    task, name, kernel, priority, begin_ns, end_ns, ready_ns, what, why, client, sent_ns=sent_ns
+                )
+            )
         return taken
 
 

@@ -111,6 +111,7 @@ def _load(source: Source, shapes: Mapping[str, Shape]) -> Model:
             segments=source.segments,
             target_ns=source.target_ns or None,
             shortest_ns=source.shortest_ns or SHORTEST_NS,
+            longest_ns=source.longest_ns or None,
         )
     module, _, name = source.where.partition(":")
     try:

@@ -9,7 +9,7 @@ from ..profile.kernels import KernelStats
 from .gateprograms import Program
 from .gatewire import Begin, Cancel, Launch, Line, ToDevice
 
-__all__ = ["NEVER_NS", "Broken", "Client", "Task", "class_of"]
+__all__ = ["LAST_CLASS", "NEVER_NS", "Broken", "Client", "Task", "class_of"]
 
 NEVER_NS = 1 << 62
 LAST_CLASS = 1 << 30
@@ -44,10 +44,14 @@ class Task:
         self.announced = 0
         #: When each launched kernel became ready.
         self.ready_ns: list[int] = []
+        #: When its host asked for each.
+        self.sent_ns: list[int] = []
         #: Since when it has nothing to run; `NEVER_NS` while it has.
         self.quiet_ns = now_ns
         #: The beginning of its kernels' records.
-        self.told = (ident, program.name, program.idents, message.priority, str(client.ident), self.ready_ns)
+        self.told = (
+            ident, program.name, program.idents, message.priority, str(client.ident), self.ready_ns, self.sent_ns
+        )  # fmt: skip
         #: While it is alone: begin and end of the kernels that ran, whether one runs, and how many were let start.
         self.spans: list[tuple[int, int]] = []
         self.running = False

@@ -1,11 +1,16 @@
 """What clients and a gated device say to each other: small messages, while tensors stay in memory that both map.
 
 Rules of this file: as in `wire`. A client is one end of a socket pair; its other end being closed, for whatever
-reason, is the end of all its tasks. Numbers of tasks and programs are the client's own.
+reason, is the end of all its tasks. Numbers of tasks and programs are the client's own. A message
+counts from when it is in the device's socket, by the kernel's stamp: earlier nobody could know of it, and later, when
+it is read, a kernel may have ended meanwhile.
 """
 
 from __future__ import annotations
 
+import socket
+import struct
+import time
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -14,8 +19,9 @@ import numpy as np
 
 from ..device import KernelRecord
 from ..profile.kernels import KernelStats
+from ..units import SECOND
 from .arena import ALIGN_BYTES
-from .wire import Doorbell, Incoming, ToWorker
+from .wire import SO_TIMESTAMPNS, Doorbell, Incoming, ToWorker
 
 __all__ = [
     "Begin",
@@ -38,10 +44,14 @@ __all__ = [
     "Tensor",
     "ToDevice",
     "layout",
+    "stamp_arrivals",
     "views",
 ]
 
 Shape = tuple[int, ...]
+_STAMP = struct.Struct("qq")
+#: Readings of two clocks that took longer do not tell how far they are apart.
+CLOCKS_NS = 5_000
 
 
 class GatePolicy(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -66,6 +76,8 @@ class Source(msgspec.Struct, frozen=True):
     segments: int = 8
     #: No kernels are made shorter; 0: as the kind has it.
     shortest_ns: int = 0
+    #: Kernels of "onnx" that would be longer are divided where the graph allows; 0: they are not.
+    longest_ns: int = 0
 
 
 class GateHello(msgspec.Struct, array_like=True, tag=True):
@@ -119,7 +131,8 @@ class Begin(msgspec.Struct, array_like=True, tag=True):
     #: 1 is the highest class.
     priority: int
     launch: int
-    #: When it was sent (monotonic clock, which all processes of a machine share).
+    #: When its host asked for it (monotonic clock, which all processes of a machine share). On record only: the
+    #: message may be on its way for as long as the host's process is kept from its core.
     at_ns: int
 
 
@@ -128,7 +141,7 @@ class Launch(msgspec.Struct, array_like=True, tag=True):
 
     task: int
     upto: int
-    #: When it was sent. It may be read only when a kernel has ended, and gaps shall not seem longer for that.
+    #: As in `Begin`.
     at_ns: int
 
 
@@ -196,9 +209,24 @@ FromDevice = Opened | OpenFailed | Finished | Ended | Reported
 class Line(Doorbell[Incoming]):
     """A doorbell for these messages."""
 
+    def arrived_ns(self) -> int:
+        """When the packet that was read last was put here (monotonic clock); its socket has to `stamp_arrivals`."""
+        seconds, ns = _STAMP.unpack(self._stamp)
+        while True:  # stamps are by the clock of the day
+            before_ns = time.monotonic_ns()
+            day_ns = time.time_ns()
+            after_ns = time.monotonic_ns()
+            if after_ns - before_ns < CLOCKS_NS:
+                return int(seconds * SECOND + ns - day_ns + (before_ns + after_ns) // 2)
+
     def send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
         """As `Doorbell.send`, which packs any record."""
         super().send(cast(ToWorker, message), fds)
+
+
+def stamp_arrivals(sock: socket.socket) -> None:
+    """Let the kernel note when each packet is put into this socket: from then on it can be read there."""
+    sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
 
 def layout(tensors: Sequence[tuple[str, str, Shape]], offset: int) -> tuple[list[Tensor], int]:

@@ -25,7 +25,7 @@ from ..profile.kernels import kernel_ids
 from ..workflow.runners import NUMPY_OF_ORT
 from .arena import ALIGN_BYTES
 
-__all__ = ["Allocate", "Bound", "Part", "Segments", "Shape", "aligned", "load_session"]
+__all__ = ["Allocate", "Binding", "Bound", "Part", "Segments", "Shape", "aligned", "load_session"]
 
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
@@ -81,41 +81,80 @@ class Segments:
 
     def bind(self, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> Bound:
         """Buffers for inputs of these shapes. Runs the model once on zeros, to know the shapes of all else."""
+        binding = self.binding(shapes, allocate)
+        for step in binding.begin():
+            step()
+        return binding.bound()
+
+    def binding(self, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> Binding:
+        """The same, to be done segment by segment, as a run on whatever is put into the inputs before."""
+        return Binding(self.parts, self._sessions, self.inputs, self.outputs, self.dtype, shapes, allocate)
+
+
+class Binding:
+    """The first run at a shape: each segment is run and then bound to the buffers that it turned out to need."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        sessions: Sequence[Any],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        dtype: Callable[[str], Any],
+        shapes: Mapping[str, Shape],
+        allocate: Allocate | None = None,
+    ) -> None:
+        if missing := [name for name in inputs if name not in shapes]:
+            raise ModelError(f"no shape was given for input {missing[0]!r}")
+        self._parts = parts
+        self._sessions = sessions
+        self._dtype = dtype
+        self._allocate = allocate or (lambda _name, shape, dtype: aligned(shape, dtype))
+        self._buffers: dict[str, Array] = {}
+        self._values: dict[str, Any] = {}
+        self._pool = _Pool(parts, {*inputs, *outputs})
+        self._kernels: list[Callable[[], None]] = []
+        for name in inputs:
+            self._keep(name, tuple(shapes[name]))
+            self._buffers[name][...] = 0
+
+    def _keep(self, name: str, shape: Shape) -> None:
         import onnxruntime as ort
 
-        allocate = allocate or (lambda _name, shape, dtype: aligned(shape, dtype))
-        if missing := [name for name in self.inputs if name not in shapes]:
-            raise ModelError(f"no shape was given for input {missing[0]!r}")
-        buffers: dict[str, Array] = {}
-        values: dict[str, Any] = {}
-        pool = _Pool(self.parts, {*self.inputs, *self.outputs})
+        allocate = self._pool.take if name in self._pool else self._allocate
+        self._buffers[name] = allocate(name, shape, self._dtype(name))
+        self._values[name] = ort.OrtValue.ortvalue_from_numpy(self._buffers[name])
 
-        def keep(name: str, shape: Shape) -> None:
-            between = name in pool
-            buffers[name] = (pool.take if between else allocate)(name, shape, self.dtype(name))
-            values[name] = ort.OrtValue.ortvalue_from_numpy(buffers[name])
+    def begin(self) -> Sequence[Callable[[], object]]:
+        """The steps, one per segment, to be called in order, once each."""
+        return [self._step] * len(self._parts)
 
-        for name in self.inputs:
-            keep(name, tuple(shapes[name]))
-            buffers[name][...] = 0
-        kernels: list[Callable[[], None]] = []
-        for position, (part, session) in enumerate(zip(self.parts, self._sessions, strict=True)):
-            try:
-                feeds = {name: values[name] for name in part.inputs}
-                found = session.run_with_ort_values(list(part.outputs), feeds)
-            except Exception as error:
-                raise ModelError(f"segment {position} of {len(self.parts)} cannot be run: {error}") from error
-            binding = session.io_binding()
-            for name in part.inputs:
-                binding.bind_ortvalue_input(name, values[name])
-            for name, value in zip(part.outputs, found, strict=True):
-                keep(name, tuple(value.shape()))
-                buffers[name][...] = value.numpy()
-                binding.bind_ortvalue_output(name, values[name])
-            pool.give_back(position)
-            kernels.append(_kernel(session, binding))
-        idents = kernel_ids((part.what, [buffers[n].shape for n in part.inputs]) for part in self.parts)
-        return Bound(kernels, list(idents), buffers)
+    def _step(self) -> None:
+        position = len(self._kernels)
+        part, session = self._parts[position], self._sessions[position]
+        try:
+            feeds = {name: self._values[name] for name in part.inputs}
+            found = session.run_with_ort_values(list(part.outputs), feeds)
+        except Exception as error:
+            raise ModelError(f"segment {position} of {len(self._parts)} cannot be run: {error}") from error
+        binding = session.io_binding()
+        for name in part.inputs:
+            binding.bind_ortvalue_input(name, self._values[name])
+        for name, value in zip(part.outputs, found, strict=True):
+            self._keep(name, tuple(value.shape()))
+            self._buffers[name][...] = value.numpy()
+            binding.bind_ortvalue_output(name, self._values[name])
+        self._pool.give_back(position)
+        self._kernels.append(_kernel(session, binding))
+
+    def buffer(self, name: str) -> Array:
+        """As `Bound.buffer`; of an output once the last step is done."""
+        return self._buffers[name]
+
+    def bound(self) -> Bound:
+        """What was bound, after the last step."""
+        idents = kernel_ids((part.what, [self._buffers[n].shape for n in part.inputs]) for part in self._parts)
+        return Bound(self._kernels, list(idents), self._buffers)
 
 
 class _Pool:

@@ -19,7 +19,7 @@ import os
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..workflow.runners import NUMPY_OF_ORT
 from .onnxgraph import OnnxGraph, OnnxNode, read_graph, write_part
 from .segmentrun import Part, Segments, Shape, load_session
 
-__all__ = ["choose_cuts", "cut"]
+__all__ = ["choose_cuts", "cut", "cut_for_each", "divide_long"]
 
 
 #: Segments of a model unless told otherwise.
@@ -43,6 +43,8 @@ SHORTEST_NS = 1_000_000
 #: twice the time that it takes to write it to memory and read it again (5 GB/s), which a whole model may never do.
 LIVE_PENALTY = 0.03
 CROSSING_NS_PER_BYTE = 0.4
+#: A segment that is too long is divided where both sides are at least this part of the bound.
+SLIVER = 0.25
 #: Of a large graph only so many places are looked at, the cheapest: the choice takes time by their square.
 MOST_CUTS = 300
 #: Weights from this size on lie in the shared file.
@@ -63,34 +65,61 @@ def cut(
     segments: int = SEGMENTS,
     target_ns: int | None = None,
     shortest_ns: int = SHORTEST_NS,
+    longest_ns: int | None = None,
 ) -> Segments:
     """The model in about so many segments of equal length, or in segments of about `target_ns`.
 
     `shapes` are those of the inputs at which lengths are measured; the result takes any that the model takes. No
-    segment is made shorter than `shortest_ns` on average, so a small model stays whole.
+    segment is made shorter than `shortest_ns` on average, so a small model stays whole. Those that come out longer
+    than `longest_ns` are divided, whatever crosses the cut; a single node cannot be.
     """
     with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
         # Once loaded, what is mapped stays mapped and the files are not needed any more.
         directory = Path(name)
         graph = _optimised(model, directory)
-        types, lengths_ns, sizes = _measured(graph, directory, shapes)
-        wanted = segments if target_ns is None else max(1, round(sum(lengths_ns) / target_ns))
-        wanted = max(1, min(wanted, sum(lengths_ns) // max(1, shortest_ns)))
-        live = _live(graph)
-        mean_ns = max(1, sum(lengths_ns) / wanted)
-        fees = [
-            LIVE_PENALTY * len(names) + CROSSING_NS_PER_BYTE * sum(sizes[n] for n in names) / mean_ns
-            if all(n in types for n in names)
-            else None
-            for names in live
-        ]
-        cuts = choose_cuts(lengths_ns, fees, wanted)
-        parts = []
-        for number, (first, last) in enumerate(pairwise([0, *cuts, len(graph.nodes)])):
-            parts.append(_part(graph, types, first, last, f"segment-{number}.onnx", live))
-            inputs = {n: _ELEMENT_TYPE[types[n]] for n in parts[-1].inputs}
-            write_part(directory / parts[-1].file, graph, graph.nodes[first:last], inputs, parts[-1].outputs)
-        return Segments(directory, parts, types, list(graph.outputs))
+        return _cut_at(graph, directory, shapes, segments, target_ns, shortest_ns, longest_ns=longest_ns)
+
+
+def cut_for_each(
+    model: Path, several: Sequence[Mapping[str, Shape]], *, target_ns: int, shortest_ns: int, most: int
+) -> list[Segments]:
+    """The model cut for each of these shapes by itself, into at most so many segments; all share the weights."""
+    with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
+        directory = Path(name)
+        graph = _optimised(model, directory)
+        return [_cut_at(graph, directory, shapes, most, target_ns, shortest_ns, most) for shapes in several]
+
+
+def _cut_at(
+    graph: OnnxGraph,
+    directory: Path,
+    shapes: Mapping[str, Shape],
+    segments: int,
+    target_ns: int | None,
+    shortest_ns: int,
+    most: int = 1 << 30,
+    longest_ns: int | None = None,
+) -> Segments:
+    types, lengths_ns, sizes = _measured(graph, directory, shapes)
+    wanted = segments if target_ns is None else min(most, round(sum(lengths_ns) / target_ns))
+    wanted = max(1, min(wanted, sum(lengths_ns) // max(1, shortest_ns)))
+    live = _live(graph)
+    mean_ns = max(1, sum(lengths_ns) / wanted)
+    fees = [
+        LIVE_PENALTY * len(names) + CROSSING_NS_PER_BYTE * sum(sizes[n] for n in names) / mean_ns
+        if all(n in types for n in names)
+        else None
+        for names in live
+    ]
+    cuts = choose_cuts(lengths_ns, fees, wanted)
+    if longest_ns is not None:
+        cuts = divide_long(lengths_ns, [fee is not None for fee in fees], cuts, longest_ns)
+    parts = []
+    for number, (first, last) in enumerate(pairwise([0, *cuts, len(graph.nodes)])):
+        parts.append(_part(graph, types, first, last, f"segment-{number}.onnx", live))
+        inputs = {n: _ELEMENT_TYPE[types[n]] for n in parts[-1].inputs}
+        write_part(directory / parts[-1].file, graph, graph.nodes[first:last], inputs, parts[-1].outputs)
+    return Segments(directory, parts, types, list(graph.outputs))
 
 
 def choose_cuts(lengths: Sequence[int], fees: Sequence[float | None], segments: int) -> list[int]:
@@ -130,6 +159,25 @@ def choose_cuts(lengths: Sequence[int], fees: Sequence[float | None], segments: 
         j = layer[j][1]
         cuts.append(at[j])
     return sorted(cuts)[1:]
+
+
+def divide_long(lengths: Sequence[int], able: Sequence[bool], cuts: Sequence[int], longest: int) -> list[int]:
+    """The cuts and more: a segment that is longer than this is halved, as evenly as can be, until none is.
+
+    `able[i]` says whether there can be a cut before node `i`. None is made that leaves a sliver.
+    """
+    ends = []
+    todo = [*pairwise([0, *cuts, len(lengths)])]
+    while todo:
+        first, last = todo.pop()
+        before = [0, *accumulate(lengths[first:last])]
+        sides = {i: min(before[i - first], before[-1] - before[i - first]) for i in range(first + 1, last) if able[i]}
+        best = max(sides, key=lambda i: sides[i], default=first)
+        if before[-1] > longest and sides.get(best, 0) >= max(1, SLIVER * longest):
+            todo += [(first, best), (best, last)]
+        else:
+            ends.append(last)
+    return sorted(ends)[:-1]
 
 
 def _optimised(model: Path, directory: Path) -> OnnxGraph:

@@ -44,6 +44,7 @@ from ..control import (
 from ..control.ledger import Ledger
 from ..control.log import LogWriter
 from ..errors import DovetailError, Overloaded
+from ..state import Request
 from ..units import SECOND
 from ..workflow.graph import Graph
 from .codec import Ref
@@ -392,7 +393,9 @@ class LiveSystem:
                 column.append(request.argument(node, source, index))
             counted.append(compiled.counted)
             running.counts += len(compiled.counted)
-        self.fleet.workers[action.worker].send(
+        worker = self.fleet.workers[action.worker]
+        states = [request.state for request in running.readers] if worker.spec.preempts else []
+        worker.send(
             Run(
                 action.batch,
                 action.cause,
@@ -407,6 +410,7 @@ class LiveSystem:
                 action.order,
                 action.expected_ns,
                 action.accept_ns,
+                *_urgency(action, states),
             )
         )
 
@@ -485,15 +489,17 @@ class LiveSystem:
             worker.kill(f"its answer to batch {message.batch} does not fit what it was asked")
             return
         del self._running[message.batch]
-        if worker.spec.keeps_queue:
+        if worker.spec.keeps_queue or worker.spec.preempts:  # there others go first
             self._progress_ns[worker.ident] = now
         action, readers = running.action, running.readers
         if isinstance(message, Done):
             for (_, node, index), request, ref in zip(action.items, readers, message.results, strict=True):
                 self.memory.keep(ref)
                 request.values[node, index] = ref
-            self.statistics.batch(action, message.end_ns - message.begin_ns)
-            begin_ns, end_ns, counts = message.begin_ns, message.end_ns, message.counts
+            # What others took of the device meanwhile is neither this batch's duration nor its cost.
+            begin_ns, end_ns, counts = message.end_ns - message.busy_ns, message.end_ns, message.counts
+            begin_ns = begin_ns if message.busy_ns else message.begin_ns
+            self.statistics.batch(action, end_ns - begin_ns)
             self._post(BatchFinished(now, message.cause, message.batch, begin_ns, end_ns, counts))
         else:
             begin_ns, end_ns = message.begin_ns, message.end_ns
@@ -546,6 +552,26 @@ class LiveSystem:
                 if request.state is not None and (missing := self._missing(request.state.graph.graph)):
                     self._give_up(ident, f"no worker has run {', '.join(missing)} for {GIVE_UP_AFTER_NS // SECOND} s")
         self._journal.flush()
+
+
+def _urgency(action: RunBatch, states: Sequence[Request | None]) -> tuple[int, int, bool]:
+    """A batch's class, when the most urgent request of that should be answered, and whether a model of it follows.
+
+    One follows if it waits only for this batch. What comes after a Python stage is too far away to be waited for.
+    """
+    ours = [(state, node) for state, (_, node, _) in zip(states, action.items, strict=False) if state is not None]
+    if not ours:
+        return 1, 0, False
+    priority = min(state.priority for state, _ in ours)
+    ours = [(state, node) for state, node in ours if state.priority == priority]
+    objective_ns = min((state.objective_ns for state, _ in ours if state.objective_ns), default=0)
+
+    def follows(state: Request, node: int) -> bool:
+        nodes, compiled = state.graph.nodes, state.graph.nodes[node]
+        ready = [j for j in compiled.whole_next if state.missing[j] <= 1 and not compiled.node.mapped]
+        return any(not nodes[j].stage.on_host for j in (*ready, *compiled.each_next))
+
+    return priority, objective_ns, any(follows(state, node) for state, node in ours)
 
 
 def _once(call: Callable[[], None]) -> Callable[[], None]:

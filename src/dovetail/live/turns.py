@@ -4,8 +4,9 @@ Rules of this file
 - No clock, socket or kernel: times come in, kernels that may start lie in `starts`.
 - A task that is alone needs no arbiter: it runs as fast as it launches, and only when a second one comes the arbiter
   is told of it (`Task.so_far`). After a kernel the arbiter's code is no longer in the cache and costs 30 to 40 µs.
-- Times told to the arbiter never go back. A launch counts from when it was sent, not from when it was read, which is
+- Times told to the arbiter never go back. A launch counts from when it could be read, not from when it was, which is
   when a kernel ended: else fillers would make gaps look longer, and more would be filled.
+- Until a kernel of a lower class begins it can be taken back, in favour of a higher one (`take_back`).
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ class Turns:
         """Another arbiter; there must be no tasks."""
         assert not self.tasks
         self._policy = policy
+        self._by_class = policy.name not in ("fifo", "slice")
         self._arbiter = make_arbiter(policy, self.stats)
         self.starts.clear()
         self.alarm_ns = NEVER_NS
 
     def when(self, sent_ns: int, now_ns: int) -> int:
-        """When something was sent that is read now; never before what the arbiter knows already."""
+        """When something came that is read now; never before what the arbiter knows already."""
         return max(self._told_ns, min(sent_ns, now_ns))
 
     def begin(self, task: Task) -> None:
@@ -93,6 +95,21 @@ class Turns:
             self._learn(task, len(task.spans))
         else:
             self._tell(TaskGone(now_ns, task.ident))
+
+    def yields(self, start: StartKernel) -> bool:
+        """Whether a start that has not begun is to be taken back if a higher class comes."""
+        task = self.tasks.get(start.task)
+        return task is not None and task.priority > 1 and self._by_class and start.why != "aged"
+
+    def take_back(self, above: int, now_ns: int) -> None:
+        """Do not start what is below this class after all; the arbiter chooses again, knowing what came since."""
+        if self._lone is not None:
+            return
+        for start in [s for s in self.starts if self.yields(s) and self.tasks[s.task].priority > above]:
+            self.starts.remove(start)
+            # To the arbiter the task begins anew, at this kernel: it has no word for a kernel that did not start.
+            self._tell(self.tasks[start.task].began(max(self._told_ns, now_ns)))
+            self._tell(KernelReady(self._told_ns, start.task, start.kernel))
 
     def ring(self, now_ns: int) -> None:
         """The time of the alarm has come."""

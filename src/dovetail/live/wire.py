@@ -52,8 +52,10 @@ MAX_PACKET_BYTES = 128 << 10
 #: Stands for a message that lies in the first descriptor beside it; no msgpack begins with this byte.
 _IN_FILE = b"\xc1"
 _MAX_FDS = 4
+#: A socket option that `socket` has no name for.
+SO_TIMESTAMPNS = 35
 # Made once: combining flags of an enumeration takes as long as the system call.
-_ANCILLARY_BYTES = socket.CMSG_SPACE(4 * _MAX_FDS)
+_ANCILLARY_BYTES = socket.CMSG_SPACE(4 * _MAX_FDS) + socket.CMSG_SPACE(16)  # descriptors, and a stamp
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
@@ -87,6 +89,8 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     arena_bytes: int
     #: What another worker of this kind has measured, so that this one need not.
     weighed: list[Weighed] = []
+    #: File to which a worker that runs kernel by kernel adds what ran; empty is none.
+    kernel_log: str = ""
 
 
 class Attach(msgspec.Struct, array_like=True, tag=True):
@@ -145,6 +149,11 @@ class Run(msgspec.Struct, array_like=True, tag=True):
     expected_ns: int = 0
     #: It refuses the batch at once if it does not expect to start it by then; 0: it takes it.
     accept_ns: int = 0
+    #: For a worker that runs kernel by kernel: the highest class in the batch (1 is the highest of all), when the
+    #: most urgent of that should be answered (0: whenever), and whether a next stage of it is to follow at once.
+    priority: int = 1
+    objective_ns: int = 0
+    then: bool = False
 
 
 class Free(msgspec.Struct, array_like=True, tag=True):
@@ -227,6 +236,8 @@ class Done(msgspec.Struct, array_like=True, tag=True):
     end_ns: int
     results: list[Ref]
     counts: tuple[int, ...]
+    #: How much of the time between was its own, if others had the device meanwhile; 0: all of it.
+    busy_ns: int = 0
 
 
 class Failed(msgspec.Struct, array_like=True, tag=True):
@@ -264,6 +275,8 @@ class Doorbell(Generic[Incoming]):
         self._decode = msgspec.msgpack.Decoder(incoming).decode
         self._buffer = bytearray(MAX_PACKET_BYTES)
         self._view = memoryview(self._buffer)
+        #: When the last packet was put here, as the kernel writes it; for ends that ask for it.
+        self._stamp = b""
 
     def fileno(self) -> int:
         """Descriptor to wait on."""
@@ -298,6 +311,8 @@ class Doorbell(Generic[Incoming]):
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.extend(memoryview(data[: len(data) // 4 * 4]).cast("i"))
+            elif level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
+                self._stamp = data
         if not nbytes:
             return None
         try:

@@ -25,6 +25,7 @@ import time
 import traceback
 from collections import deque
 from heapq import heappop, heappush
+from itertools import count
 from typing import NoReturn
 
 from ..workflow import App, load_target
@@ -33,6 +34,7 @@ from .cpu import CpuExecutor
 from .emulated import EmulatedExecutor
 from .executor import MAX_DETAIL_CHARS, Executor, Values, Work
 from .kept import KeptExecutor
+from .kernelled import KernelledExecutor
 from .wire import (
     Attach,
     Detach,
@@ -74,7 +76,7 @@ class Worker:
         self._todo: deque[Work] = deque()
         self._alarm_r, self._alarm_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakes: list[tuple[int, int, object]] = []
-        self._wake_number = 0
+        self._wake_numbers = count()
         self._poll = select.epoll()
         self._executor: Executor
         #: Threads beside this one.
@@ -87,6 +89,9 @@ class Worker:
             kept = KeptExecutor(hello, self._values, self._answer, self._wake_at, self._now_ns, self._hand)
             self._executor, self._helpers = kept, kept.lanes
             self._first_words = kept.first_words
+        elif hello.spec.preempts and app is None:
+            kernelled = KernelledExecutor(hello, self._values, self._answer, self._wake_at, self._now_ns)
+            self._executor, self._helpers = kernelled, kernelled.lanes
         else:
             cpu = CpuExecutor(hello, app, self._values, self._answer, self._wake_at, self._now_ns, self._hand)
             self._executor, self._helpers = cpu, cpu.lanes
@@ -95,8 +100,8 @@ class Worker:
         return time.monotonic_ns() - self._hello.origin_ns
 
     def _wake_at(self, at_ns: int, payload: object) -> None:
-        self._wake_number += 1
-        heappush(self._wakes, (at_ns, self._wake_number, payload))
+        # One step each, so that a thread may do this out of turn if it goes on to `_wait` itself.
+        heappush(self._wakes, (at_ns, next(self._wake_numbers), payload))
 
     def _hand(self, work: Work) -> None:
         """Called from any thread: let another one do this."""

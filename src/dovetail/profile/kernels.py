@@ -176,6 +176,8 @@ class KernelStats(msgspec.Struct):
     drift: float = 0.0
     #: Running share of kernels that were ready before the one before had ended.
     early: float = 0.0
+    #: Share of the device that each kernel asks for, where one was told; the whole where not.
+    shares: dict[int, int] = msgspec.field(default_factory=dict)
 
     @classmethod
     def empty(cls, name: str, kernels: Sequence[str], *, min_count: int = MIN_COUNT) -> KernelStats:

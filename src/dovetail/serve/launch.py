@@ -43,6 +43,10 @@ class Options(msgspec.Struct, frozen=True):
     hosts: int = 1
     #: Processes that share the cores of a processor.
     workers: int = 1
+    #: Run batches kernel by kernel, one core each, so that a higher class need not wait for a whole batch of a lower.
+    by_kernel: bool = False
+    #: Where to write what ran, kernel by kernel.
+    kernel_log: Path | None = None
     #: What each device may use for models and for running them, if the policy leaves that to the workers.
     memory_bytes: int | None = None
     policy: PolicySpec = PolicySpec()
@@ -94,6 +98,15 @@ async def _first(drained: Coroutine[Any, Any, bool], hurry: asyncio.Event | None
     return False
 
 
+def _emptied(path: Path) -> Path:
+    """The file for kernels, which workers only add to."""
+    try:
+        path.write_bytes(b"")
+    except OSError as error:
+        raise DovetailError(f"--kernel-log {path}: {error.strerror or error}") from error
+    return path.absolute()
+
+
 def _cpus(policy: PolicySpec, cores: int) -> tuple[int, ...]:
     """Cores that a batch may be given under a policy: models are loaded for each number of threads beforehand."""
     if policy.name in ROUTED_POLICIES:
@@ -113,7 +126,16 @@ async def launch(
     observers: Sequence[Callable[[Event, list[Action]], None]] = (),
 ) -> Served:
     """Start workers and HTTP for an application; returns when every stage is loaded."""
-    workers, device_entries, cores = parse_device(options.device, app.specs, options.hosts, options.workers)
+    if options.by_kernel and options.policy.name in ROUTED_POLICIES:
+        raise DeclarationError(
+            f"--by-kernel goes with policies whose work waits in the front; under {options.policy.name!r} workers "
+            f"keep queues and run whole batches. Leave it out, or choose another with --policy, such as by-class"
+        )
+    if options.kernel_log is not None and not options.by_kernel:
+        raise DeclarationError("--kernel-log writes the kernels of --by-kernel; give both, or neither")
+    workers, device_entries, cores = parse_device(
+        options.device, app.specs, options.hosts, options.workers, by_kernel=options.by_kernel
+    )
     if options.policy.name in ROUTED_POLICIES:
         workers = keep_queues(workers, app.specs, options.memory_bytes)
     elif options.memory_bytes is not None:
@@ -142,6 +164,7 @@ async def launch(
         cpus=_cpus(options.policy, cores),
         arena_bytes=options.arena_bytes,
         hang_ns=round(options.hang_s * SECOND),
+        kernel_log="" if options.kernel_log is None else str(_emptied(options.kernel_log)),
     )
     system = LiveSystem(settings, controller, log=log, say=say, observers=observers)
     label = options.device if options.device.startswith("emulated:") else ""

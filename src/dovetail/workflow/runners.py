@@ -91,12 +91,13 @@ class OnnxRunner:
         # Spinning threads would take the cores that other stages share.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
-            self._session = ort.InferenceSession(spec.path, options, providers=["CPUExecutionProvider"])
+            self._session: Any = ort.InferenceSession(spec.path, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise ModelError(f"stage {spec.name!r}: onnxruntime cannot load {spec.path}: {error}") from error
         self._inputs = [i.name for i in self._session.get_inputs()]
         self._dtypes = [NUMPY_OF_ORT.get(i.type) for i in self._session.get_inputs()]
-        self._ranks = [len(i.shape) for i in self._session.get_inputs()]
+        self._dims = [tuple(i.shape) for i in self._session.get_inputs()]
+        self._ranks = [len(dims) for dims in self._dims]
 
     def shared(self, spec: StageSpec) -> OnnxRunner:
         """The same session for another stage with the same weights."""
@@ -104,22 +105,39 @@ class OnnxRunner:
         other._spec = spec
         return other
 
+    def without_session(self) -> OnnxRunner:
+        """What is left of it for whoever runs the model otherwise: `inputs`, `groups` and `apart`."""
+        other = copy(self)
+        other._session = None
+        return other
+
+    @property
+    def inputs(self) -> dict[str, tuple[Any, ...]]:
+        """Inputs in their order and their dimensions as declared; one that is no number is free."""
+        return dict(zip(self._inputs, self._dims, strict=True))
+
     def run(self, columns: Columns) -> list[Any]:
         """Stack the items on the first axis, run, and cut the outputs apart again."""
-        size = len(columns[0])
-        arrays = [[self._item(value, position) for value in column] for position, column in enumerate(columns)]
-        if self._spec.pad is not None:
-            return self._run_stacked([_padded(column, self._spec.pad) for column in arrays], size)
-        shapes = [tuple(column[i].shape for column in arrays) for i in range(size)]
-        if all(s == shapes[0] for s in shapes):
-            return self._run_stacked(arrays, size)
-        results: list[Any] = [None] * size
-        for shape in dict.fromkeys(shapes):
-            members = [i for i in range(size) if shapes[i] == shape]
-            part = self._run_stacked([[column[i] for i in members] for column in arrays], len(members))
-            for i, value in zip(members, part, strict=True):
+        results: list[Any] = [None] * len(columns[0])
+        for members, arrays in self.groups(columns):
+            for i, value in zip(members, self._run_stacked(arrays, len(members)), strict=True):
                 results[i] = value
         return results
+
+    def groups(self, columns: Columns) -> list[tuple[list[int], list[list[np.ndarray[Any, Any]]]]]:
+        """Items that can be stacked, by their numbers, and their arrays; one group if all have the same shape."""
+        everyone = list(range(len(columns[0])))
+        arrays = [[self._item(value, position) for value in column] for position, column in enumerate(columns)]
+        if self._spec.pad is not None:
+            return [(everyone, [_padded(column, self._spec.pad) for column in arrays])]
+        shapes = [tuple(column[i].shape for column in arrays) for i in everyone]
+        if all(s == shapes[0] for s in shapes):
+            return [(everyone, arrays)]
+        found = []
+        for shape in dict.fromkeys(shapes):
+            members = [i for i in everyone if shapes[i] == shape]
+            found.append((members, [[column[i] for i in members] for column in arrays]))
+        return found
 
     def _item(self, value: Any, position: int) -> np.ndarray[Any, Any]:
         array = np.asarray(value, dtype=self._dtypes[position])
@@ -140,6 +158,10 @@ class OnnxRunner:
             outputs = self._session.run(None, feeds)
         except Exception as error:
             raise StageFailed(f"stage {self._spec.name!r}: onnxruntime failed: {error}") from error
+        return self.apart(outputs, size)
+
+    def apart(self, outputs: Sequence[Any], size: int) -> list[Any]:
+        """One value per item of a run's outputs, which must have the batch as their first axis."""
         for output in outputs:
             if not hasattr(output, "shape") or output.ndim == 0 or output.shape[0] != size:
                 shape = getattr(output, "shape", "no shape")

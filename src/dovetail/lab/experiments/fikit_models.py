@@ -27,10 +27,17 @@ class LiveModel(msgspec.Struct, frozen=True):
     input: str
     item: tuple[int, ...]
 
-    def source(self, target_ns: int, *, segments: int = 8) -> Source:
+    def source(self, target_ns: int, *, segments: int = 8, longest_ns: int = 0) -> Source:
         """In kernels of about this length; 0: in about so many segments, as the defaults have it."""
         kind = "torch" if self.kind == "torch" else "onnx"
-        return Source(kind, self.where(), target_ns=target_ns, segments=segments, shortest_ns=target_ns)  # type: ignore[arg-type]
+        return Source(
+            kind,  # type: ignore[arg-type]
+            self.where(),
+            target_ns=target_ns,
+            segments=segments,
+            shortest_ns=target_ns,
+            longest_ns=longest_ns,
+        )
 
     def shapes(self, batch: int = 1) -> dict[str, tuple[int, ...]]:
         """Shapes of a batch."""

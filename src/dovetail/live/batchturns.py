@@ -1,0 +1,156 @@
+"""Whose kernel is next on a worker that serves: batches by class, then by deadline, and hints of what is to come.
+
+Rules of this file
+- As in `turns`: no clock, no kernel. All kernels of a batch are launched when it comes, so a batch leaves no gaps to
+  be filled, and no delay is bought (`budget` 0).
+- Batches of one class run one after the other, that with the earliest deadline first: taking turns would end all of
+  them late. Those without a deadline go after those with one, in the order in which they came.
+- After a batch whose requests go on here, the next of its class is expected as long after its end as usual. Kernels
+  of lower classes that would still run then are held back for that moment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from ..device import GapArbiter, GapSettings, TaskBegan, TaskExpected, TaskGone
+from ..device.arbiter import NO_DEADLINE_NS
+from ..profile.kernels import KernelStats
+from ..units import MS, US
+from .gatetasks import Client, Task
+from .gatewire import Begin, GatePolicy
+from .turns import Turns
+
+__all__ = ["BatchTask", "BatchTurns"]
+
+#: From the end of a batch to the arrival of its requests' next one, until some were seen.
+TURNAROUND_NS = 400 * US
+#: What came later than this after a hint has nothing to do with it.
+LATEST_NS = 5 * MS
+#: Weight of the newest observation in the running mean.
+WEIGHT = 1 / 8
+#: Hints that are open at once at most; the oldest is forgotten first.
+MOST_HINTS = 64
+#: Sequences that statistics are kept of; of others nothing is known.
+MOST_SEQUENCES = 512
+#: Batches without a deadline go by their order after all others.
+_NO_DEADLINE = NO_DEADLINE_NS // 2
+_CLIENT = Client(0, cast(Any, None))
+
+
+class BatchTask(Task):
+    """A batch as `Turns` knows tasks; all its kernels are launched at once."""
+
+    def __init__(
+        self,
+        ident: int,
+        priority: int,
+        deadline_ns: int,
+        name: str,
+        kernels: Sequence[Callable[[], object]],
+        idents: Sequence[str],
+        now_ns: int,
+    ) -> None:
+        program: Any = SimpleNamespace(name=name, idents=idents, busy=True, begin=lambda: kernels)
+        super().__init__(ident, _CLIENT, Begin(ident, 0, priority, len(kernels), now_ns), program, now_ns)
+        self.deadline_ns = deadline_ns
+
+    def began(self, at_ns: int) -> TaskBegan:
+        """What the arbiter is told of it first."""
+        return TaskBegan(at_ns, self.ident, self.priority, sequence=self.program.name, deadline_ns=self.deadline_ns)
+
+
+class _Hint(msgspec.Struct, frozen=True):
+    number: int
+    priority: int
+    since_ns: int
+    expected_ns: int
+
+
+class BatchTurns(Turns):
+    """The batches of a worker, and what may start."""
+
+    def __init__(self, stats: dict[str, KernelStats] | None = None, settings: GapSettings | None = None) -> None:
+        self.settings = settings or GapSettings(budget=0.0, order="slack")
+        #: How long after the end of a batch its requests' next one comes.
+        self.turnaround_ns = float(TURNAROUND_NS)
+        self._hints: deque[_Hint] = deque(maxlen=MOST_HINTS)
+        self._hinted = 0
+        self._taken = 0
+        super().__init__(GatePolicy("ours", learn=True), {} if stats is None else stats)
+
+    def set_policy(self, policy: GatePolicy) -> None:
+        """Only the arbiter of this file is of use here."""
+        super().set_policy(policy)
+        self._arbiter = GapArbiter(self.stats, self.settings)
+
+    def take(
+        self,
+        ident: int,
+        priority: int,
+        objective_ns: int,
+        name: str,
+        kernels: Sequence[Callable[[], object]],
+        idents: Sequence[str],
+        came_ns: int,
+        now_ns: int,
+    ) -> BatchTask:
+        """A batch has come: from now on its kernels have their turns."""
+        self._taken += 1
+        name = self._sequence(name, idents)
+        # The number breaks ties: equals go one after the other.
+        deadline_ns = (min(objective_ns, _NO_DEADLINE) if objective_ns > 0 else _NO_DEADLINE) + self._taken
+        task = BatchTask(ident, priority, deadline_ns, name, kernels, idents, self.when(came_ns, now_ns))
+        self.begin(task)
+        task.ready_ns += [task.began_ns] * len(kernels)
+        task.sent_ns += [came_ns] * len(kernels)
+        task.launched = len(kernels)
+        self.launch(task)
+        # Not before: between a hint that is void and the task that it was about, a lower kernel could start.
+        self._came(priority, came_ns, now_ns)
+        return task
+
+    def _sequence(self, name: str, idents: Sequence[str]) -> str:
+        stats = self.stats.get(name)
+        if not name or (stats is None and len(self.stats) >= MOST_SEQUENCES):
+            return ""
+        if stats is None or stats.stale(idents) is not None:
+            self.stats[name] = KernelStats.empty(name, idents)
+        return name
+
+    def begin(self, task: Task) -> None:
+        """A task has begun; one that may have to wait for an expected task is not left alone."""
+        if self.tasks or not self._awaited(task):
+            super().begin(task)
+            return
+        self.tasks[task.ident] = task
+        self._tell(task.began(max(self._told_ns, task.began_ns)))
+
+    def _awaited(self, task: Task) -> bool:
+        grace_ns = self.settings.grace_ns
+        return any(h.priority < task.priority and task.began_ns <= h.expected_ns + grace_ns for h in self._hints)
+
+    def expect(self, priority: int, since_ns: int, now_ns: int) -> None:
+        """A batch of this class has ended at `since_ns`, and its requests go on here."""
+        self._hinted -= 1
+        hint = _Hint(self._hinted, priority, since_ns, since_ns + round(self.turnaround_ns))
+        self._hints.append(hint)
+        if self._lone is not None and self._lone.priority > priority:
+            self._introduce(self._lone)
+        self._tell(TaskExpected(max(self._told_ns, now_ns), hint.number, priority, hint.expected_ns))
+
+    def _came(self, priority: int, came_ns: int, now_ns: int) -> None:
+        """A batch of this class has come: the oldest hint of its class was about it."""
+        while self._hints and came_ns - self._hints[0].since_ns > LATEST_NS:
+            self._hints.popleft()
+        for hint in self._hints:
+            if hint.priority == priority and hint.since_ns <= came_ns:
+                self._hints.remove(hint)
+                self.turnaround_ns += WEIGHT * (came_ns - hint.since_ns - self.turnaround_ns)
+                self._tell(TaskGone(max(self._told_ns, now_ns), hint.number))
+                return

@@ -1,0 +1,51 @@
+"""What ran on a worker's device, kernel by kernel, in a file that `dovetail trace --log` shows.
+
+Several workers may add to one file: whole lines, in one write. It is bounded: a worker writes so many lines and says
+that it stops.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..device import KernelRecord, encode_record
+
+__all__ = ["MOST_RECORDS", "KernelLog"]
+
+#: Records that a worker writes, about 200 bytes each.
+MOST_RECORDS = 250_000
+#: Records that are kept until they are written together.
+MOST_KEPT = 500
+
+
+class KernelLog:
+    """Adds to a file; not safe to be used by several threads at once."""
+
+    def __init__(self, path: str, most: int = MOST_RECORDS) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lines: list[bytes] = []
+        self._left = most
+
+    def add(self, record: KernelRecord) -> None:
+        """Keep a record, and write when there are many."""
+        if self._left > 0:
+            self._left -= 1
+            self._lines.append(encode_record(record))
+            if len(self._lines) >= MOST_KEPT or not self._left:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write what was kept."""
+        if not self._lines:
+            return
+        lines, self._lines = self._lines, []
+        try:
+            os.write(self._fd, b"".join(lines))
+        except OSError as error:  # a full disk is no reason to stop serving
+            self._left = 0
+            print(f"kernels are no longer written to {self._path}: {error.strerror}", file=sys.stderr, flush=True)
+            return
+        if not self._left:
+            print(f"{self._path} is full: later kernels are not written", file=sys.stderr, flush=True)
