@@ -3,11 +3,13 @@
     python bench/gate.py [--json] [--quick] [--rounds N] [--seconds S] [--pairs HIGH/LOW,...] [--log FILE]
 
 Pairs of models share a device: the high task comes periodically and does host work between its kernels, the low
-one runs back to back and launches whole inferences ahead. Modes take turns in every round: alone, first in first out,
-slices of 2 ms, FIKIT's rule and ours, the last two also with ageing. Ratios are taken within a round; what is shown
-is their median over rounds, with the smallest and the largest. Then every model alone, in kernels behind the gate
-against whole, at batch 1 and 8: processor time of the device, which no neighbour lengthens much, and the client's
-time.
+one runs back to back and launches whole inferences ahead. Modes take turns in every round: the high task alone, one
+after the other and as often as in the others; strict classes that fill no gaps; first in first out, slices of 2 ms,
+FIKIT's rule and ours, the last two also with ageing. Ratios are taken within a round; what is shown is their median
+over rounds, with the smallest and the largest. "left" is the part of the device's time that the high task leaves
+which kernels of the low one fill; a second table tells where the time of a high task goes. Then every model alone, in
+kernels behind the gate against whole, at batch 1 and 8: processor time of the device, which no neighbour lengthens
+much, and the client's time.
 
 The device has the last core to itself and the hosts the others. If something else took more than 2 % of the device's
 core while a mode was measured, that is done again, three times at most; `foreign` says what was left of it.
@@ -37,7 +39,7 @@ from rich.table import Table
 from dovetail.device import encode_record
 from dovetail.lab.experiment import Estimate
 from dovetail.lab.experiments import fikit_live as live
-from dovetail.lab.gaterun import MODES, PairRun, Window
+from dovetail.lab.gaterun import ALONE, MODES, PairRun, Parts, Window
 
 Watch = Callable[[str, float], None]
 
@@ -75,6 +77,7 @@ def pair_table(run: PairRun) -> Table:
         "high / alone",
         "high mode / ours",
         "low mode / ours",
+        "left",
         "worst wait",
         "overtaken",
         "foreign",
@@ -90,10 +93,28 @@ def pair_table(run: PairRun) -> Table:
             mode,
             ratios(lambda w, m=mode: w[m].jct_ns / w["alone"].jct_ns),  # type: ignore[misc]
             ratios(lambda w, m=mode: w[m].jct_ns / w["ours"].jct_ns),  # type: ignore[misc]
-            "" if mode == "alone" else ratios(lambda w, m=mode: w[m].low_ns / w["ours"].low_ns),  # type: ignore[misc]
+            "" if mode in ALONE else ratios(lambda w, m=mode: w[m].low_ns / w["ours"].low_ns),  # type: ignore[misc]
+            "" if mode in ALONE else ratios(lambda w, m=mode: w[m].low_bound_ns / w[m].low_ns),  # type: ignore[misc]
             f"{max(w.worst_wait_ns for w in here) / 1e6:.2f} ms",
             str(sum(w.overtaken for w in here)),
             f"{100 * max(w.foreign for w in here):.0f} %, {sum(w.repeats for w in here)} again",
+        )
+    return table
+
+
+def parts_table(run: PairRun) -> Table:
+    table = Table(title=f"a task of {run.high}: means, median over rounds (ms); a launch on its way (µs)")
+    columns = ("mode", "first wait", "other waits", "kernels", "host", "on its way", "longest")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "mode" else "right")
+    for mode in run.rounds[0]:
+        here = [windows[mode] for windows in run.rounds]
+        parts = [[getattr(w.parts, name) for w in here] for name in Parts.__struct_fields__]
+        table.add_row(
+            mode,
+            *(f"{statistics.median(values) / 1e6:.2f}" for values in parts),
+            f"{statistics.median(w.on_its_way_ns for w in here) / 1e3:.0f}",
+            f"{max(w.longest_on_its_way_ns for w in here) / 1e3:.0f}",
         )
     return table
 
@@ -174,6 +195,7 @@ def main() -> None:
         console.print(machine)
         for run in runs:
             console.print(pair_table(run))
+            console.print(parts_table(run))
         if costs:
             console.print(overhead_table(costs))
         console.print(figure_table(figures))

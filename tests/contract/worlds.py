@@ -88,7 +88,7 @@ def make_entries(kind: str, stages: Iterable[str] = TIMES_NS) -> list[Entry]:
 
 def make_long_stage(directory: Path) -> dict[str, StageSpec]:
     """`long` takes many times as long as `slow`: a model of many kernels."""
-    file = onnx_models.slow(directory / "long.onnx", products=80)
+    file = onnx_models.slow(directory / "long.onnx", products=20, side=512)
     return {"long": onnx(file, batch=(1, 2, 4, 8)).spec}
 
 

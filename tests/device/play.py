@@ -36,6 +36,11 @@ class Script(NamedTuple):
     ahead: int = 0
     killed_ns: int = -1
     client: str = ""
+    #: Share of each kernel in turn, where they differ; the task then counts with the whole device.
+    shares: tuple[int, ...] = ()
+
+    def share_of(self, kernel: int) -> int:
+        return self.shares[kernel % len(self.shares)] if self.shares else self.share_pct
 
 
 class Happened(NamedTuple):
@@ -118,7 +123,7 @@ class Play:
         if task not in self._pending and launched < len(script.kernels) and launched <= over + script.ahead:
             self._pending.add(task)
             gap_ns = script.kernels[launched][0]
-            self._push(KernelReady(now + gap_ns, task, launched, script.share_pct, script.priority))
+            self._push(KernelReady(now + gap_ns, task, launched, script.share_of(launched), script.priority))
 
     def _push(self, event: KernelEvent) -> None:
         self._number += 1
@@ -136,7 +141,7 @@ class Play:
     def used_pct(self, at_ns: int) -> int:
         """Share of the kernels that run just after a time."""
         return sum(
-            self.scripts[t].share_pct
+            self.scripts[t].share_of(k)
             for (t, k), (start, _) in self.started.items()
             if start <= at_ns < min(self.ended.get((t, k), 1 << 62), self.gone.get(t, 1 << 62))
         )
@@ -149,6 +154,7 @@ def stats_of(
     found = {}
     for task, script in enumerate(scripts):
         stats = KernelStats.empty(str(task), [f"k{i}" for i in range(len(script.kernels))])
+        stats.shares.update({i: script.share_of(i) for i in range(len(script.kernels))})
         for _ in range(times):
             for i, (gap, duration) in enumerate(script.kernels):
                 stats.observe(i, round(duration * factor))
@@ -157,7 +163,9 @@ def stats_of(
     return found
 
 
-def scripts(*, shares: bool = False, killed: bool = True, ahead: bool = False, classes: int = 3) -> st.SearchStrategy:
+def scripts(
+    *, shares: bool = False, mixed: bool = False, killed: bool = True, ahead: bool = False, classes: int = 3
+) -> st.SearchStrategy:
     """A few tasks whose kernels and gaps are of similar length, so that much depends on who goes first."""
     kernel = st.tuples(st.integers(0, 60), st.integers(1, 60))
     one = st.builds(
@@ -168,5 +176,8 @@ def scripts(*, shares: bool = False, killed: bool = True, ahead: bool = False, c
         share_pct=st.sampled_from([20, 50, 60, 100]) if shares else st.just(100),
         ahead=st.integers(0, 3) if ahead else st.just(0),
         killed_ns=st.one_of(st.just(-1), st.integers(0, 400)) if killed else st.just(-1),
+        shares=st.lists(st.sampled_from([20, 50, 60, 100]), min_size=1, max_size=5).map(tuple)
+        if mixed
+        else st.just(()),
     )
     return st.lists(one, min_size=1, max_size=6)

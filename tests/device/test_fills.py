@@ -291,6 +291,77 @@ class TestLaunchingAhead:
         assert self.task(PriorityArbiter(stats_for(0, 20), settings), 2) == [StartKernel(LOW, 0), StartKernel(LOW, 1)]
         assert self.task(PriorityArbiter({}, settings), 2) == [StartKernel(LOW, 0)], "unknown ones are not short"
 
+    def test_on_a_device_that_goes_by_class_they_may_do_so_with_any_kernel(self) -> None:
+        settings = ArbiterSettings(ahead=2, by_class=True)
+        assert self.task(PriorityArbiter(stats_for(0, 400), settings), 2) == [
+            StartKernel(LOW, 0),
+            StartKernel(LOW, 1),
+        ]
+
+    def test_there_fillers_that_surely_fit_together_are_started_together(self) -> None:
+        for gap_us, expected in ((900, [0, 1]), (150, [0])):
+            arbiter = GapArbiter(stats_for(gap_us, 100), GapSettings(ahead=2, by_class=True))
+            arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+            arbiter.step(KernelReady(0, HIGH, 0))
+            arbiter.step(TaskBegan(1, LOW, 2, sequence="low0"))
+            for kernel in range(3):
+                arbiter.step(KernelReady(1, LOW, kernel))
+            found = starts(arbiter.step(KernelFinished(50 * US, HIGH, 0)))
+            assert found == [StartKernel(LOW, kernel, "fill") for kernel in expected]
+
+
+class TestBeside:
+    """A high kernel of 50 µs and 60 % runs, another follows 100 µs later; a low kernel asks for 40 %."""
+
+    def beside(self, next_pct: int, low_us: int, *, cost: float = 0.0) -> list[object]:
+        stats = stats_for(100, low_us)
+        stats["high"].shares[1] = next_pct
+        arbiter = GapArbiter(stats, GapSettings(budget=0.0, beside=cost))
+        arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+        arbiter.step(KernelReady(0, HIGH, 0, 60))
+        arbiter.step(TaskBegan(0, LOW, 2, sequence="low0"))
+        return starts(arbiter.step(KernelReady(10 * US, LOW, 0, 40)))
+
+    def test_what_ends_before_the_next_that_does_not_fit_may_run(self) -> None:
+        assert self.beside(100, 120) == [StartKernel(LOW, 0, "beside")]
+        assert self.beside(100, 160) == []
+        assert self.beside(60, 160) == [StartKernel(LOW, 0, "beside")], "the next fits beside it, too"
+
+    def test_being_slowed_down_is_delay_too_and_needs_credit(self) -> None:
+        assert self.beside(60, 160, cost=0.09) == []
+
+    def test_whoever_waits_for_a_neighbour_is_charged_for(self) -> None:
+        arbiter = GapArbiter(stats_for(100, 300), GapSettings(budget=1.0))
+        arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+        arbiter.step(KernelReady(0, HIGH, 0, 60))
+        arbiter.step(TaskBegan(0, LOW, 2, sequence="low0"))
+        arbiter.credit_ns[1] = 500.0 * US
+        assert starts(arbiter.step(KernelReady(10 * US, LOW, 0, 40))) == [StartKernel(LOW, 0, "beside")]
+        arbiter.step(KernelReady(20 * US, HIGH, 1, 100))
+        assert starts(arbiter.step(KernelFinished(55 * US, HIGH, 0))) == [], "there is no room"
+        assert starts(arbiter.step(KernelFinished(310 * US, LOW, 0))) == [StartKernel(HIGH, 1, "turn")]
+        assert arbiter.delayed_ns[1] == (310 - 55) * US + 5 * US, "waiting, and 5 µs more for the kernel beside it"
+
+
+class TestCatchingUp:
+    def test_a_host_that_does_not_wait_is_trusted_with_its_gaps_to_come(self) -> None:
+        for early, catch_up, expected in ((1.0, 0.5, 1), (1.0, 0.0, 0), (0.0, 0.5, 0)):
+            stats = stats_for(200, 220)
+            stats["high"].early = early
+            arbiter = GapArbiter(stats, GapSettings(budget=0.0, catch_up=catch_up))
+            assert len(starts(in_gap(arbiter))) == expected
+
+    def test_what_is_launched_during_the_delay_is_part_of_catching_up(self) -> None:
+        stats = stats_for(200, 300)
+        stats["high"].early = 1.0
+        arbiter = GapArbiter(stats, GapSettings(budget=0.0, catch_up=0.5), learn=False)
+        assert starts(in_gap(arbiter)) == [StartKernel(LOW, 0, "fill")]
+        arbiter.step(KernelReady(250 * US, HIGH, 1))
+        arbiter.step(KernelReady(340 * US, HIGH, 2))
+        arbiter.step(KernelFinished(350 * US, LOW, 0))
+        assert arbiter.delayed_ns[1] == 100 * US
+        assert arbiter._owed[HIGH].caught_up_ns == pytest.approx(200 * US, rel=0.05)
+
 
 class TestQuotas:
     def test_filler_runs_inside_its_own_quota(self) -> None:

@@ -73,6 +73,23 @@ def test_shares_stay_within_the_device_and_every_kernel_of_a_living_task_is_run(
             assert all((task, k) in play.ended for k in range(len(script.kernels))), f"task {task} was never done"
 
 
+@LAW
+@given(scripts(mixed=True, ahead=True), wrong, st.sampled_from([0.0, 0.5]))
+def test_nobody_is_let_in_beside_a_class_that_waits_for_lower_kernels(tasks, factor, catch_up):
+    play = Play(tasks, MAKE["gap"](stats_of(tasks, factor=factor), catch_up=catch_up)).go()
+    happened = play.kernels()
+    for start, _ in play.started.values():
+        assert play.used_pct(start) <= 100
+    for low in (k for k in happened if k.why == "beside"):
+        top = min(s.priority for t, s in enumerate(tasks) if s.begin_ns <= low.start_ns < play.gone.get(t, 1 << 62))
+        for high in happened:
+            until = high.start_ns if high.start_ns >= 0 else play.gone.get(high.task, 1 << 62)
+            if high.priority > top or high.priority >= low.priority or not high.ready_ns < low.start_ns < until:
+                continue
+            own = [k for k in happened if k.task == high.task and 0 <= k.start_ns <= low.start_ns]
+            assert any(k.end_ns < 0 or k.end_ns >= low.start_ns for k in own), f"{low} was let in while {high} waited"
+
+
 @every
 @LAW
 @given(scripts(ahead=True), wrong, st.integers(0, 3))
@@ -128,12 +145,17 @@ def test_aged_starts_are_as_far_apart_as_declared_and_nobody_waits_much_longer(n
         assert kernel.start_ns - kernel.ready_ns <= (ageing + 2 * longest) * (len(tasks) + 1) + longest * len(tasks)
 
 
+shares = st.lists(st.sampled_from([20, 50, 60, 100]), max_size=5).map(tuple)
 busy_pair = st.tuples(
-    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=20, max_size=40).map(
-        lambda kernels: Script(0, 1, tuple(kernels))
+    st.builds(
+        lambda kernels, shares: Script(0, 1, tuple(kernels), shares=shares),
+        st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=20, max_size=40),
+        shares,
     ),
-    st.lists(st.tuples(st.integers(0, 3), st.integers(10, 60)), min_size=60, max_size=80).map(
-        lambda kernels: Script(0, 2, tuple(kernels), ahead=80)
+    st.builds(
+        lambda kernels, shares: Script(0, 2, tuple(kernels), ahead=80, shares=shares),
+        st.lists(st.tuples(st.integers(0, 3), st.integers(10, 60)), min_size=60, max_size=80),
+        shares,
     ),
 ).map(list)
 
@@ -150,6 +172,19 @@ def test_delay_by_fillers_stays_within_the_budget_however_wrong_the_statistics_a
     longest = max(d for _, d in tasks[1].kernels)
     assert waited <= budget * there + 40 + 2 * longest, "fillers, and the kernel that was there before"
     assert arbiter.delayed_ns.get(1, 0) <= budget * there + 40 + longest
+
+
+@LAW
+@given(busy_pair, st.sampled_from([0.2, 1.0, 20.0]), st.integers(1, 40))
+def test_of_a_task_that_is_trusted_to_catch_up_no_more_than_the_burst_is_asked_in_advance(tasks, gap_factor, ahead):
+    tasks[0] = tasks[0]._replace(ahead=ahead)
+    stats = stats_of(tasks, gap_factor=gap_factor)
+    stats["0"].early = 1.0
+    settings = GapSettings(burst_ns=40, overhead_ns=1, again_ns=5, catch_up=0.5)
+    arbiter = GapArbiter(stats, settings, learn=False)
+    play = Play(tasks, arbiter).go()
+    there = play.gone[0] - tasks[0].begin_ns
+    assert arbiter.delayed_ns.get(1, 0) <= 0.03 * there + 2 * 40 + max(d for _, d in tasks[1].kernels)
 
 
 @LAW

@@ -7,7 +7,7 @@ from tests.live import gate_kernels as k
 
 from dovetail.device import KernelRecord
 from dovetail.lab.experiments.fikit_live import PAIRS, Overhead, live_figures, models
-from dovetail.lab.gaterun import LAUNCH_NS, MODES, Side, judged, measure_pair
+from dovetail.lab.gaterun import MODES, SEEN_NS, Parts, Side, judged, measure_pair
 from dovetail.units import MS
 
 
@@ -30,10 +30,20 @@ def test_a_window_tells_waits_and_what_the_low_task_had_room_for() -> None:
 
 def test_a_low_kernel_that_begins_well_after_a_high_launch_has_overtaken_it() -> None:
     launched_ns = MS
-    in_time = low(launched_ns + LAUNCH_NS // 2, 0)
-    too_late = low(launched_ns + 2 * LAUNCH_NS, 1)
+    in_time = low(launched_ns + SEEN_NS // 2, 0)
+    too_late = low(launched_ns + 2 * SEEN_NS, 1)
     window = judged("ours", [in_time, too_late, high(5 * MS, launched_ns)], (1,), 0, 6 * MS, 0, 0)
     assert window.overtaken == 1
+
+
+def test_a_window_tells_where_the_time_of_a_high_task_goes_and_what_is_left_of_the_device() -> None:
+    first = KernelRecord(1, "high", 0, 1, 3 * MS, 4 * MS, 2 * MS, sent_ns=MS)
+    second = KernelRecord(1, "high", 1, 1, 9 * MS, 11 * MS, 6 * MS, sent_ns=6 * MS)
+    window = judged("ours", [first, low(7 * MS, 0, 2 * MS), second], (1,), 0, 20 * MS, 0, 0)
+    assert window.parts == Parts(first_wait_ns=MS, waits_ns=3 * MS, kernels_ns=3 * MS, host_ns=2 * MS)
+    assert (window.high_busy, window.low_busy) == (0.15, 0.1)
+    assert window.longest_on_its_way_ns == MS
+    assert window.low_ns == 20 * MS and window.low_bound_ns == pytest.approx(2 * MS / 0.85)
 
 
 @pytest.mark.cpu
@@ -49,7 +59,7 @@ def test_a_pair_goes_through_all_modes_and_gives_every_figure() -> None:
     assert {r.name for r in run.records} == {"high", "low"}
     cost = Overhead("model", 1, 4, 1e6, (1.02, 1.04), (1.1, 1.2))
     figures = {figure.id: figure for figure in live_figures([run], [cost])}
-    assert len(figures) == 11
+    assert len(figures) == 12
     overhead = figures["live.overhead"].measured
     assert not isinstance(overhead, float) and overhead.mean == pytest.approx(3)
 

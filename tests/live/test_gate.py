@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from bisect import bisect_right as bisect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from dovetail.live.gate import DeviceLost, Gate, GateClient, GatePolicy, GatePro
 pytestmark = pytest.mark.cpu
 #: A gate that hangs should fail a test, not hang it.
 PATIENCE_SECONDS = 30.0
+#: A packet is stamped just before it can be seen.
+SEEN_NS = 20_000
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +122,33 @@ def test_a_higher_class_waits_only_for_the_kernel_that_runs(gate: Gate, client: 
     assert [r.kernel for r in records if r.name == "low"][-1] == k.KERNELS - 1, "and then the low one goes on"
 
 
+def test_no_lower_kernel_begins_once_a_higher_launch_is_in_the_socket(gate: Gate, client: GateClient) -> None:
+    """Two hosts, and many short tasks that come at any time: by the kernel's stamps none was overtaken."""
+    program = scripted(client, "high")
+    stop = threading.Event()
+
+    def chatter() -> None:
+        with GateClient(gate.connect()) as other:
+            busy = scripted(other, "low")
+            while not stop.is_set():
+                other.run(busy, priority=2)
+
+    thread = threading.Thread(target=chatter, daemon=True)
+    thread.start()
+    for pause in range(200):
+        time.sleep(0.0001 * (pause % 7))
+        client.run(program, priority=1)
+    stop.set()
+    thread.join(PATIENCE_SECONDS)
+    records = gate.report()
+    begins = sorted(r.begin_ns for r in records if r.name == "low")
+    high = [r for r in records if r.name == "high"]
+    assert len(high) == 200 * k.KERNELS and len(begins) > k.KERNELS
+    assert all(r.sent_ns <= r.ready_ns + 1000 for r in high), "a packet is stamped after it was sent, to a clock tick"
+    found = [(r, b) for r in high for b in begins[bisect(begins, r.ready_ns + SEEN_NS) : bisect(begins, r.begin_ns)]]
+    assert found == []
+
+
 def test_first_come_lets_a_higher_class_wait_for_all_that_was_launched_before(gate: Gate, client: GateClient) -> None:
     gate.set_policy(GatePolicy("fifo"))
     program = scripted(client, "high")
@@ -188,7 +218,8 @@ def test_a_gap_is_not_longer_because_the_device_was_busy_when_it_ended(gate: Gat
     seen = {(r.task, r.kernel): r for r in records if r.name == "gaps"}
     gaps = [seen[task, 1].ready_ns - seen[task, 0].end_ns for task, kernel in seen if kernel == 0]
     assert learned.count == len(gaps) == 8
-    assert learned.mean_ns == pytest.approx(sum(gaps) / 8, rel=0.01)
+    # Times told to the arbiter never go back, so what came a moment before the last event counts from that.
+    assert learned.mean_ns == pytest.approx(sum(gaps) / 8, rel=0.1)
 
 
 def test_a_task_that_was_alone_and_is_between_kernels_holds_back_a_lower_one(gate: Gate, client: GateClient) -> None:

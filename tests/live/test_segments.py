@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from dovetail.errors import ModelError
 from dovetail.live.onnxgraph import read_graph
 from dovetail.live.segmentrun import Bound, Segments
-from dovetail.live.segments import choose_cuts, cut
+from dovetail.live.segments import SLIVER, choose_cuts, cut, divide_long
 from examples import weights
 
 WIDTH = 4
@@ -88,6 +88,25 @@ def test_a_cheap_cut_is_preferred_to_a_slightly_better_balanced_one() -> None:
 
 def test_a_cut_that_costs_more_than_it_balances_is_not_made() -> None:
     assert choose_cuts([100, 100], [None, 3.0], 2) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.booleans()), min_size=1, max_size=40),
+    st.integers(1, 8),
+    st.integers(1, 2000),
+)
+def test_a_segment_stays_too_long_only_where_no_cut_leaves_two_sides(
+    nodes: list[tuple[int, bool]], segments: int, longest: int
+) -> None:
+    lengths, able = [length for length, _ in nodes], [can for _, can in nodes]
+    before = choose_cuts(lengths, [0.0 if can else None for can in able], segments)
+    cuts = divide_long(lengths, able, before, longest)
+    assert set(before) <= set(cuts) and cuts == sorted(set(cuts))
+    assert all(able[c] for c in cuts)
+    for first, last in pairwise([0, *cuts, len(nodes)]):
+        if sum(lengths[first:last]) > longest:
+            sides = [min(sum(lengths[first:i]), sum(lengths[i:last])) for i in range(first + 1, last) if able[i]]
+            assert all(side < max(1, SLIVER * longest) for side in sides)
 
 
 # -- generated graphs ------------------------------------------------------------------------------------------------

@@ -102,6 +102,8 @@ def test_everything_launched_runs_once_in_order_whoever_comes_and_goes(
         device.now_ns += chance.randint(0, 500_000)
         if chance.random() < 0.5:
             something()
+        elif chance.random() < 0.3:
+            device.turns.take_back(chance.randint(1, 3), device.now_ns)
         else:
             device.run_one(chance.randint(1, 3_000_000), something)
     for _ in range(400):
@@ -129,6 +131,42 @@ def test_a_lone_task_is_run_without_the_arbiter_and_taught_to_the_statistics(nam
     assert [stats.durations[i].count for i in range(KERNELS)] == [6] * KERNELS
     gap = stats.gap(1)
     assert gap is not None and gap.mean_ns == pytest.approx(200_000)
+
+
+@pytest.mark.parametrize("name", ["priority", "fikit", "ours"])
+def test_a_start_is_taken_back_for_a_higher_class_that_comes_before_it_begins(name: Any) -> None:
+    device = Device(GatePolicy(name, learn=True))
+    low = device.begin(2, KERNELS)
+    assert device.run_one(1_000_000)
+    assert [s.task for s in device.turns.starts] == [low.ident]
+    high = device.begin(1, 1)
+    device.turns.take_back(1, device.now_ns)
+    for done in range(1, KERNELS):
+        assert [s.task for s in device.turns.starts] == [high.ident]
+        device.run_one(1_000_000, lambda: device.launch(high, 1))
+        assert device.ran == {low.ident: [0], high.ident: list(range(done))}
+    device.run_one(1_000_000)
+    while device.run_one(1_000_000):
+        pass
+    assert device.ran[low.ident] == list(range(KERNELS)), "and what was taken back runs later"
+
+
+def test_what_is_not_lower_aged_or_of_an_arbiter_without_classes_is_not_taken_back() -> None:
+    device = Device(GatePolicy("ours", learn=True))
+    device.begin(2, KERNELS)
+    other = device.begin(1, KERNELS)
+    device.turns.take_back(1, device.now_ns)
+    before = list(device.turns.starts)
+    device.turns.take_back(2, device.now_ns)
+    assert list(device.turns.starts) == before and before[0].task == other.ident
+    for name in ("fifo", "slice"):
+        device = Device(GatePolicy(typing.cast(Any, name)))
+        device.begin(2, KERNELS)
+        device.begin(1, KERNELS)
+        assert not any(map(device.turns.yields, device.turns.starts))
+        before = list(device.turns.starts)
+        device.turns.take_back(1, device.now_ns)
+        assert list(device.turns.starts) == before
 
 
 def test_launching_ahead_is_learned_as_no_gap() -> None:

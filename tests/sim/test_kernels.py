@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from dovetail.device import GapArbiter, GapSettings, KernelArbiter, PriorityArbiter
+from dovetail.device import ArbiterSettings, GapArbiter, GapSettings, KernelArbiter, PriorityArbiter
 from dovetail.device.record import KernelRecord
 from dovetail.sim.kernel_policies import Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
 from dovetail.sim.kernels import (
@@ -21,7 +21,7 @@ from dovetail.sim.kernels import (
     Sharing,
     slowdown,
 )
-from dovetail.sim.sequences import AHEAD, SYNC, Host, Kernel, KernelSequence
+from dovetail.sim.sequences import AHEAD, SYNC, Host, Kernel, KernelSequence, divided
 from dovetail.units import MS, US
 
 EXACT_SYNC = msgspec.structs.replace(SYNC, scatter=0.0)
@@ -163,6 +163,40 @@ class TestArbitrated:
             took[ahead] = play(Arbitrated(arbiter), ClientSpec(dense, 1, 2))[0].completion_ns(0)
         assert took[1] > 1.3 * dense.work_ns
         assert took[2] < 1.01 * dense.work_ns
+
+    def test_what_was_launched_ahead_waits_for_a_higher_class(self) -> None:
+        late = sequence("late", [(50, 10)], EXACT_SYNC)
+        arbiter = PriorityArbiter({}, ArbiterSettings(ahead=4, by_class=True))
+        device, _ = play(Arbitrated(arbiter), ClientSpec(late, 1, 1, begin_ns=500 * US), ClientSpec(LONG, 2))
+        assert 0 < device.worst_wait_ns[0] <= 100 * US, "one kernel, not the four that were launched"
+
+    def test_only_with_shares_two_run_beside_each_other(self) -> None:
+        high = sequence("high", [(20, 100)] * 20, EXACT_SYNC, share_pct=60)
+        low = sequence("low", [(5, 30)] * 20, EXACT_AHEAD, share_pct=40)
+        stats = learned(high, low)
+        for shares in (False, True):
+            _, records = play(
+                Arbitrated(GapArbiter(stats), shares=shares), ClientSpec(high, 1, 4), ClientSpec(low, 2)
+            )
+            records.sort(key=lambda r: r.begin_ns)
+            assert any(a.end_ns > b.begin_ns for a, b in pairwise(records)) == shares
+
+    def test_durations_that_others_ran_beside_are_not_learned(self) -> None:
+        high = sequence("high", [(20, 100)] * 20, EXACT_SYNC, share_pct=60)
+        low = sequence("low", [(5, 30)] * 20, EXACT_AHEAD, share_pct=40)
+        stats = learned(high, low)
+        _, records = play(Arbitrated(GapArbiter(stats), shares=True), ClientSpec(high, 1, 40), ClientSpec(low, 2))
+        assert max(r.end_ns - r.begin_ns for r in records if r.name == "high") > 102 * US
+        assert all(spread.mean_ns == pytest.approx(100 * US, rel=0.001) for spread in stats["high"].durations)
+
+
+def test_divided_kernels_are_longer_together_and_none_is_longer_than_the_parts() -> None:
+    mixed = sequence("mixed", [(5, 90), (5, 100), (5, 250)], EXACT_AHEAD, share_pct=70)
+    made = divided(mixed, 100 * US, part_ns=3 * US, extra=0.1)
+    assert [k.ident for k in made.kernels] == ["k0", "k1", "k2/0", "k2/1", "k2/2"]
+    assert made.kernels[:2] == mixed.kernels[:2]
+    assert {k.duration_ns for k in made.kernels[2:]} == {round(250 * US / 3 * 1.1) + 3 * US}
+    assert {k.share_pct for k in made.kernels} == {70}
 
 
 def learned(*sequences: KernelSequence):  # type: ignore[no-untyped-def]

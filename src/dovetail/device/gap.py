@@ -7,10 +7,12 @@ What is different from `fikit`, and why
 - Delay is paid from a credit: a small part (`budget`) of the time that the class has tasks on the device. The fuller
   the credit, the more delay is accepted for the work gained, up to all of it; an empty credit fills nothing. What is
   charged is the delay that a filler did cause. However wrong the statistics are, all delay by fillers together stays
-  below budget × time + `burst_ns` + one kernel. And a lower task whose next kernel is longer than every gap is not
-  starved: it comes through when the credit is full.
+  below budget × time + `burst_ns` + one kernel (twice `burst_ns` with `catch_up`). And a lower task whose next kernel
+  is longer than every gap is not starved: it comes through when the credit is full.
 - A host that launches without waiting for results catches up: its gaps get shorter by the delay. Delay that a task
-  has caught up with is given back.
+  has caught up with is given back; with `catch_up` that is counted on before, for no more than `burst_ns` at a time.
+- Kernels that ask for less than the device may run beside each other. Then what counts is the time until the holder's
+  next kernel that does not fit beside, and that those which do take a little longer.
 - After a kernel of which nothing is known the next may come at any moment: a filler is paid for in full.
 - A task that is expected (`TaskExpected`) is a gap with a known end.
 - Statistics are learned while running.
@@ -18,10 +20,10 @@ What is different from `fikit`, and why
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
-from ..profile.kernels import KernelStats
+from ..profile.kernels import KernelStats, Spread
 from ..state.worker import FULL_SHARE
 from ..units import MS, US
 from .account import Account
@@ -30,8 +32,6 @@ from .priority import PriorityArbiter
 from .tasks import ArbiterSettings, Task
 
 __all__ = ["GapArbiter", "GapSettings"]
-
-SLACK = 0.5
 
 
 class GapSettings(ArbiterSettings, frozen=True, kw_only=True):
@@ -52,6 +52,9 @@ class GapSettings(ArbiterSettings, frozen=True, kw_only=True):
     #: How much longer a kernel takes that another runs beside, where both fit: median of 1,500 partitioned pairs that
     #: iGniter's authors measured on a V100.
     beside: float = 0.09
+    #: Part of its usual gaps to come by which a task that launches ahead is trusted to catch up with delay. 0: what
+    #: it has caught up with is given back, and nothing is counted on before.
+    catch_up: float = 0.0
 
 
 class _Owed:
@@ -86,6 +89,8 @@ class GapArbiter(PriorityArbiter):
         self._since_ns = 0
         #: Task -> since when its ready kernel waits for a filler.
         self._blocked_ns: dict[int, int] = {}
+        #: (task, kernel) that was launched while a filler ran -> since when it waited.
+        self._late_ns: dict[tuple[int, int], int] = {}
         self._owed: dict[int, _Owed] = {}
         #: Task that launches ahead -> its usual gaps added up from the last one backwards.
         self._slack_ns: dict[int, list[float]] = {}
@@ -111,7 +116,7 @@ class GapArbiter(PriorityArbiter):
     def _begin(self, event: TaskBegan) -> Task:
         self._classes[event.priority] = self._classes.get(event.priority, 0) + 1
         task = super()._begin(event)
-        if task.stats is not None and task.stats.launches_ahead:
+        if self.settings.catch_up and task.stats is not None and task.stats.launches_ahead:
             self._slack_ns[task.ident] = list(accumulate(gap.mean_ns for gap in reversed(task.stats.gaps)))
         return task
 
@@ -131,14 +136,19 @@ class GapArbiter(PriorityArbiter):
             self._note_blocked(task, event.at_ns)
 
     def _finished(self, event: KernelFinished) -> None:
-        super()._finished(event)
         task = self._tasks.get(event.task)
-        if task is not None and task.ready:
+        if task is None:
+            return
+        since_ns = self._late_ns.pop((event.task, event.kernel), None)
+        if since_ns is not None and event.begin_ns > since_ns:
+            self._delayed(task, event.begin_ns - since_ns)
+        super()._finished(event)
+        if task.ready:
             self._note_blocked(task, task.free_ns)
 
     def _note_blocked(self, task: Task, since_ns: int) -> None:
         """Remember since when the task waits, if it does so for a lower kernel that was let in."""
-        if task.started or self._room_for(task):
+        if task.started or self.used_pct + task.ready[0].share_pct <= FULL_SHARE:
             return
         below = (t for t in self._tasks.values() if t.rank > task.rank)
         if any(started.why in ("fill", "beside") for t in below for started in t.started.values()):
@@ -156,10 +166,15 @@ class GapArbiter(PriorityArbiter):
         self._owed.pop(event.task, None)
         self._slack_ns.pop(event.task, None)
         self._blocked_ns.pop(event.task, None)
+        for key in [k for k in self._late_ns if k[0] == event.task]:
+            del self._late_ns[key]
 
     def _start(self, task: Task, why: str, now_ns: int) -> StartKernel:
         blocked_ns = self._blocked_ns.pop(task.ident, None)
-        if blocked_ns is not None:
+        if blocked_ns is not None and self.settings.by_class:
+            # Launched at once; when it began, its end will tell.
+            self._late_ns[task.ident, task.ready[0].kernel] = blocked_ns
+        elif blocked_ns is not None:
             self._delayed(task, now_ns - blocked_ns)
         return super()._start(task, why, now_ns)
 
@@ -171,7 +186,8 @@ class GapArbiter(PriorityArbiter):
 
     def _delayed(self, task: Task, delay_ns: int) -> None:
         self._charge(task.priority, delay_ns)
-        self._owed.setdefault(task.ident, _Owed()).delay_ns += delay_ns
+        owed = self._owed.setdefault(task.ident, _Owed())
+        owed.delay_ns = max(0, owed.delay_ns + delay_ns)
 
     def _give_back(self, task: Task, owed: _Owed) -> None:
         back_ns = max(0, min(owed.delay_ns, round(owed.caught_up_ns)))
@@ -197,7 +213,10 @@ class GapArbiter(PriorityArbiter):
         duration_ns = self._duration_ns(task)
         if duration_ns is None:
             return None
-        end_ns = duration_ns + self.settings.overhead_ns + self._rest_ns(task, now_ns)
+        rest_ns = self._rest_ns(task, now_ns)
+        if rest_ns is None:
+            return None
+        end_ns = rest_ns + duration_ns + self.settings.overhead_ns
         delay_ns = self._expected_delay_ns(task.priority, end_ns, now_ns)
         for holder in holders:
             delay_ns += self._delay_to(holder, end_ns, FULL_SHARE - task.ready[0].share_pct, now_ns)
@@ -205,7 +224,7 @@ class GapArbiter(PriorityArbiter):
             return None if delay_ns else duration_ns
         credit_ns = self.credit_ns.get(holders[0].priority, 0.0)
         for holder in holders:
-            slack_ns, owed = self._coming_ns(holder), self._owed.get(holder.ident)
+            slack_ns, owed = self._slack_of(holder), self._owed.get(holder.ident)
             owed_ns = owed.delay_ns if owed else 0
             delay_ns -= max(0.0, slack_ns - owed_ns)
             credit_ns += max(0.0, min(owed_ns, slack_ns, self.settings.burst_ns))
@@ -229,57 +248,40 @@ class GapArbiter(PriorityArbiter):
             return None
         return self._worth(task, holders, now_ns)
 
-    def _rest_ns(self, task: Task, now_ns: int) -> int:
-        """How long the task's started kernels are at work yet."""
-        if task.stats is None or not task.started:
+    def _rest_ns(self, task: Task, now_ns: int) -> int | None:
+        """How long the task's started kernels are at work yet; None if unknown."""
+        if not task.started:
             return 0
+        if task.stats is None or not all(map(task.stats.known, task.started)):
+            return None
         begin_ns = min(s.start_ns for s in task.started.values())
         total_ns = sum(task.stats.durations[k].mean_ns for k in task.started)
         return max(0, round(total_ns) - (now_ns - begin_ns))
 
-    def _coming_ns(self, holder: Task) -> float:
-        """Delay that the holder is expected to catch up with: half of the gaps to come."""
+    def _slack_of(self, holder: Task) -> float:
+        """Delay that the holder is expected to catch up with: a part of its gaps to come."""
         slack_ns = self._slack_ns.get(holder.ident)
         if slack_ns is None:
             return 0.0
         coming = len(slack_ns) - 2 - max(holder.last_ready, holder.position)
-        return slack_ns[coming] * SLACK if coming >= 0 else 0.0
+        return slack_ns[coming] * self.settings.catch_up if coming >= 0 else 0.0
 
     def _delay_to(self, holder: Task, left_ns: float, room_pct: int, now_ns: int) -> float:
-        """Delay that a lower kernel is expected to cause a holder which is at work for another `left_ns` from now.
+        """Delay that a lower kernel which is at work for another `left_ns` is expected to cause a holder.
 
         The holder's kernels that fit into `room_pct` run beside it, a little slower; the first that does not, waits.
         """
-        stats, settings = holder.stats, self.settings
-        if stats is None:
-            return left_ns
-        delay_ns, position, since_ns = 0.0, holder.position, now_ns - holder.free_ns
-        for kernel, started in holder.started.items():
-            rest_ns = max(0.0, stats.durations[kernel].mean_ns - (now_ns - started.start_ns)) 
-            delay_ns += settings.beside * min(left_ns, rest_ns)
-            left_ns -= rest_ns
-            position, since_ns = kernel, 0
-        for waiting in holder.ready:
+        delay_ns = 0.0
+        for gap, since_ns, share_pct, takes_ns in _to_come(holder, now_ns):
+            if share_pct > room_pct or takes_ns is None:
+                return delay_ns + (left_ns if gap is None else gap.expected_delay_ns(round(left_ns), since_ns))
+            if gap is not None:
+                left_ns -= max(0.0, gap.mean_ns - since_ns)
+            if left_ns > 0:
+                delay_ns += self.settings.beside * min(left_ns, takes_ns)
+                left_ns -= takes_ns
             if left_ns <= 0:
-                return delay_ns
-            if waiting.share_pct > room_pct:
-                return delay_ns + left_ns
-            rest_ns = stats.durations[waiting.kernel].mean_ns
-            delay_ns += settings.beside * min(left_ns, rest_ns)
-            left_ns -= rest_ns
-            position, since_ns = waiting.kernel, 0
-        while left_ns > 0 and not stats.is_last(position):
-            gap = stats.gap(position)
-            if gap is None:
-                return delay_ns + left_ns
-            position += 1
-            if stats.shares.get(position, FULL_SHARE) > room_pct or not stats.known(position):
-                return delay_ns + gap.expected_delay_ns(round(left_ns), since_ns)
-            left_ns -= max(0.0, gap.mean_ns - since_ns)
-            rest_ns = stats.durations[position].mean_ns
-            delay_ns += settings.beside * max(0.0, min(left_ns, rest_ns))
-            left_ns -= rest_ns
-            since_ns = 0
+                break
         return delay_ns
 
     def _await_expected(self, task: Task, now_ns: int) -> bool:
@@ -318,3 +320,28 @@ class GapArbiter(PriorityArbiter):
         if self._expected and any(t.ready for t in self._tasks.values()):
             times += [e.expected_ns + self.settings.grace_ns + 1 for e in self._expected.values()]
         return min((t for t in times if t is not None and t > now_ns), default=None)
+
+
+def _to_come(task: Task, now_ns: int) -> Iterator[tuple[Spread | None, int, int, float | None]]:
+    """A task's kernels from now on: the gap before it and how much of that has passed, its share, what it takes.
+
+    A kernel that is launched has no gap before it. One that nothing is known of wants the whole device.
+    """
+    stats, position, since_ns = task.stats, task.position, now_ns - task.free_ns
+    if stats is None:
+        yield None, 0, FULL_SHARE + 1, None
+        return
+    for kernel, started in task.started.items():
+        takes_ns = stats.durations[kernel].mean_ns if stats.known(kernel) else None
+        yield None, 0, 0, takes_ns and max(0.0, takes_ns - (now_ns - started.start_ns))
+        position, since_ns = kernel, 0
+    for waiting in task.ready:
+        known = stats.known(waiting.kernel)
+        yield None, 0, waiting.share_pct, stats.durations[waiting.kernel].mean_ns if known else None
+        position, since_ns = waiting.kernel, 0
+    while not stats.is_last(position):
+        gap = stats.gap(position)
+        position += 1
+        takes_ns = stats.durations[position].mean_ns if gap is not None and stats.known(position) else None
+        yield gap, since_ns, stats.shares.get(position, FULL_SHARE), takes_ns
+        since_ns = 0

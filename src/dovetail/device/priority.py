@@ -51,8 +51,8 @@ class PriorityArbiter:
         learn: bool = False,
     ) -> None:
         self.settings = settings or ArbiterSettings()
-        #: Sequence -> what is known of its kernels. With `learn` it is kept up to date while kernels run.
-        self.stats: Mapping[str, KernelStats] = stats or {}
+        #: Sequence -> what is known of its kernels. It may be filled later; with `learn` it is kept up to date.
+        self.stats: Mapping[str, KernelStats] = {} if stats is None else stats
         #: Why something that is ready does not run although there is room; empty while nothing is held back.
         self.hold = ""
         self.used_pct = 0
@@ -159,7 +159,7 @@ class PriorityArbiter:
         """The next kernel to start now, started; None when there is none."""
         settings = self.settings
         self.hold = ""
-        if self.used_pct >= FULL_SHARE and settings.ahead == 1:
+        if self.used_pct >= FULL_SHARE and settings.ahead == 1 and not settings.by_class:
             return None
         best: tuple[int, int] | None = None
         holders: list[Task] = []
@@ -266,7 +266,11 @@ class PriorityArbiter:
         return StartKernel(task.ident, kernel.kernel, why)
 
     def _room_for(self, task: Task) -> bool:
-        return self.used_pct + max(0, task.ready[0].share_pct - task.used_pct) <= FULL_SHARE
+        """Whether the task's next kernel may be started as far as others leave room for it."""
+        used_pct = self.used_pct
+        if self.settings.by_class:
+            used_pct = sum(t.used_pct for t in self._tasks.values() if t.rank <= task.rank)
+        return used_pct + max(0, task.ready[0].share_pct - task.used_pct) <= FULL_SHARE
 
     def _allowed(self, task: Task, now_ns: int) -> bool:
         share_pct = task.ready[0].share_pct if task.ready else task.share_pct
@@ -294,7 +298,10 @@ class PriorityArbiter:
     def validate(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         tasks = self._tasks.values()
-        assert 0 <= self.used_pct <= FULL_SHARE, f"{self.used_pct} % of the device are in use"
+        # By class, what is launched may be more than the device runs: what is of one class, or above it, is not.
+        assert self.settings.by_class or 0 <= self.used_pct <= FULL_SHARE, (
+            f"{self.used_pct} % of the device are in use"
+        )
         assert self.used_pct == sum(t.used_pct for t in tasks), "shares are not those of the started kernels"
         if self.used_pct == 0 and any(t.ready for t in tasks):
             assert self.hold, "idle device, runnable work, and no reason given"

@@ -24,7 +24,8 @@ class ArbiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: comes from above would find them in the queue.
     ahead_ns: int = 50 * US
     #: The device takes launched kernels by class (streams with priorities): what was launched ahead still waits for
-    #: whoever comes from above, so that lower classes may do it with any kernel.
+    #: whoever comes from above. So lower classes may do it with any kernel, and a higher one is launched at once, to
+    #: be the next that the device takes.
     by_class: bool = False
     #: A task of a lower class that has waited so long for a start gets one, whether it fits or not; there is at least
     #: this much time between two such starts. 0: never. This is the bound on starvation, and on what it costs.

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from socket import socket
@@ -29,11 +30,14 @@ from ..device import KernelRecord
 from ..live.gate import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, Source, TaskEnded
 from ..units import MS, SECOND, US
 
-__all__ = ["MODES", "PairRun", "Side", "Window", "judged", "measure_pair"]
+__all__ = ["ALONE", "MODES", "PairRun", "Parts", "Side", "Window", "judged", "measure_pair"]
 
-#: Mode -> how the device is arbitrated. "alone" is the high task without the low one.
+#: Mode -> how the device is arbitrated. Alone is the high task without the low one: one after the other, or as often
+#: as in all other modes ("paced"), when device and host have slept between two of them.
 MODES = {
     "alone": GatePolicy("priority"),
+    "alone, paced": GatePolicy("priority"),
+    "exclusive": GatePolicy("priority", learn=True),
     "fifo": GatePolicy("fifo"),
     "slice": GatePolicy("slice"),
     "fikit": GatePolicy("fikit"),
@@ -50,8 +54,9 @@ PERIOD = 3.0
 #: Part of a measurement that the device's thread may have waited for its core.
 FOREIGN = 0.02
 MOST_REPEATS = 3
-#: What the gate takes to decide: a launch that comes meanwhile is too late for the kernel that is decided on.
-LAUNCH_NS = 200 * US
+ALONE = ("alone", "alone, paced")
+#: A packet is stamped just before it can be seen: so much later it must have been.
+SEEN_NS = 20 * US
 #: A high task that takes longer is measured fewer times, but not fewer than this.
 LEAST_TASKS = 4
 
@@ -64,6 +69,18 @@ class Side(msgspec.Struct, frozen=True):
     shapes: dict[str, tuple[int, ...]]
 
 
+class Parts(msgspec.Struct, frozen=True):
+    """Where the time of a high task goes: means over tasks, by the device's records."""
+
+    #: From the launch of its first kernel to its beginning: what it found running.
+    first_wait_ns: float = 0.0
+    #: The same, of its other kernels together: fillers.
+    waits_ns: float = 0.0
+    kernels_ns: float = 0.0
+    #: Between the end of a kernel and the launch of the next.
+    host_ns: float = 0.0
+
+
 class Window(msgspec.Struct, frozen=True):
     """One mode in one round."""
 
@@ -72,20 +89,32 @@ class Window(msgspec.Struct, frozen=True):
     high_ns: tuple[int, ...]
     #: Time of a low inference: the window by the inferences that it had room for, whole and broken.
     low_ns: float
-    #: Longest time that a kernel of the high task was launched and did not run.
+    #: Longest time that a launch of the high task was in the device's socket and the kernel did not run.
     worst_wait_ns: int
-    #: Kernels of the low task that began while one of the high task was ready.
+    #: Kernels of the low task that began while such a launch was there.
     overtaken: int
     #: Longest kernel of the low task.
     longest_low_ns: int
     #: Part of the time that the device's thread waited for its core.
     foreign: float
     repeats: int
+    parts: Parts = Parts()
+    #: Parts of the time that kernels of either task ran.
+    high_busy: float = 0.0
+    low_busy: float = 0.0
+    #: From when the host asked for a launch until it was in the device's socket: usually, and at most.
+    on_its_way_ns: int = 0
+    longest_on_its_way_ns: int = 0
 
     @property
     def jct_ns(self) -> float:
         """The median high task."""
         return statistics.median(self.high_ns)
+
+    @property
+    def low_bound_ns(self) -> float:
+        """Time of a low inference if it had all of the device that the high task leaves, at once and for nothing."""
+        return self.low_ns * self.low_busy / max(1e-9, 1 - self.high_busy)
 
 
 class PairRun(msgspec.Struct, frozen=True):
@@ -173,9 +202,9 @@ class _Run:
         return found
 
     def _window(self, mode: str, repeats: int) -> Window:
-        gate, alone = self._gate, mode == "alone"
+        gate, paced = self._gate, mode != "alone"
         gate.set_policy(MODES[mode])
-        if not alone:
+        if mode not in ALONE:
             self._ask("start")
             time.sleep(0.02)
         gate.report()
@@ -184,14 +213,14 @@ class _Run:
         high_ns: list[int] = []
         due_ns = began_ns
         while len(high_ns) < LEAST_TASKS or time.monotonic_ns() < began_ns + self._window_ns:
-            if not alone:
+            if paced:
                 time.sleep(max(0, due_ns - time.monotonic_ns()) / SECOND)
                 due_ns = max(due_ns + self._period_ns, time.monotonic_ns())
             high_ns.append(_run_high(self._client, self._program, self._host))
         ended_ns = time.monotonic_ns()
-        if alone:
+        if not paced:
             self._period_ns = round(PERIOD * statistics.median(high_ns))
-        else:
+        if mode not in ALONE:
             self._ask("stop")
         foreign = (gate.run_delay_ns() - delay_ns) / (ended_ns - began_ns)
         records = gate.report()
@@ -215,11 +244,41 @@ def judged(
     kernels = 1 + max((r.kernel for r in low), default=0)
     waits_ns = [r.begin_ns - r.ready_ns for r in high]
     low_begins_ns = sorted(r.begin_ns for r in low)
-    overtaken = sum(_between(low_begins_ns, r.ready_ns + LAUNCH_NS, r.begin_ns) for r in high)
+    overtaken = sum(_between(low_begins_ns, r.ready_ns + SEEN_NS, r.begin_ns) for r in high)
+    passed_ns = ended_ns - began_ns
     # One kernel more than it had: a task that is never let in has no time, but a bound of it.
-    low_ns = (ended_ns - began_ns) * kernels / max(1, len(low)) if mode != "alone" else 0.0
+    low_ns = passed_ns * kernels / max(1, len(low)) if mode not in ALONE else 0.0
     longest_ns = max((r.end_ns - r.begin_ns for r in low), default=0)
-    return Window(mode, high_ns, low_ns, max(waits_ns), overtaken, longest_ns, foreign, repeats)
+    ways_ns = [r.ready_ns - r.sent_ns for r in high if r.sent_ns >= 0] or [0]
+    return Window(
+        mode,
+        high_ns,
+        low_ns,
+        max(waits_ns),
+        overtaken,
+        longest_ns,
+        foreign,
+        repeats,
+        _parts(high),
+        _busy_ns(high) / passed_ns,
+        _busy_ns(low) / passed_ns,
+        round(statistics.median(ways_ns)),
+        max(ways_ns),
+    )
+
+
+def _parts(high: Sequence[KernelRecord]) -> Parts:
+    tasks: dict[int, list[KernelRecord]] = {}
+    for record in high:
+        tasks.setdefault(record.task, []).append(record)
+    first_ns = sum(own[0].begin_ns - own[0].ready_ns for own in tasks.values())
+    waits_ns = sum(r.begin_ns - r.ready_ns for own in tasks.values() for r in own[1:])
+    host_ns = sum(b.ready_ns - a.end_ns for own in tasks.values() for a, b in pairwise(own))
+    return Parts(*(ns / len(tasks) for ns in (first_ns, waits_ns, _busy_ns(high), host_ns)))
+
+
+def _busy_ns(records: Sequence[KernelRecord]) -> int:
+    return sum(r.end_ns - r.begin_ns for r in records)
 
 
 def _between(sorted_ns: Sequence[int], after_ns: int, before_ns: int) -> int:

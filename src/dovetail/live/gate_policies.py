@@ -38,8 +38,8 @@ __all__ = ["SLICE_NS", "SliceArbiter", "make_arbiter"]
 SLICE_NS = 2 * MS
 
 
-#: Ours on a processor, where a kernel takes ten times as long as on a GPU and the gate's code is cold after each: what
-#: a filler costs beside its duration (measured: to start it, and from its end to the next kernel's beginning), and
+#: Ours on a processor, where a kernel takes ten times as long as on a GPU and the gate's code is cold after each:
+#: what a filler costs beside its duration (measured: to start it, and from its end to the beginning of the next), and
 #: credit for some kernels, so that one long wait does not keep the next gaps empty. Chosen on pairs that are not
 #: among those reported.
 OVERHEAD_NS = 60 * US

@@ -367,7 +367,8 @@ class GatedDevice:
     def _taken_records(self) -> list[KernelRecord]:
         taken = []
         while self._records:
-            task, name, whats, priority, client, readies, sents, kernel, begin_ns, end_ns, why = self._records.popleft()
+            *told, readies, sents, kernel, begin_ns, end_ns, why = self._records.popleft()
+            task, name, whats, priority, client = told
             ready_ns, what, sent_ns = readies[kernel], whats[kernel], sents[kernel]
             taken.append(
                 KernelRecord(

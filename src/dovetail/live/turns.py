@@ -106,10 +106,12 @@ class Turns:
         if self._lone is not None:
             return
         for start in [s for s in self.starts if self.yields(s) and self.tasks[s.task].priority > above]:
+            task = self.tasks[start.task]
             self.starts.remove(start)
             # To the arbiter the task begins anew, at this kernel: it has no word for a kernel that did not start.
-            self._tell(self.tasks[start.task].began(max(self._told_ns, now_ns)))
-            self._tell(KernelReady(self._told_ns, start.task, start.kernel))
+            self._tell(task.began(max(self._told_ns, now_ns)))
+            task.announced = start.kernel
+            self._announce(task)
 
     def ring(self, now_ns: int) -> None:
         """The time of the alarm has come."""

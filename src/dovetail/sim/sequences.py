@@ -123,9 +123,7 @@ def divided(made: KernelSequence, longest_ns: int, *, part_ns: int = 3 * US, ext
         duration_ns = round(kernel.duration_ns / parts * (1 + extra)) + part_ns
         for number in range(parts):
             host_ns = kernel.host_ns if number == 0 else made.host.quick_ns
-            kernels.append(
-                Kernel(f"{kernel.ident}/{number}", kernel.kind, kernel.share_pct, duration_ns, host_ns)
-            )
+            kernels.append(Kernel(f"{kernel.ident}/{number}", kernel.kind, kernel.share_pct, duration_ns, host_ns))
     return msgspec.structs.replace(made, kernels=tuple(kernels))
 
 

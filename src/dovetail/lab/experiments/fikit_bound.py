@@ -2,8 +2,9 @@
 
 For a high client that waits for every kernel, on a device that runs one kernel at a time. There every delay lengthens
 the task by itself, so a plan is nothing but a choice, gap by gap, of how many low kernels to run in it. This planner
-knows all gaps before, needs no gate, finds the low client wherever in its sequence suits best when a high task begins,
-and fills all of the rest between tasks. Only two rules are kept: low kernels run in order, and are not divided.
+knows all gaps before, needs no gate, finds the low client at the best place in its sequence whenever a high task
+begins, and fills all of the rest between tasks. Two rules are kept: low kernels run in order, and are not divided.
+Their durations are the typical ones; in a run they scatter by 3 %.
 
 The budget is priced (Lagrange): for every price of delay, the best plan at that price plus the price of the whole
 budget is an upper bound; the least of them is taken.
@@ -22,12 +23,12 @@ __all__ = ["DELAY", "lowest_low"]
 
 #: Delay that the high client may suffer, of its time alone: the goal of `exclusive.*`.
 DELAY = 0.05
-#: Work that a unit of delay must bring. Below 1 every overlong kernel pays; above 8 almost none does.
+#: Work that a unit of delay must bring: any choice of these gives a bound, and the best was always one of them.
 PRICES = (1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def lowest_low(job: Job) -> float:
-    """Completion time of low-priority tasks, alone = 1, that nobody can go below."""
+    """Time per low-priority work, alone = 1, that nobody can go below: 1 / `Outcome.low_rate` at best."""
     high, low = clients(job)
     high_alone_ns = alone_ns(job.high, job.host, job.gap_scale, 1.0, job.seed)
     durations = [kernel.duration_ns for kernel in low.sequence.kernels]

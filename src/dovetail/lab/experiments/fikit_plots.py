@@ -9,7 +9,7 @@ from ...sim.sequences import HOSTS
 from ..experiment import Lab
 from .fikit_world import POLICIES, Outcome
 
-__all__ = ["draw_ageing", "draw_policies", "draw_sensitivity", "draw_speedups"]
+__all__ = ["draw_ageing", "draw_bound", "draw_policies", "draw_sensitivity", "draw_speedups"]
 
 Cells = Mapping[tuple[str, str, str], Sequence[Sequence[Outcome]]]
 TITLES = {
@@ -59,6 +59,28 @@ def draw_policies(lab: Lab, cells: Cells) -> None:
             axes.set(xlabel="high priority, alone = 1 (median of pairs)", title=TITLES[host])
         figure.axes[0].set(ylabel="low priority, alone = 1")
         figure.axes[-1].legend(frameon=False, fontsize=8)
+
+
+def draw_bound(
+    lab: Lab,
+    pairs: Sequence[tuple[str, str]],
+    default: Sequence[Sequence[float]],
+    found: Mapping[str, Sequence[Sequence[float]]],
+) -> None:
+    """Low-priority speed of default sharing that is kept, pair by pair, and what no plan can exceed."""
+    with lab.figure("bound", width_in=8.0, height_in=4.6) as figure:
+        axes = figure.subplots()
+        for (name, seeds), marker in zip(found.items(), ("*", "o", "|"), strict=True):
+            ratios = [
+                statistics.fmean(d / f for d, f in zip(defaults, lows, strict=True))
+                for defaults, lows in zip(zip(*default, strict=True), zip(*seeds, strict=True), strict=True)
+            ]
+            axes.plot(ratios, range(len(pairs)), marker, ms=14 if marker == "|" else 7, mew=2, label=name)
+        axes.axvspan(0.86, 1.0, color="#00000010", label="published range")
+        axes.set_yticks(range(len(pairs)), [f"{high} | {low}" for high, low in pairs])
+        axes.set(xlabel="low-priority work per time, one queue = 1", title=TITLES["sync"])
+        axes.invert_yaxis()
+        axes.legend(frameon=False, fontsize=8)
 
 
 def _medians(outcomes: Sequence[Sequence[Outcome]], of: str) -> list[float]:
