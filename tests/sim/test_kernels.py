@@ -185,7 +185,8 @@ class TestArbitrated:
         high = sequence("high", [(20, 100)] * 20, EXACT_SYNC, share_pct=60)
         low = sequence("low", [(5, 30)] * 20, EXACT_AHEAD, share_pct=40)
         stats = learned(high, low)
-        _, records = play(Arbitrated(GapArbiter(stats), shares=True), ClientSpec(high, 1, 40), ClientSpec(low, 2))
+        arbiter = GapArbiter(stats, GapSettings(budget=0.3))
+        _, records = play(Arbitrated(arbiter, shares=True), ClientSpec(high, 1, 40), ClientSpec(low, 2))
         assert max(r.end_ns - r.begin_ns for r in records if r.name == "high") > 102 * US
         assert all(spread.mean_ns == pytest.approx(100 * US, rel=0.001) for spread in stats["high"].durations)
 

@@ -179,15 +179,17 @@ class GapArbiter(PriorityArbiter):
         return super()._start(task, why, now_ns)
 
     def _slowed(self, task: Task, kernel: int, took_ns: int) -> None:
-        """Only holders pay for neighbours; for a lower task they are the price of being let in."""
-        best = min(t.rank for t in self._tasks.values())
-        if task.rank == best and task.stats is not None and task.stats.known(kernel):
-            self._delayed(task, took_ns - round(task.stats.durations[kernel].mean_ns))
+        """Neighbours cost a holder the usual part of what its kernel took, as if they had been there all the time.
+
+        What the kernel takes alone is a belief, and may be wrong.
+        """
+        if task.rank == min(t.rank for t in self._tasks.values()):
+            beside = self.settings.beside
+            self._delayed(task, round(took_ns * beside / (1 + beside)))
 
     def _delayed(self, task: Task, delay_ns: int) -> None:
         self._charge(task.priority, delay_ns)
-        owed = self._owed.setdefault(task.ident, _Owed())
-        owed.delay_ns = max(0, owed.delay_ns + delay_ns)
+        self._owed.setdefault(task.ident, _Owed()).delay_ns += delay_ns
 
     def _give_back(self, task: Task, owed: _Owed) -> None:
         back_ns = max(0, min(owed.delay_ns, round(owed.caught_up_ns)))

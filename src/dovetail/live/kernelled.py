@@ -38,6 +38,10 @@ from .wire import Done, Failed, Hello, Load, Loaded, LoadFailure, Run
 __all__ = ["KernelledExecutor"]
 
 
+#: How long an end waits for whoever has the device, to have its last kernels in the log.
+CLOSE_SECONDS = 0.2
+
+
 class _Batch(msgspec.Struct, eq=False):
     """A batch from when it was taken until it is answered."""
 
@@ -117,6 +121,12 @@ class KernelledExecutor:
         model.make_ready()
         if model.whole_because:
             print(f"stage {model.spec.name!r} is one kernel: {model.whole_because}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """The process is about to end: write what ran, if the device is or soon becomes idle also of the last."""
+        if self._log is not None:
+            self._device.acquire(timeout=CLOSE_SECONDS)
+            self._log.flush()
 
     # -- batches that come --------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 from ..device import KernelRecord, encode_record
 
@@ -20,13 +21,14 @@ MOST_KEPT = 500
 
 
 class KernelLog:
-    """Adds to a file; not safe to be used by several threads at once."""
+    """Adds to a file. Records come from one thread; another may write them when the process ends."""
 
     def __init__(self, path: str, most: int = MOST_RECORDS) -> None:
         self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._lines: list[bytes] = []
         self._left = most
+        self._writing = threading.Lock()
 
     def add(self, record: KernelRecord) -> None:
         """Keep a record, and write when there are many."""
@@ -38,14 +40,13 @@ class KernelLog:
 
     def flush(self) -> None:
         """Write what was kept."""
-        if not self._lines:
-            return
-        lines, self._lines = self._lines, []
         try:
-            os.write(self._fd, b"".join(lines))
+            with self._writing:
+                lines, self._lines = self._lines, []
+                os.write(self._fd, b"".join(lines))
         except OSError as error:  # a full disk is no reason to stop serving
             self._left = 0
             print(f"kernels are no longer written to {self._path}: {error.strerror}", file=sys.stderr, flush=True)
             return
-        if not self._left:
+        if lines and not self._left:
             print(f"{self._path} is full: later kernels are not written", file=sys.stderr, flush=True)

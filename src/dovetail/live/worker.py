@@ -213,6 +213,8 @@ class Worker:
             self._hear()
             return None
         if packet is None or isinstance(packet[0], Stop):
+            if isinstance(self._executor, KernelledExecutor):
+                self._executor.close()
             os._exit(0)  # lanes may be inside a model: there is nothing to wait for
         work = self._take(*packet)
         self._hear()

@@ -70,7 +70,7 @@ def draw_bound(
     """Low-priority speed of default sharing that is kept, pair by pair, and what no plan can exceed."""
     with lab.figure("bound", width_in=8.0, height_in=4.6) as figure:
         axes = figure.subplots()
-        for (name, seeds), marker in zip(found.items(), ("*", "o", "|"), strict=True):
+        for (name, seeds), marker in zip(found.items(), ("o", "*", "|"), strict=True):
             ratios = [
                 statistics.fmean(d / f for d, f in zip(defaults, lows, strict=True))
                 for defaults, lows in zip(zip(*default, strict=True), zip(*seeds, strict=True), strict=True)
@@ -80,7 +80,7 @@ def draw_bound(
         axes.set_yticks(range(len(pairs)), [f"{high} | {low}" for high, low in pairs])
         axes.set(xlabel="low-priority work per time, one queue = 1", title=TITLES["sync"])
         axes.invert_yaxis()
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _medians(outcomes: Sequence[Sequence[Outcome]], of: str) -> list[float]:
