@@ -332,3 +332,24 @@ def test_the_worst_come_first() -> None:
     assert [e.request for e in worst(scene.steps, scene.graphs, 1, "late")] == [2]
     assert [e.request for e in worst(scene.steps, scene.graphs, 5, "ok")] == [1]
     assert worst(scene.steps, scene.graphs, 5, "shed") == []
+
+
+def test_what_others_took_in_between_is_waiting_and_not_running() -> None:
+    scene = Scene(one_stage())
+    spec = WorkerSpec("cpu1", "gpu", ("model",), preempts=True)
+    scene.tell(WorkerJoined(0, 0, 1, spec))
+    scene.tell(ModelLoaded(0, 0, 1, "read", 0))
+    scene.tell(RequestArrived(0, 0, 1, 0, 3))
+    scene.tell(RequestArrived(4 * MS, 0, 2, 0, 1))
+    scene.finish(2, 5, 15)
+    scene.tell(BatchFinished(21 * MS, 0, 1, 0, 20 * MS, (), 10 * MS))
+    low, high = scene.story(1), scene.story(2)
+    assert low.verdict == (
+        "late by 6 ms: waited 10 ms for stage read, whose worker cpu1 was busy with batch 2 of stage read"
+    )
+    assert texts(low)[-2] == (
+        "21 #6 batch 1 of read on cpu1 finished: ran 10 ms within 20 ms, others in between, expected 10 ms"
+    )
+    assert "4 #4 1 item of read sent to cpu1 in batch 2 (over a lower class), at once" in texts(high)
+    (leg,) = high.path
+    assert (leg.waiting_ns, leg.transport_ns, leg.running_ns) == (1 * MS, 0, 10 * MS)

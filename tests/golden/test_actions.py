@@ -82,9 +82,11 @@ def run(
     worker: int = 1,
     share_pct: int = 100,
     latest_ns: int = NEVER_NS,
+    reason: str = "",
 ) -> RunBatch:
     expected_ns = TIMES_MS[len(items)] * MS
-    return RunBatch(cause, batch, worker, name, tuple(items), 1, share_pct, now_ms * MS, latest_ns, expected_ns)
+    window = (now_ms * MS, latest_ns)
+    return RunBatch(cause, batch, worker, name, tuple(items), 1, share_pct, *window, expected_ns, reason=reason)
 
 
 def arrived(

@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 from tests.golden.test_actions import SLO_NS, SPEC, arrived, controller, finished, ok, play, run, stage, with_worker
 
-from dovetail.control import BatchFailed, Controller, Reply, SetTimer, TimerFired
+from dovetail.control import BatchFailed, Controller, Reply, RunBatch, SetTimer, TimerFired
+from dovetail.control.ahead import ENDING, HIGHER
 from dovetail.units import MS
 from dovetail.workflow.graph import chain
 
@@ -17,6 +18,10 @@ BY_KERNEL = msgspec.structs.replace(SPEC, preempts=True)
 
 def look(cause: int, timer: int, at_ms: int) -> SetTimer:
     return SetTimer(cause, timer, at_ms * MS, "a batch is about to end")
+
+
+def ahead(cause: int, batch: int, request: int, now_ms: int, why: str = ENDING, share_pct: int = 100) -> RunBatch:
+    return run(cause, batch, "a", [(request, 0, 0)], now_ms, share_pct=share_pct, reason=why)
 
 
 def one_stage(*, share_pct: int = 100, lead_ms: int = 2, by_class: bool = False) -> Controller:
@@ -34,11 +39,11 @@ def test_the_next_batch_goes_out_shortly_before_the_end_and_no_other_after_it() 
             (arrived(0, 1), [run(3, 1, "a", [(1, 0, 0)], 0)]),
             (arrived(1, 2), [look(4, 1, 7)]),
             (arrived(2, 3), []),
-            (TimerFired(7 * MS, 4, 1), [run(6, 2, "a", [(2, 0, 0)], 7)]),
+            (TimerFired(7 * MS, 4, 1), [ahead(6, 2, 2, 7)]),
             # The one that lent its room takes longer than expected: nothing more is sent behind it.
             (arrived(11, 4), []),
             (finished(12, 3, 1, 12), [ok(8, 1, 0, 0.012), look(8, 2, 19)]),
-            (TimerFired(19 * MS, 8, 2), [run(9, 3, "a", [(3, 0, 0)], 19)]),
+            (TimerFired(19 * MS, 8, 2), [ahead(9, 3, 3, 19)]),
             (finished(22, 6, 2, 10), [ok(10, 2, 1, 0.01), look(10, 3, 29)]),
         ],
     )
@@ -49,7 +54,7 @@ def test_what_comes_while_a_batch_is_about_to_end_goes_out_at_once() -> None:
         with_worker(one_stage()),
         [
             (arrived(0, 1), [run(3, 1, "a", [(1, 0, 0)], 0)]),
-            (arrived(9, 2), [run(4, 2, "a", [(2, 0, 0)], 9)]),
+            (arrived(9, 2), [ahead(4, 2, 2, 9)]),
             (finished(10, 3, 1, 10), [ok(5, 1, 0, 0.01)]),
             (finished(20, 4, 2, 10), [ok(6, 2, 9, 0.01)]),
         ],
@@ -64,10 +69,10 @@ def test_room_that_comes_free_goes_to_the_batch_in_line() -> None:
             (arrived(0, 1), [run(3, 1, "a", [(1, 0, 0)], 0, share_pct=50)]),
             (arrived(4, 2), [run(4, 2, "a", [(2, 0, 0)], 4, share_pct=50)]),
             (arrived(5, 3), [look(5, 1, 7)]),
-            (TimerFired(7 * MS, 5, 1), [run(6, 3, "a", [(3, 0, 0)], 7, share_pct=50)]),
+            (TimerFired(7 * MS, 5, 1), [ahead(6, 3, 3, 7, share_pct=50)]),
             (arrived(9, 4), [look(7, 2, 11)]),
             # So the first has lent to nobody any more, is still about to end, and lends again.
-            (finished(10, 4, 2, 6), [ok(8, 2, 4, 0.003), run(8, 4, "a", [(4, 0, 0)], 10, share_pct=50)]),
+            (finished(10, 4, 2, 6), [ok(8, 2, 4, 0.003), ahead(8, 4, 4, 10, share_pct=50)]),
             (finished(12, 3, 1, 12), [ok(9, 1, 0, 0.006)]),
         ],
     )
@@ -78,8 +83,8 @@ def test_one_that_was_ahead_and_is_refused_gives_its_place_back() -> None:
         with_worker(one_stage()),
         [
             (arrived(0, 1), [run(3, 1, "a", [(1, 0, 0)], 0)]),
-            (arrived(9, 2), [run(4, 2, "a", [(2, 0, 0)], 9)]),
-            (BatchFailed(9 * MS, 4, 2, 9 * MS, 9 * MS, "too_late"), [run(5, 3, "a", [(2, 0, 0)], 9)]),
+            (arrived(9, 2), [ahead(4, 2, 2, 9)]),
+            (BatchFailed(9 * MS, 4, 2, 9 * MS, 9 * MS, "too_late"), [ahead(5, 3, 2, 9)]),
             (finished(10, 3, 1, 10), [ok(6, 1, 0, 0.01)]),
         ],
     )
@@ -92,10 +97,10 @@ def test_a_higher_class_is_sent_at_once_where_kernels_let_it_in() -> None:
         [
             (arrived(0, 1, priority=3), [run(3, 1, "a", [(1, 0, 0)], 0)]),
             (arrived(1, 2, priority=3), []),
-            (arrived(2, 3, priority=1), [run(5, 2, "a", [(3, 0, 0)], 2)]),
+            (arrived(2, 3, priority=1), [ahead(5, 2, 3, 2, HIGHER)]),
             (arrived(3, 4, priority=1), []),
             # Its equal waited for it, and goes before the low one in its turn.
-            (finished(12, 5, 2, 10), [reply(7, 3, 1, 2, 0.01), run(7, 3, "a", [(4, 0, 0)], 12)]),
+            (finished(12, 5, 2, 10), [reply(7, 3, 1, 2, 0.01), ahead(7, 3, 4, 12, HIGHER)]),
             (finished(22, 7, 3, 10), [reply(8, 4, 1, 3, 0.01)]),
             (
                 msgspec.structs.replace(finished(30, 3, 1, 30), busy_ns=10 * MS),
@@ -110,9 +115,9 @@ def test_each_class_may_be_sent_over_the_next() -> None:
         with_worker(one_stage(lead_ms=0, by_class=True), spec=BY_KERNEL),
         [
             (arrived(0, 1, priority=3), [run(3, 1, "a", [(1, 0, 0)], 0)]),
-            (arrived(1, 2, priority=2), [run(4, 2, "a", [(2, 0, 0)], 1)]),
-            (arrived(2, 3, priority=1), [run(5, 3, "a", [(3, 0, 0)], 2)]),
+            (arrived(1, 2, priority=2), [ahead(4, 2, 2, 1, HIGHER)]),
+            (arrived(2, 3, priority=1), [ahead(5, 3, 3, 2, HIGHER)]),
             (finished(12, 5, 3, 10), [reply(6, 3, 1, 2, 0.01)]),
-            (arrived(13, 4, priority=1), [run(7, 4, "a", [(4, 0, 0)], 13)]),
+            (arrived(13, 4, priority=1), [ahead(7, 4, 4, 13, HIGHER)]),
         ],
     )

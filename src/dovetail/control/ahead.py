@@ -18,7 +18,10 @@ from ..state import Batch, Worker
 #: The part of what is expected by which a batch may well end earlier, beside the lead: run times are not exact.
 EARLIER = 10
 
-__all__ = ["Loan", "ending", "leave_line", "outranked", "settle"]
+#: Reasons of batches that are sent before there is room for them.
+ENDING, HIGHER = "its worker is about to be free", "over a lower class"
+
+__all__ = ["ENDING", "HIGHER", "Loan", "ending", "leave_line", "outranked", "settle"]
 
 
 class Loan:
@@ -26,11 +29,11 @@ class Loan:
 
     __slots__ = ("_before", "_lenders", "_worker")
 
-    def __init__(self, worker: Worker, lenders: list[Batch]) -> None:
+    def __init__(self, worker: Worker, lenders: list[Batch], reason: str) -> None:
         self._worker = worker
         self._lenders = tuple(lenders)
         self._before = (worker.free_pct, worker.free_cpus, len(worker.ahead))
-        worker.lending = True
+        worker.lending = reason
         for batch in lenders:
             worker.free_pct += batch.config.share_pct
             worker.free_cpus += batch.config.cpus
@@ -38,7 +41,7 @@ class Loan:
     def close(self, now_ns: int) -> None:
         """Take the room back."""
         worker = self._worker
-        worker.lending = False
+        worker.lending = ""
         worker.free_pct, worker.free_cpus, ahead = self._before
         for borrower in worker.ahead[ahead:]:
             borrower.lenders = self._lenders

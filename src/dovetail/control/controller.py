@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heapreplace
 
 import msgspec
 
-from ..place import Placer, Route, Router
+from ..place import Placer, Router
 from ..plan import Hold, Planner
 from ..predict import Predictor
 from ..scale import Scaler
@@ -30,7 +30,7 @@ from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import Graph, StageSpec
 from .actions import NEVER_NS, Action, Drained, EvictModel, LoadModel, Reject, Reply, RunBatch, SetTimer
-from .ahead import Loan, ending, leave_line, outranked, settle
+from .ahead import ENDING, HIGHER, Loan, ending, leave_line, outranked, settle
 from .events import (
     BatchFailed,
     BatchFinished,
@@ -57,9 +57,6 @@ MAX_ATTEMPTS = 3
 MAX_REFUSALS = 4
 #: What a client is told to wait while the server drains: a restart takes about this long.
 DRAIN_RETRY_NS = 2_000 * MS
-
-
-_NOWHERE = Route(0)
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -278,7 +275,7 @@ class Controller:
         if worker.lending:
             batch.ahead = True
             worker.ahead.append(batch)
-        self._run(batch)
+        self._run(batch, reason=worker.lending)
         return True
 
     def _look_ahead(self) -> None:
@@ -291,7 +288,7 @@ class Controller:
             for worker in list(self.holders[queue.stage.name].values()):
                 head = queue.head() if worker.spec.preempts else None
                 if head is not None and (lenders := outranked(worker, head.request.priority)):
-                    loan = Loan(worker, lenders)
+                    loan = Loan(worker, lenders, HIGHER)
                     self._start_batch(queue)
                     loan.close(now)
         if not lead:
@@ -300,7 +297,7 @@ class Controller:
         for worker in {w.id: w for q in waiting if q.size for w in self.holders[q.stage.name].values()}.values():
             lenders, next_ns = ending(worker, lead, now)
             if lenders:
-                loans.append(Loan(worker, lenders))
+                loans.append(Loan(worker, lenders, ENDING))
             elif next_ns and not now < worker.look_ns <= next_ns:
                 worker.look_ns = next_ns
                 self._set_timer(next_ns, worker, "a batch is about to end")
@@ -320,7 +317,8 @@ class Controller:
         worker = self.workers[route.worker]
         batch = self._batch(queue, worker, Config(1, worker.spec.cores or 1, FULL_SHARE), [item])
         # Whoever was refused so often goes where it is sent, however long it takes there.
-        self._run(batch, route, route.latest_ns if item.refused < MAX_REFUSALS else 0)
+        accept_ns = route.latest_ns if item.refused < MAX_REFUSALS else 0
+        self._run(batch, route.order, route.reason, accept_ns)
         router.sent(batch, now)
 
     def _batch(self, queue: Queue, worker: Worker, config: Config, items: list[Item]) -> Batch:
@@ -331,7 +329,7 @@ class Controller:
         self.batches[ident] = worker.running[ident] = batch
         return batch
 
-    def _run(self, batch: Batch, route: Route = _NOWHERE, accept_ns: int = 0) -> None:
+    def _run(self, batch: Batch, order: int = 0, reason: str = "", accept_ns: int = 0) -> None:
         """Tell the worker."""
         self.policy.planner.started(batch)
         # The window ends with the last deadline: until then the batch is of use to someone.
@@ -355,8 +353,8 @@ class Controller:
                 batch.sent_ns,
                 latest,
                 batch.expected_ns,
-                route.order,
-                route.reason,
+                order,
+                reason,
                 accept_ns,
             )
         )

@@ -34,7 +34,7 @@ __all__ = ["Change", "Follower", "Run"]
 class Run:
     """One batch as the log tells it; `begin_ns` to `failed` are meant once it has ended."""
 
-    __slots__ = ("action", "begin_ns", "done_ns", "end_ns", "failed", "items", "sent_ns")
+    __slots__ = ("action", "begin_ns", "busy_ns", "done_ns", "end_ns", "failed", "items", "sent_ns")
 
     def __init__(self, action: RunBatch, items: list[Item], sent_ns: int) -> None:
         self.action = action
@@ -43,15 +43,18 @@ class Run:
         #: Measured on the worker, but never outside the time from `sent_ns` to `done_ns`: clocks may differ.
         self.begin_ns = sent_ns
         self.end_ns = sent_ns
+        #: How long it had the device of that.
+        self.busy_ns = 0
         #: When the controller was told.
         self.done_ns = -1
         #: Why it has no results; empty if it has.
         self.failed = ""
 
-    def ended(self, begin_ns: int, end_ns: int, now_ns: int, failed: str = "") -> None:
+    def ended(self, begin_ns: int, end_ns: int, now_ns: int, failed: str = "", busy_ns: int = 0) -> None:
         """The controller was told what became of it."""
         self.begin_ns = min(max(begin_ns, self.sent_ns), now_ns)
         self.end_ns = min(max(end_ns, self.begin_ns), now_ns)
+        self.busy_ns = min(busy_ns or self.end_ns, self.end_ns - self.begin_ns)
         self.done_ns = now_ns
         self.failed = failed
 
@@ -176,7 +179,7 @@ class Follower:
         run = self.running.pop(event.batch, None)
         if run is None:
             return  # its worker was lost and the items have gone elsewhere
-        run.ended(event.begin_ns, event.end_ns, self.now_ns)
+        run.ended(event.begin_ns, event.end_ns, self.now_ns, busy_ns=event.busy_ns)
         change.ended.append(run)
         at = 0
         for item in run.items:

@@ -17,6 +17,7 @@ from ..state import Item, Request
 from ..units import format_ns
 from ..workflow.graph import Graph
 from .actions import Action, EvictModel, LoadModel, Reject, Reply
+from .ahead import ENDING, HIGHER
 from .events import Event, LoadFailed, ModelEvicted, ModelLoaded, WorkerJoined, WorkerLost
 from .follow import Change, Follower, Run
 from .log import Step
@@ -234,9 +235,12 @@ class _Teller:
 
     def _ended(self, run: Run) -> None:
         for visit in self.open.pop(run.action.batch, ()):
-            visit.begin_ns, visit.end_ns = run.begin_ns, run.end_ns
+            visit.begin_ns, visit.end_ns, visit.busy_ns = run.begin_ns, run.end_ns, run.busy_ns
             visit.done_ns, visit.done_step, visit.failed = run.done_ns, self.follower.number, run.failed
-            ran, expected = format_ns(run.end_ns - run.begin_ns), format_ns(visit.expected_ns)
+            took_ns = run.end_ns - run.begin_ns
+            ran, expected = format_ns(run.busy_ns), format_ns(visit.expected_ns)
+            if run.busy_ns < took_ns:
+                ran += f" within {format_ns(took_ns)}, others in between"
             how = f"failed: {run.failed}" if run.failed else f"finished: ran {ran}, expected {expected}"
             kind = "failure" if run.failed else "batch"
             self._say(kind, f"batch {visit.batch} of {visit.stage} on {visit.worker} {how}")
@@ -262,6 +266,7 @@ class _Teller:
             worker=self.follower.name(run.action.worker) if run else "",
             weights=compiled.stage.weights,
             kept=run is not None and self.follower.workers[run.action.worker].keeps_queue,
+            ahead=run is not None and run.action.reason in (ENDING, HIGHER),
             queued_ns=last[0],
             first_queued_ns=min(seen)[0],
             queued_step=last[1],

@@ -45,6 +45,8 @@ class Visit(msgspec.Struct):
     weights: str = ""
     #: The worker keeps a queue of its own: what lies between sending and beginning was spent in it.
     kept: bool = False
+    #: It was sent before there was room for it: what lies between sending and beginning was spent waiting for that.
+    ahead: bool = False
     #: When its model came to that worker, if that was while it waited there.
     loaded_ns: int = -1
     sent_ns: int = -1
@@ -54,6 +56,8 @@ class Visit(msgspec.Struct):
     expected_ns: int = 0
     begin_ns: int = -1
     end_ns: int = -1
+    #: How long it had the device of that.
+    busy_ns: int = 0
     #: When and in which step the controller was told; -1 if the request ended before.
     done_ns: int = -1
     done_step: int = -1
@@ -110,7 +114,9 @@ def _leg(v: Visit, ended_ns: int) -> Leg:
     elif v.done_ns < 0:
         waiting, transport, running = v.sent_ns - v.queued_ns, 0, ended_ns - v.sent_ns
     else:
-        waiting, running = (v.begin_ns if v.kept else v.sent_ns) - v.queued_ns, v.end_ns - v.begin_ns
+        running = v.busy_ns
+        interrupted = v.end_ns - v.begin_ns - running
+        waiting = (v.begin_ns if v.kept or v.ahead else v.sent_ns) - v.queued_ns + interrupted
         transport = v.done_ns - v.queued_ns - waiting - running
     return Leg(v.name, v.stage, v.batch, waiting, transport, running, v.expected_ns, v.failed)
 

@@ -194,7 +194,7 @@ class TraceRecorder:
             "share_pct": action.share_pct,
             "cpus": action.cpus,
             "expected_ms": action.expected_ns / 1e6,
-            "measured_ms": (run.end_ns - run.begin_ns) / 1e6,
+            "measured_ms": run.busy_ns / 1e6,
             "requests": requests[:_MAX_NAMED],
             "more_requests": max(0, len(requests) - _MAX_NAMED),
             "cause": action.cause,

@@ -496,11 +496,9 @@ class LiveSystem:
             for (_, node, index), request, ref in zip(action.items, readers, message.results, strict=True):
                 self.memory.keep(ref)
                 request.values[node, index] = ref
-            # What others took of the device meanwhile is neither this batch's duration nor its cost.
-            begin_ns, end_ns, counts = message.end_ns - message.busy_ns, message.end_ns, message.counts
-            begin_ns = begin_ns if message.busy_ns else message.begin_ns
-            self.statistics.batch(action, end_ns - begin_ns)
-            self._post(BatchFinished(now, message.cause, message.batch, begin_ns, end_ns, counts))
+            begin_ns, end_ns, busy_ns = message.begin_ns, message.end_ns, message.busy_ns
+            self.statistics.batch(action, busy_ns or end_ns - begin_ns)
+            self._post(BatchFinished(now, message.cause, message.batch, begin_ns, end_ns, message.counts, busy_ns))
         else:
             begin_ns, end_ns = message.begin_ns, message.end_ns
             reason, detail = message.reason, message.detail

@@ -72,7 +72,8 @@ class Worker:
         self.running: dict[int, Batch] = {}
         #: Those of them that were sent before there was room, in order: they wait at the worker (`control.ahead`).
         self.ahead: list[Batch] = []
-        self.lending = False
+        #: Why batches are sent to it before there is room, while they are.
+        self.lending = ""
         #: When its batches will be looked at next because one is about to end; 0: no timer is set.
         self.look_ns = 0
         #: Stages whose model is loaded, with bytes.
