@@ -100,7 +100,7 @@ class Batch(msgspec.Struct, eq=False):
     sent_ns: int
     expected_ns: int
     #: When its worker could begin it.
-    begun_ns: int
+    begun_ns: int = 0
     #: It was sent before there was room, and has got so much of it since.
     ahead: bool = False
     got_pct: int = 0
