@@ -19,7 +19,17 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["MIN_COUNT", "KernelStats", "Spread", "Stale", "kernel_ids", "kernel_name"]
+__all__ = [
+    "MIN_COUNT",
+    "Cut",
+    "KernelStats",
+    "Spread",
+    "Stale",
+    "kernel_ids",
+    "kernel_name",
+    "sequence_model",
+    "sequence_name",
+]
 
 #: Fewer observations than this are no knowledge.
 MIN_COUNT = 5
@@ -38,6 +48,10 @@ _EARLY_WEIGHT = 1 / 256
 EARLY_SHARE = 0.02
 #: Durations that are on average this many times as long, or as short, as the statistics say are a drift.
 DRIFT_FACTOR = 1.5
+#: Digits of a model's content hash in the name of a sequence.
+_MODEL_DIGITS = 16
+
+Shape = tuple[int, ...]
 
 
 def kernel_ids(kernels: Iterable[tuple[str, Sequence[Sequence[int]]]]) -> tuple[str, ...]:
@@ -58,6 +72,19 @@ def kernel_ids(kernels: Iterable[tuple[str, Sequence[Sequence[int]]]]) -> tuple[
 def kernel_name(ident: str) -> str:
     """An identity without its number: what FIKIT goes by."""
     return ident.partition("#")[0]
+
+
+def sequence_name(stage: str, shapes: Sequence[Shape], model: str, cut: str) -> str:
+    """What statistics of a stage's batches are kept by: shapes of its inputs, content hash of the model, and its cut.
+
+    ``read[1x3x48x320]@b5bb9d8014a0f9b1/3c9d1f02``; two sequences of one name have the same kernels.
+    """
+    return f"{stage}[{','.join('x'.join(map(str, shape)) for shape in shapes)}]@{model[:_MODEL_DIGITS]}/{cut}"
+
+
+def sequence_model(name: str) -> str:
+    """The beginning of the content hash in the name of a sequence; empty if it has none."""
+    return name.rpartition("@")[2].partition("/")[0] if "@" in name else ""
 
 
 class Spread(msgspec.Struct):
@@ -92,6 +119,14 @@ class Spread(msgspec.Struct):
         self.count = total
         for bucket, count in other.buckets.items():
             self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+
+    def absorb(self, newer: Spread) -> None:
+        """Add another's observations, which are newer; these fade as they do in `add`."""
+        while self.count and self.count + newer.count > _FADE_COUNT:
+            self._fade()
+        if not self.count:
+            self.squares = 0.0
+        self.merge(newer)
 
     @property
     def variance(self) -> float:
@@ -207,6 +242,35 @@ class KernelStats(msgspec.Struct):
         """Whether kernels are launched without waiting for the ones before; the launcher then catches up."""
         return self.early > EARLY_SHARE
 
+    def merge(self, newer: KernelStats) -> None:
+        """Add what was observed since. Where that is of other kernels, or they take another time now, it counts alone."""
+        if newer.kernels != self.kernels or self._drifted_to(newer):
+            self.kernels, self.durations, self.gaps, self.shares = (
+                newer.kernels,
+                newer.durations,
+                newer.gaps,
+                newer.shares,
+            )
+        else:
+            for spread, more in zip((*self.durations, *self.gaps), (*newer.durations, *newer.gaps), strict=True):
+                spread.absorb(more)
+            self.shares |= newer.shares
+        self.drift, self.early = newer.drift, newer.early
+
+    def _drifted_to(self, newer: KernelStats) -> bool:
+        pairs = zip(self.durations, newer.durations, strict=True)
+        ratios = [
+            math.log(new.mean_ns / old.mean_ns)
+            for old, new in pairs
+            if min(old.count, new.count) >= self.min_count and min(old.mean_ns, new.mean_ns) > 0
+        ]
+        return bool(ratios) and abs(sum(ratios)) > math.log(DRIFT_FACTOR) * len(ratios)
+
+    @property
+    def seen(self) -> int:
+        """How often every kernel was seen at least, of late."""
+        return min((spread.count for spread in self.durations), default=0)
+
     def known(self, position: int) -> bool:
         """Whether the kernel was seen often enough to be counted on."""
         return 0 <= position < len(self.durations) and self.durations[position].count >= self.min_count
@@ -243,6 +307,25 @@ class KernelStats(msgspec.Struct):
             durations.setdefault(name, Spread()).merge(self.durations[position])
             gaps.setdefault(name, Spread()).merge(self.gaps[position + 1])
         return durations, gaps
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Where a model was cut into kernels: cut elsewhere at the next start, nothing that was learned of them would hold."""
+
+    #: Content hash.
+    model: str
+    #: Shapes of the inputs for one item, with the batch axis.
+    item: tuple[Shape, ...]
+    #: Items that are run together at most.
+    step: int
+    #: Nodes of the optimised graph before which it is cut, for small steps and for large ones; none: it is one kernel.
+    at: tuple[tuple[int, ...], ...] = ()
+    #: (which of these cuts, shapes of a step, where in the row of segments its kernels end).
+    kernels: tuple[tuple[int, tuple[Shape, ...], tuple[int, ...]], ...] = ()
+
+    def same_as(self, other: Cut) -> bool:
+        """Whether segments are the same."""
+        return (self.model, self.step, self.at) == (other.model, other.step, other.at)
 
 
 def _difference(before: tuple[str, ...], now: tuple[str, ...]) -> str:

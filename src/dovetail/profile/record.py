@@ -45,6 +45,12 @@ class Key(msgspec.Struct, frozen=True):
         pad = "" if spec.pad is None else repr(float(spec.pad))
         return cls(spec.name, kind, spec.model, pad, identity.cpu, identity.cores, libraries)
 
+    @classmethod
+    def of_kernels(cls, sequence: str, model: str, identity: Identity, kind: str = CPU) -> Key:
+        """The key of a sequence of kernels here and now; of a model's cut if the sequence is empty."""
+        libraries = tuple((name, identity.libraries.get(name, "")) for name in sorted(LIBRARIES.get(kind, ())))
+        return cls(sequence, kind, model, "", identity.cpu, identity.cores, libraries)
+
     def changes_to(self, now: Key) -> tuple[str, ...]:
         """What differs from the key of today, each in a few words."""
         found = []
