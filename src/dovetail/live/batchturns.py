@@ -5,6 +5,8 @@ Rules of this file
   be filled, and no delay is bought (`budget` 0).
 - Batches of one class run one after the other, that with the earliest deadline first: taking turns would end all of
   them late. Those without a deadline go after those with one, in the order in which they came.
+- What is learned is added to what was known before, and kept apart as well: that is what there is to be told
+  (`news`), and others who learn the same can add it to theirs.
 - After a batch whose requests go on here, the next of its class is expected as long after its end as usual. Kernels
   of lower classes that would still run then are held back for that moment.
 """
@@ -12,7 +14,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,7 +28,7 @@ from .gatetasks import Client, Task
 from .gatewire import Begin, GatePolicy
 from .turns import Turns
 
-__all__ = ["BatchTask", "BatchTurns"]
+__all__ = ["MOST_SEQUENCES", "BatchTask", "BatchTurns"]
 
 #: From the end of a batch to the arrival of its requests' next one, until some were seen.
 TURNAROUND_NS = 400 * US
@@ -65,6 +67,33 @@ class BatchTask(Task):
         return TaskBegan(at_ns, self.ident, self.priority, sequence=self.program.name, deadline_ns=self.deadline_ns)
 
 
+class _Learning(KernelStats):
+    """Statistics that also keep apart what was observed since the last `news`."""
+
+    since: KernelStats | None = None
+
+    @classmethod
+    def of(cls, stats: KernelStats) -> _Learning:
+        """The same, with nothing observed yet."""
+        return cls(*msgspec.structs.astuple(stats))
+
+    def observe(self, position: int, duration_ns: int) -> None:
+        """A kernel took so long."""
+        super().observe(position, duration_ns)
+        self._latest().observe(position, duration_ns)
+
+    def observe_gap(self, after: int, gap_ns: int, *, early: bool = False) -> None:
+        """The next kernel was ready so long after the end of this one."""
+        super().observe_gap(after, gap_ns, early=early)
+        self._latest().observe_gap(after, gap_ns, early=early)
+
+    def _latest(self) -> KernelStats:
+        if self.since is None:
+            self.since = KernelStats.empty(self.name, self.kernels, min_count=self.min_count)
+            self.since.early = self.early
+        return self.since
+
+
 class _Hint(msgspec.Struct, frozen=True):
     number: int
     priority: int
@@ -75,14 +104,16 @@ class _Hint(msgspec.Struct, frozen=True):
 class BatchTurns(Turns):
     """The batches of a worker, and what may start."""
 
-    def __init__(self, stats: dict[str, KernelStats] | None = None, settings: GapSettings | None = None) -> None:
-        self.settings = settings or GapSettings(budget=0.0, order="slack")
+    def __init__(self, known: Mapping[str, KernelStats] | None = None, *, ageing_ns: int = 0) -> None:
+        self.settings = GapSettings(budget=0.0, order="slack", ageing_ns=ageing_ns)
+        #: What others have learned of sequences that did not come here yet.
+        self._known = dict(known or {})
         #: How long after the end of a batch its requests' next one comes.
         self.turnaround_ns = float(TURNAROUND_NS)
         self._hints: deque[_Hint] = deque(maxlen=MOST_HINTS)
         self._hinted = 0
         self._taken = 0
-        super().__init__(GatePolicy("ours", learn=True), {} if stats is None else stats)
+        super().__init__(GatePolicy("ours", learn=True), {})
 
     def set_policy(self, policy: GatePolicy) -> None:
         """Only the arbiter of this file is of use here."""
@@ -119,9 +150,21 @@ class BatchTurns(Turns):
         stats = self.stats.get(name)
         if not name or (stats is None and len(self.stats) >= MOST_SEQUENCES):
             return ""
+        if stats is None and (before := self._known.pop(name, None)) is not None:
+            stats = self.stats[name] = _Learning.of(before)
         if stats is None or stats.stale(idents) is not None:
-            self.stats[name] = KernelStats.empty(name, idents)
+            self.stats[name] = _Learning.of(KernelStats.empty(name, idents))
         return name
+
+    def news(self, most: int) -> list[KernelStats]:
+        """What was observed since this was last asked, of so many sequences; those left out are the first next time."""
+        found = []
+        for name in [n for n, s in self.stats.items() if isinstance(s, _Learning) and s.since is not None][:most]:
+            stats = self.stats[name] = self.stats.pop(name)
+            assert isinstance(stats, _Learning) and stats.since is not None
+            found.append(stats.since)
+            stats.since = None
+        return found
 
     def begin(self, task: Task) -> None:
         """A task has begun; one that may have to wait for an expected task is not left alone."""

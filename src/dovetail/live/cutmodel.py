@@ -12,12 +12,15 @@ Rules of this file
 - The first run at a shape that nobody expected binds its buffers segment by segment, on the batch's own inputs: it
   can be interrupted as any other, and nothing is computed twice.
 - A model that cannot be cut, or is too short to be worth it, is one kernel.
+- What is measured is never the same twice, and so are cuts. `CutModel.cut` is what there is to remember, so that the
+  next process cuts alike: else nothing that was learned of kernels would be of use there.
 
 Batches are planned by one thread, run by another, and models are cut by a third: shapes are looked up under a lock.
 """
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 import threading
 import time
@@ -30,11 +33,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import DovetailError
-from ..profile.kernels import kernel_ids
+from ..profile.kernels import Cut, kernel_ids, sequence_name
 from ..workflow.graph import StageSpec
 from ..workflow.runners import OnnxRunner
 from .segmentrun import Binding, Bound, Segments, Shape
-from .segments import SHORTEST_NS, cut_for_each
+from .segments import SHORTEST_NS, cut_again, cut_for_each
 
 __all__ = ["BatchRun", "CutModel", "merge", "smallest_step"]
 
@@ -58,6 +61,10 @@ Columns = Sequence[Sequence[Any]]
 Arrays = list[list[Any]]
 Key = tuple[Shape, ...]
 Spans = list[tuple[int, int]]
+#: Which segments make up a kernel, what each kernel is, and a digest of where they lie in the graph.
+Known = tuple[Spans, list[str], str]
+#: Why a model is one kernel, where that is remembered.
+SHORT = "it is short"
 
 
 def merge(lengths_ns: Sequence[int], shortest_ns: int) -> Spans:
@@ -94,6 +101,8 @@ class _Step:
         self.key: Key = tuple((len(members), *column[0].shape) for column in arrays)
         #: It is the first at its shape: its kernels are those of no other run.
         self.first = False
+        #: What tells its kernels from those of another cut.
+        self.tag = ""
         self.outputs: list[Any] = []
         self._model = model
         self._segments = segments
@@ -108,8 +117,8 @@ class _Step:
         if found is None:
             self.first = True
             count = len(self._segments.parts)
-            found = [(i, i + 1) for i in range(count)], [f"first run, {i}" for i in range(count)]
-        spans, idents = found
+            found = [(i, i + 1) for i in range(count)], [f"first run, {i}" for i in range(count)], ""
+        spans, idents, self.tag = found
         return [partial(self._run, first, end) for first, end in spans], idents
 
     def _run(self, first: int, end: int) -> None:
@@ -189,7 +198,8 @@ class BatchRun:
         #: What statistics are kept by; empty where the next run will have other kernels.
         self.name = ""
         if len(groups) == 1 and not any(s.first for s in self._steps):
-            self.name = f"{model.spec.name}[{','.join('x'.join(map(str, shape)) for shape in self.shapes[0])}]"
+            tags = dict.fromkeys(s.tag for s in self._steps)
+            self.name = sequence_name(model.spec.name, self.shapes[0], model.spec.model, "-".join(tags) or "whole")
 
     def _run_whole(self) -> None:
         self._whole = self._runner.run(self._columns)
@@ -226,8 +236,10 @@ class BatchRun:
 class CutModel:
     """A stage's model, loaded; in kernels once `make_ready` was called."""
 
-    def __init__(self, spec: StageSpec) -> None:
+    def __init__(self, spec: StageSpec, before: Cut | None = None) -> None:
         self.spec = spec
+        #: How it was cut in another process, if that is known.
+        self._before = before
         runner = OnnxRunner(spec)
         #: What stacks items, and runs the whole model while it is not cut; once it is, its segments for small and for
         #: large steps; and how many items a step has at most.
@@ -240,7 +252,9 @@ class CutModel:
         self.wants: Key | None = None
         self._free: list[tuple[Segments, Key, Bound]] = []
         #: Which segments make up a kernel at a shape, and what these are.
-        self._known: dict[tuple[Segments, Key], tuple[Spans, list[str]]] = {}
+        self._known: dict[tuple[Segments, Key], Known] = {}
+        #: Where kernels end in another process.
+        self._ends: dict[tuple[Segments, Key], tuple[int, ...]] = {}
         self._lock = threading.Lock()
         declared = list(runner.inputs.values())
         fixed = [dims[0] for dims in declared if isinstance(dims[0], int)]
@@ -248,6 +262,8 @@ class CutModel:
         self._batches = tuple(fixed[:1]) or spec.batch
         if all(isinstance(dim, int) for dims in declared for dim in dims[1:]):
             self.wants = tuple((1, *dims[1:]) for dims in declared)
+        elif before is not None and [len(shape) for shape in before.item] == [len(dims) for dims in declared]:
+            self.wants = before.item
 
     def saw(self, shapes: Key) -> bool:
         """A batch of this shape was planned while it is whole; True if it can be made ready now, told once."""
@@ -261,6 +277,8 @@ class CutModel:
     def make_ready(self) -> None:
         """Cut it at the shapes it `wants`. Takes seconds; batches that are planned meanwhile run whole."""
         runner = self.ways[0]
+        if self._before is not None and self._cut_as_before(runner, self._before):
+            return
         try:
             step = smallest_step(self._measured_whole(runner))
             sizes = (min(self._batches), step) if step >= FINE_FROM else (step,)
@@ -269,7 +287,7 @@ class CutModel:
                 Path(self.spec.path), shapes, target_ns=TARGET_NS, shortest_ns=SHORTEST_NS, most=MOST_SEGMENTS
             )
             if len(cuts[-1].parts) == 1 and step == max(self._batches):
-                self.whole_because = "it is short"
+                self.whole_because = SHORT
                 return
             for size in [b for b in self._batches if b <= step]:
                 self._bind(runner, cuts[-1 if size >= FINE_FROM else 0], size)
@@ -277,6 +295,43 @@ class CutModel:
             self.whole_because = str(error)
             return
         self.ways = runner.without_session(), (cuts[0], cuts[-1]), step
+
+    def _cut_as_before(self, runner: OnnxRunner, before: Cut) -> bool:
+        """Whether it could be cut as another process did."""
+        if not before.at:
+            self.whole_because = SHORT if max(self._batches) <= before.step else ""
+            return bool(self.whole_because)
+        try:
+            cuts = cut_again(Path(self.spec.path), before.at)
+            self._ends = {(cuts[which], key): ends for which, key, ends in before.kernels}
+            for size in [b for b in self._batches if b <= before.step]:
+                self._bind(runner, cuts[-1 if size >= FINE_FROM else 0], size)
+        except (DovetailError, KeyError):  # another graph, or not what was kept
+            self._ends = {}
+            with self._lock:
+                self._free.clear()
+                self._known.clear()
+            return False
+        self.ways = runner.without_session(), (cuts[0], cuts[-1]), before.step
+        return True
+
+    def cut(self) -> Cut | None:
+        """How it is cut, for other processes to do the same; None if it is not."""
+        _, cuts, step = self.ways
+        if self.wants is None or (self.whole_because and self.whole_because != SHORT):
+            return None
+        if self.whole_because:
+            return Cut(self.spec.model, self.wants, max(self._batches))
+        if not cuts:
+            return None
+        different = list(dict.fromkeys(cuts))
+        at = tuple(tuple(part.first for part in segments.parts[1:]) for segments in different)
+        with self._lock:
+            kernels = tuple(
+                (different.index(segments), key, tuple(end for _, end in spans))
+                for (segments, key), (spans, _, _) in self._known.items()
+            )
+        return Cut(self.spec.model, self.wants, step, at, kernels)
 
     def _key(self, batch: int) -> Key:
         assert self.wants is not None
@@ -314,18 +369,22 @@ class CutModel:
         """A batch's kernels."""
         return BatchRun(self, columns)
 
-    def known(self, segments: Segments, key: Key) -> tuple[Spans, list[str]] | None:
+    def known(self, segments: Segments, key: Key) -> Known | None:
         """Which segments make up a kernel at this shape, and what these are; None before the first run."""
         with self._lock:
             return self._known.get((segments, key))
 
     def learn(self, segments: Segments, key: Key, lengths_ns: Sequence[int], idents: Sequence[str]) -> None:
         """How long segments take at a shape; the first word counts, so that all its runs have the same kernels."""
-        spans = merge(lengths_ns, SHORTEST_NS)
+        ends = self._ends.get((segments, key), ())
+        spans = list(pairwise((0, *ends))) if ends and ends[-1] == len(lengths_ns) else merge(lengths_ns, SHORTEST_NS)
+        parts = segments.parts
+        nodes = [(key, *((parts[i].what, parts[i].first, parts[i].last) for i in range(*span))) for span in spans]
+        tag = hashlib.sha256(repr(nodes).encode()).hexdigest()[:8]
         names = [idents[first] + (f"+{end - first - 1}" if end > first + 1 else "") for first, end in spans]
         with self._lock:
             if len(self._known) < MOST_SHAPES:
-                self._known.setdefault((segments, key), (spans, names))
+                self._known.setdefault((segments, key), (spans, names, tag))
 
     def take(self, segments: Segments, key: Key) -> Bound | None:
         """Buffers for this shape that nobody uses; None if there are none."""

@@ -25,7 +25,10 @@ from typing import Any
 import msgspec
 
 from ..device import KernelRecord, StartKernel
-from ..errors import DovetailError
+from ..errors import DovetailError, ProfileError
+from ..profile.kernelrows import pack, unpack_stats
+from ..profile.kernels import Cut, KernelStats
+from ..units import SECOND
 from .arena import ArenaFull
 from .batchturns import BatchTask, BatchTurns
 from .cpu import MEMORY_WAIT_SECONDS, told
@@ -33,13 +36,16 @@ from .cutmodel import BatchRun, CutModel
 from .executor import Answer, Values, WakeAt, Work, counts
 from .gatetasks import NEVER_NS
 from .kernellog import KernelLog
-from .wire import Done, Failed, Hello, Load, Loaded, LoadFailure, Run
+from .wire import Done, Failed, Hello, Learned, Load, Loaded, LoadFailure, Run
 
 __all__ = ["KernelledExecutor"]
 
 
 #: How long an end waits for whoever has the device, to have its last kernels in the log.
 CLOSE_SECONDS = 0.2
+#: How often the front is told what was learned of kernels, and of how many sequences at most.
+TELL_NS = 60 * SECOND
+MOST_TOLD = 64
 
 
 class _Batch(msgspec.Struct, eq=False):
@@ -53,8 +59,19 @@ class _Batch(msgspec.Struct, eq=False):
     busy_ns: int = 0
 
 
-#: Handed to `wake` when something that was held back may start.
+class _News(msgspec.Struct):
+    """What was learned, to be packed by a thread that has nothing to hurry for."""
+
+    kernels: list[KernelStats]
+    cuts: list[Cut]
+
+    def packed(self) -> Learned:
+        return Learned([pack(stats) for stats in self.kernels], [pack(cut) for cut in self.cuts])
+
+
+#: Handed to `wake` when something that was held back may start, and when it is time to tell what was learned.
 _ALARM = object()
+_TELL = object()
 
 
 class KernelledExecutor:
@@ -73,14 +90,18 @@ class KernelledExecutor:
         self._specs = {s.name: s for s in hello.stages}
         #: Stages that are loaded or being loaded; the model is there once it is loaded.
         self._models: dict[str, list[CutModel]] = {}
-        self._loads: SimpleQueue[tuple[Load, list[CutModel]] | CutModel] = SimpleQueue()
-        self._turns = BatchTurns()
+        self._loads: SimpleQueue[tuple[Load, list[CutModel]] | CutModel | _News] = SimpleQueue()
+        self._turns = BatchTurns(_unpacked(hello.kernels), ageing_ns=hello.ageing_ns)
+        #: Where models were cut, as the front knows.
+        self._cuts = {cut.model: cut for cut in hello.cuts}
+        self._tell_now = False
         self._batches: dict[int, _Batch] = {}
         self._inbox: deque[_Batch] = deque()
         self._device = threading.Lock()
         self._log = KernelLog(hello.kernel_log) if hello.kernel_log else None
         self._name = hello.spec.name
         gc.set_threshold(50_000)  # a collection takes as long as a kernel; what is thrown away here has no cycles
+        wake_at(now_ns() + TELL_NS, _TELL)
         threading.Thread(target=self._loader, daemon=True).start()
 
     # -- models -------------------------------------------------------------------------------------------------
@@ -99,11 +120,15 @@ class KernelledExecutor:
             if isinstance(asked, CutModel):
                 self._make_ready(asked)
                 continue
+            if isinstance(asked, _News):
+                self._answer(asked.packed())
+                continue
             message, place = asked
             stage = message.stage
             try:
                 if not place:
-                    model = CutModel(self._specs[stage])
+                    spec = self._specs[stage]
+                    model = CutModel(spec, self._cuts.get(spec.model))
                     if model.wants is not None:
                         self._make_ready(model)
                     place.append(model)
@@ -123,10 +148,20 @@ class KernelledExecutor:
             print(f"stage {model.spec.name!r} is one kernel: {model.whole_because}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """The process is about to end: write what ran, if the device is or soon becomes idle also of the last."""
+        """The process is about to end: write what ran and tell what was learned, also of the last if it soon ends."""
+        idle = self._device.acquire(timeout=CLOSE_SECONDS)
         if self._log is not None:
-            self._device.acquire(timeout=CLOSE_SECONDS)
             self._log.flush()
+        while idle and (news := self._news()) is not None:
+            self._answer(news.packed())
+
+    def _news(self) -> _News | None:
+        """What was learned since this was last asked; for the thread that has the device."""
+        kernels = self._turns.news(MOST_TOLD)
+        cuts = [cut for place in list(self._models.values()) for model in place if (cut := model.cut()) is not None]
+        new = {cut.model: cut for cut in cuts if cut != self._cuts.get(cut.model)}
+        self._cuts |= new
+        return _News(kernels, list(new.values())) if kernels or new else None
 
     # -- batches that come --------------------------------------------------------------------------------------
 
@@ -154,6 +189,9 @@ class KernelledExecutor:
                 self._fail(payload.message, now_ns, error)
                 return None
             self._inbox.append(payload)
+        elif payload is _TELL:
+            self._wake_at(now_ns + TELL_NS, _TELL)
+            self._tell_now = True
         return self._drive if self._device.acquire(blocking=False) else None
 
     def _fail(self, message: Run, begin_ns: int, error: BaseException) -> None:
@@ -170,6 +208,10 @@ class KernelledExecutor:
         turns = self._turns
         while True:
             self._take_inbox()
+            if self._tell_now:
+                self._tell_now = False
+                if (news := self._news()) is not None:
+                    self._loads.put(news)
             if turns.starts:
                 self._run_kernel(turns.starts.popleft())
             elif self._now_ns() >= turns.alarm_ns:
@@ -296,3 +338,16 @@ class KernelledExecutor:
                 task.ident, name, kernel, task.priority, begin_ns, end_ns, ready_ns, what, start.why, self._name
             )
         )
+
+
+def _unpacked(rows: list[bytes]) -> dict[str, KernelStats]:
+    """What is known of kernels; what cannot be read is not."""
+    found = {}
+    for row in rows:
+        try:
+            stats = unpack_stats(row)
+        except ProfileError as error:
+            print(f"passed over: {error}", file=sys.stderr, flush=True)
+            continue
+        found[stats.name] = stats
+    return found

@@ -31,7 +31,7 @@ from ..workflow.runners import NUMPY_OF_ORT
 from .onnxgraph import OnnxGraph, OnnxNode, read_graph, write_part
 from .segmentrun import Part, Segments, Shape, load_session
 
-__all__ = ["choose_cuts", "cut", "cut_for_each", "divide_long"]
+__all__ = ["choose_cuts", "cut", "cut_again", "cut_for_each", "divide_long"]
 
 
 #: Segments of a model unless told otherwise.
@@ -90,6 +90,15 @@ def cut_for_each(
         return [_cut_at(graph, directory, shapes, most, target_ns, shortest_ns, most) for shapes in several]
 
 
+def cut_again(model: Path, several: Sequence[Sequence[int]]) -> list[Segments]:
+    """The model cut before these nodes, once for each list of them; nothing is measured."""
+    with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
+        directory = Path(name)
+        graph = _optimised(model, directory)
+        types = _types(graph, directory)
+        return [_divided(graph, directory, types, cuts) for cuts in several]
+
+
 def _cut_at(
     graph: OnnxGraph,
     directory: Path,
@@ -114,6 +123,13 @@ def _cut_at(
     cuts = choose_cuts(lengths_ns, fees, wanted)
     if longest_ns is not None:
         cuts = divide_long(lengths_ns, [fee is not None for fee in fees], cuts, longest_ns)
+    return _divided(graph, directory, types, cuts)
+
+
+def _divided(graph: OnnxGraph, directory: Path, types: Mapping[str, str], cuts: Sequence[int]) -> Segments:
+    live = _live(graph)
+    if cuts and cuts[-1] >= len(graph.nodes):
+        raise ModelError(f"a graph of {len(graph.nodes)} nodes cannot be cut before node {cuts[-1]}")
     parts = []
     for number, (first, last) in enumerate(pairwise([0, *cuts, len(graph.nodes)])):
         parts.append(_part(graph, types, first, last, f"segment-{number}.onnx", live))
@@ -213,14 +229,9 @@ def _measured(
     graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape]
 ) -> tuple[dict[str, str], list[int], dict[str, int]]:
     """Type of every tensor, how long each node takes (ns, the median of some runs), and bytes of every tensor."""
-    probe, whole = directory / "probe.onnx", directory / "alive.onnx"
-    declared = dict.fromkeys(graph.inputs, 0)
-    write_part(probe, graph, graph.nodes, declared, dict.fromkeys(name for n in graph.nodes for name in n.writes))
-    types = {i.name: i.type for i in load_session(probe).get_outputs()}
-    write_part(whole, graph, graph.nodes, declared, graph.outputs)
+    types, whole = _types(graph, directory), directory / "alive.onnx"
+    write_part(whole, graph, graph.nodes, dict.fromkeys(graph.inputs, 0), graph.outputs)
     session = load_session(whole, enable_profiling=True, profile_file_prefix=str(directory / "profile"))
-    types |= {i.name: i.type for i in session.get_inputs()}
-    types = {name: kind for name, kind in types.items() if kind in _ELEMENT_TYPE}
     if missing := [name for name in graph.inputs if name not in shapes or name not in types]:
         raise ModelError(f"input {missing[0]!r} needs a shape and must be a tensor of numbers")
     feeds: dict[str, np.ndarray[Any, Any]] = {
@@ -249,6 +260,16 @@ def _measured(
             for name in node.writes:
                 sizes[name] = int(event["args"]["output_size"]) // len(node.writes)
     return types, [sorted(took[i])[len(took[i]) // 2] if i in took else 0 for i in range(len(graph.nodes))], sizes
+
+
+def _types(graph: OnnxGraph, directory: Path) -> dict[str, str]:
+    """Type of every tensor of numbers."""
+    probe = directory / "probe.onnx"
+    outputs = dict.fromkeys(name for n in graph.nodes for name in n.writes)
+    write_part(probe, graph, graph.nodes, dict.fromkeys(graph.inputs, 0), outputs)
+    session = load_session(probe)
+    found = {i.name: i.type for i in (*session.get_outputs(), *session.get_inputs())}
+    return {name: kind for name, kind in found.items() if kind in _ELEMENT_TYPE}
 
 
 def _live(graph: OnnxGraph) -> list[frozenset[str]]:

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ..profile.kernels import Cut
 from ..profile.table import Entry
 from ..state import WorkerRow, WorkerSpec
 from ..workflow.graph import StageSpec
@@ -32,6 +33,7 @@ __all__ = [
     "Free",
     "FromWorker",
     "Hello",
+    "Learned",
     "Load",
     "LoadFailure",
     "Loaded",
@@ -91,6 +93,11 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     weighed: list[Weighed] = []
     #: File to which a worker that runs kernel by kernel adds what ran; empty is none.
     kernel_log: str = ""
+    #: What is known of kernels, packed (`profile.kernelrows`), and where models were cut before.
+    kernels: list[bytes] = []
+    cuts: list[Cut] = []
+    #: One kernel of a lower class may start per this time whatever is above it; 0: never.
+    ageing_ns: int = 0
 
 
 class Attach(msgspec.Struct, array_like=True, tag=True):
@@ -219,6 +226,13 @@ class State(msgspec.Struct, array_like=True, tag=True):
     usable_bytes: int
 
 
+class Learned(msgspec.Struct, array_like=True, tag=True):
+    """What a worker that runs kernel by kernel has seen since it last said so; packed, as others unpack it."""
+
+    kernels: list[bytes]
+    cuts: list[bytes]
+
+
 class LoadFailure(msgspec.Struct, array_like=True, tag=True):
     """A stage's model could not be loaded."""
 
@@ -252,7 +266,7 @@ class Failed(msgspec.Struct, array_like=True, tag=True):
 
 
 ToWorker = Hello | Attach | Detach | Load | Evict | Run | Free | Stop
-FromWorker = Ready | Refused | Loading | Loaded | LoadFailure | Evicted | State | Done | Failed
+FromWorker = Ready | Refused | Loading | Loaded | LoadFailure | Evicted | State | Learned | Done | Failed
 
 Incoming = TypeVar("Incoming")
 _encode = msgspec.msgpack.Encoder().encode

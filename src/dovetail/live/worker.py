@@ -213,8 +213,10 @@ class Worker:
             self._hear()
             return None
         if packet is None or isinstance(packet[0], Stop):
-            if isinstance(self._executor, KernelledExecutor):
+            if packet is not None and isinstance(self._executor, KernelledExecutor):
                 self._executor.close()
+                self._doorbell.setblocking(True)
+                self._flush()
             os._exit(0)  # lanes may be inside a model: there is nothing to wait for
         work = self._take(*packet)
         self._hear()

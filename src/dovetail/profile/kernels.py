@@ -243,14 +243,10 @@ class KernelStats(msgspec.Struct):
         return self.early > EARLY_SHARE
 
     def merge(self, newer: KernelStats) -> None:
-        """Add what was observed since. Where that is of other kernels, or they take another time now, it counts alone."""
+        """Add what was observed since. If that is of other kernels, or they take other times now, it counts alone."""
         if newer.kernels != self.kernels or self._drifted_to(newer):
-            self.kernels, self.durations, self.gaps, self.shares = (
-                newer.kernels,
-                newer.durations,
-                newer.gaps,
-                newer.shares,
-            )
+            self.kernels, self.durations = newer.kernels, newer.durations
+            self.gaps, self.shares = newer.gaps, newer.shares
         else:
             for spread, more in zip((*self.durations, *self.gaps), (*newer.durations, *newer.gaps), strict=True):
                 spread.absorb(more)
@@ -310,7 +306,7 @@ class KernelStats(msgspec.Struct):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Where a model was cut into kernels: cut elsewhere at the next start, nothing that was learned of them would hold."""
+    """Where a model was cut into kernels: cut elsewhere at the next start, nothing learned of them would hold."""
 
     #: Content hash.
     model: str
@@ -318,7 +314,7 @@ class Cut(msgspec.Struct, frozen=True):
     item: tuple[Shape, ...]
     #: Items that are run together at most.
     step: int
-    #: Nodes of the optimised graph before which it is cut, for small steps and for large ones; none: it is one kernel.
+    #: Nodes of the optimised graph before which it is cut, for small steps and for large ones; empty: it is whole.
     at: tuple[tuple[int, ...], ...] = ()
     #: (which of these cuts, shapes of a step, where in the row of segments its kernels end).
     kernels: tuple[tuple[int, tuple[Shape, ...], tuple[int, ...]], ...] = ()

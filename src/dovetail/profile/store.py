@@ -3,6 +3,8 @@
     profile   one row per key: stage, kind of device, model content, pad, processor, cores, libraries (JSON);
               and what it was fed, its load time, its memory and when it was measured
     point     one row per measured (batch, cores) of a profile
+    kernels   one row per key whose stage is a sequence of kernels: what was learned of them (`kernelrows`)
+    cut       one row per key whose stage is empty: where a model was cut into kernels
 
 Rows of other keys stay, so that a store can travel between machines and versions. Each call opens the file and
 closes it again: nothing is held between calls, so processes and threads may share a store. Reading makes no file;
@@ -13,24 +15,33 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..errors import ProfileError
 from ..workflow.graph import StageSpec
-from .machine import Identity
+from .kernelrows import DAMAGED, KernelStatus, pack, unpack_cut, unpack_stats
+from .kernels import Cut, KernelStats, sequence_model
+from .machine import CPU, Identity
 from .record import FRESH, STALE, Key, Measured, Record, Status, judge
 from .table import Entry
 
 __all__ = ["DEFAULT_STORE", "ProfileStore"]
 
+T = TypeVar("T")
+
 DEFAULT_STORE = "profiles.sqlite"
 #: PRAGMA application_id of our files, "DVTL" in ASCII, and PRAGMA user_version of the tables below.
-APPLICATION_ID, SCHEMA = 0x4456544C, 1
+APPLICATION_ID, SCHEMA = 0x4456544C, 2
+#: The first version is the same without what was learned of kernels. It is read as it is, and gets these tables when
+#: it is next written.
+OLDEST_SCHEMA = 1
+#: Rows of kernels at most, and their size together; the oldest go.
+MOST_SEQUENCES, MOST_BYTES = 4000, 64 << 20
 #: How long to wait for another process that is writing.
 LOCK_TIMEOUT_S = 10.0
 
@@ -50,6 +61,17 @@ CREATE TABLE point (
     PRIMARY KEY (profile, batch, cpus)
 ) WITHOUT ROWID;
 """
+_LEARNED = "".join(
+    f"""
+CREATE TABLE {table} (
+    id INTEGER PRIMARY KEY,
+    stage TEXT NOT NULL, kind TEXT NOT NULL, model TEXT NOT NULL, pad TEXT NOT NULL,
+    cpu TEXT NOT NULL, cores INTEGER NOT NULL, libraries TEXT NOT NULL,
+    seen INTEGER NOT NULL, learned_at TEXT NOT NULL, value BLOB NOT NULL,
+    UNIQUE (stage, kind, model, pad, cpu, cores, libraries)
+);"""
+    for table in ("kernels", "cut")
+)
 _KEY_COLUMNS = ", ".join(Key.__struct_fields__)
 _KEY_MATCH = " AND ".join(f"{name} = ?" for name in Key.__struct_fields__)
 _POINT_COLUMNS = ", ".join(Measured.__struct_fields__)
@@ -100,6 +122,76 @@ class ProfileStore:
         states = (FRESH, STALE) if allow_stale else (FRESH,)
         return [r.entry() for status, r in self._judged(specs, identity) if r is not None and status.state in states]
 
+    def put_kernels(
+        self, stats: Iterable[KernelStats], identity: Identity, *, kind: str = CPU, cuts: Iterable[Cut] = ()
+    ) -> None:
+        """Add what was observed of kernels to what is kept. A model's first cut stays, and its shapes come to it."""
+        with self._writing() as db:
+            for new in stats:
+                key = Key.of_kernels(new.name, sequence_model(new.name), identity, kind)
+                kept = _readable(unpack_stats, _value(db, "kernels", key))
+                if kept is not None:
+                    kept.merge(new)
+                _keep(db, "kernels", key, (kept or new).seen, pack(kept or new))
+            for cut in cuts:
+                key = Key.of_kernels("", cut.model, identity, kind)
+                before = _readable(unpack_cut, _value(db, "cut", key))
+                if before is None or before.same_as(cut):
+                    _keep(db, "cut", key, 0, pack(cut))
+            for table in ("kernels", "cut"):
+                _bound(db, table)
+
+    def kernels(self, identity: Identity, *, kind: str = CPU) -> dict[str, KernelStats]:
+        """What holds here and now, by sequence, the newest first. `kernel_status` says what was left out, and why."""
+        found = self.kernel_status(identity, kind=kind)
+        return {s.key.stage: s.stats for s in found if s.stats is not None and s.state == FRESH}
+
+    def kernel_status(self, identity: Identity, *, kind: str = CPU) -> list[KernelStatus]:
+        """For each sequence that was learned here or elsewhere: fresh, stale with the reasons, or damaged."""
+        found = []
+        for key, learned_at, value in self._learned("kernels", kind):
+            reasons = key.changes_to(Key.of_kernels(key.stage, key.model, identity, kind))
+            stats, state = None, STALE if reasons else FRESH
+            try:
+                stats = unpack_stats(value)
+                if (stats.name, sequence_model(stats.name)) != (key.stage, key.model):
+                    raise ProfileError(f"it is of {stats.name!r}")
+            except ProfileError as error:
+                stats, state, reasons = None, DAMAGED, (str(error),)
+            found.append(KernelStatus(key, state, reasons, learned_at, stats))
+        return found
+
+    def cuts(self, identity: Identity, *, kind: str = CPU) -> dict[str, Cut]:
+        """Where models were cut on this machine, by content hash."""
+        found = {}
+        for key, _, value in self._learned("cut", kind):
+            cut = _readable(unpack_cut, value)
+            if cut is not None and cut.model == key.model and key == Key.of_kernels("", cut.model, identity, kind):
+                found[cut.model] = cut
+        return found
+
+    def forget_kernels(self) -> int:
+        """Let go of all that was learned of kernels, here and elsewhere; how many sequences that were."""
+        with self._writing() as db:
+            db.execute("DELETE FROM cut")
+            return db.execute("DELETE FROM kernels").rowcount
+
+    def _learned(self, table: str, kind: str) -> list[tuple[Key, str, Any]]:
+        with self._reading() as db:
+            if db is None or not self._has_kernels(db):
+                return []
+            rows = db.execute(
+                f"SELECT learned_at, value, {_KEY_COLUMNS} FROM {table} WHERE kind = ? "
+                f"ORDER BY learned_at DESC, id DESC LIMIT {MOST_SEQUENCES}",
+                (kind,),
+            ).fetchall()
+            return [(_key_or_part(rest), learned_at, value) for learned_at, value, *rest in rows]
+
+    @staticmethod
+    def _has_kernels(db: sqlite3.Connection) -> bool:
+        (schema,) = db.execute("PRAGMA user_version").fetchone()
+        return bool(schema > OLDEST_SCHEMA)
+
     def _judged(self, specs: Sequence[StageSpec], identity: Identity) -> Iterator[tuple[Status, Record | None]]:
         for spec in specs:
             if spec.kind == "model":  # lives in the catalogue; nothing to measure
@@ -141,8 +233,9 @@ class ProfileStore:
         """One transaction, on our tables."""
         with self._explained(), closing(self._connect("mode=rwc")) as db:
             db.execute("BEGIN IMMEDIATE")
-            if not self._checked(db):
-                for statement in filter(str.strip, _TABLES.split(";")):
+            tables = "" if self._checked(db) else _TABLES
+            if not self._has_kernels(db):
+                for statement in filter(str.strip, (tables + _LEARNED).split(";")):
                     db.execute(statement)
                 db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 db.execute(f"PRAGMA user_version = {SCHEMA}")
@@ -174,11 +267,12 @@ class ProfileStore:
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (schema,) = db.execute("PRAGMA user_version").fetchone()
         if application == APPLICATION_ID:
-            if schema != SCHEMA:
+            if not OLDEST_SCHEMA <= schema <= SCHEMA:
                 age = "a newer" if schema > SCHEMA else "an older"
                 raise ProfileError(
-                    f"profile store {self.path} is of {age} dovetail (schema {schema}, this one reads {SCHEMA}); "
-                    f"profile into another file with --store, or use the version that wrote it"
+                    f"profile store {self.path} is of {age} dovetail (schema {schema}, this one reads "
+                    f"{OLDEST_SCHEMA} to {SCHEMA}); profile into another file with --store, or use the version that "
+                    f"wrote it"
                 )
             return True
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -212,9 +306,50 @@ class ProfileStore:
         return f"{said}; choose another file with --store"
 
 
+def _value(db: sqlite3.Connection, table: str, key: Key) -> Any:
+    row = db.execute(f"SELECT value FROM {table} WHERE {_KEY_MATCH}", _key_row(key)).fetchone()
+    return None if row is None else row[0]
+
+
+def _keep(db: sqlite3.Connection, table: str, key: Key, seen: int, value: bytes) -> None:
+    db.execute(
+        f"INSERT INTO {table} ({_KEY_COLUMNS}, seen, learned_at, value) "
+        f"VALUES (?, ?, ?, ?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), ?) "
+        f"ON CONFLICT ({_KEY_COLUMNS}) DO UPDATE SET seen = excluded.seen, learned_at = excluded.learned_at, "
+        f"value = excluded.value",
+        (*_key_row(key), seen, value),
+    )
+
+
+def _bound(db: sqlite3.Connection, table: str) -> None:
+    """Let the oldest rows go that are too many, or too large together."""
+    order = "OVER (ORDER BY learned_at DESC, id DESC)"
+    db.execute(
+        f"DELETE FROM {table} WHERE id IN (SELECT id FROM (SELECT id, row_number() {order} AS number, "
+        f"sum(length(value)) {order} AS nbytes FROM {table}) WHERE number > ? OR nbytes > ?)",
+        (MOST_SEQUENCES, MOST_BYTES),
+    )
+
+
+def _readable(unpack: Callable[[bytes], T], value: Any) -> T | None:
+    """What a row holds; None if there is none, or if it is damaged: then it is learned anew."""
+    try:
+        return None if value is None else unpack(value)
+    except ProfileError:
+        return None
+
+
 def _key_row(key: Key) -> tuple[Any, ...]:
     *plain, libraries = msgspec.structs.astuple(key)
     return (*plain, msgspec.json.encode(libraries).decode())
+
+
+def _key_or_part(row: Sequence[Any]) -> Key:
+    """The key; without libraries if they cannot be read, which no key of today is."""
+    try:
+        return _key(row)
+    except msgspec.DecodeError:
+        return _key((*row[:-1], "[]"))
 
 
 def _key(row: Sequence[Any]) -> Key:
