@@ -1,7 +1,7 @@
 """`dovetail profile app:wf`: measure each stage on this machine, or say which profiles still hold.
 
-Exit code 0: every stage asked for has its points. 1: some could not be
-measured, or (with --status) some are stale or missing.
+With --kernels: what servers and gates have learned of kernels. Exit code 0: every stage asked for has its points. 1:
+some could not be measured, or (with --status) some are stale or missing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ..errors import DeclarationError
+from ..profile.kernelrows import KernelStatus
 from ..profile.machine import Identity, this_machine
 from ..profile.measure import FULL, QUICK
 from ..profile.profiler import Outcome, Request, Watch, chosen_stages, profile
@@ -30,13 +32,23 @@ from ..workflow import App, load_target
 
 #: Longest description of items in a table's title.
 ITEMS_CHARS = 60
+#: Columns of the table of kernels that hold numbers.
+NUMBERS = ("kernels", "seen", "longest", "total")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of this verb."""
-    parser.add_argument("target", metavar="MODULE:NAME", help="application or workflow, as examples.quickstart:app")
+    parser.add_argument(
+        "target", metavar="MODULE:NAME", nargs="?", help="application or workflow, as examples.quickstart:app"
+    )
     parser.add_argument("--store", type=Path, default=Path(DEFAULT_STORE), metavar="PATH", help="profile store")
     parser.add_argument("--status", action="store_true", help="measure nothing; say which profiles hold")
+    parser.add_argument(
+        "--kernels", action="store_true", help="measure nothing; show what was learned of kernels while serving"
+    )
+    parser.add_argument(
+        "--forget", action="store_true", help="with --kernels: forget it, so that models are cut and learned anew"
+    )
     parser.add_argument("--stage", action="append", default=[], metavar="NAME", help="only this stage; repeatable")
     parser.add_argument("--batch", type=_sizes, default=(), metavar="N,N", help="only these batch sizes")
     parser.add_argument("--quick", action="store_true", help="fewer repeats: 5 %% instead of 2 %%, 0.2 s a point")
@@ -46,9 +58,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure or report; the exit code."""
-    app = load_target(args.target)
+    if args.forget and not args.kernels:
+        raise DeclarationError("--forget lets go of what --kernels shows; give both, or neither")
+    if args.target is None and not args.kernels:
+        raise DeclarationError("which application? Write for example dovetail profile examples.quickstart:app")
     store = ProfileStore(args.store)
     identity = this_machine()
+    if args.kernels:
+        return _forget_kernels(store) if args.forget else _report_kernels(store, identity, args)
+    app = load_target(args.target)
     rule = QUICK if args.quick else FULL
     request = Request(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
     if args.status:
@@ -181,6 +199,52 @@ def _report_status(found: list[Status], identity: Identity, args: argparse.Names
     if not holds:
         print(f"run: {_command(args)}", file=sys.stderr)
     return 0 if holds else 1
+
+
+def _forget_kernels(store: ProfileStore) -> int:
+    count = store.forget_kernels() if store.path.exists() else 0
+    print(f"forgot the kernels of {count} sequence(s); in {store.path}")
+    return 0
+
+
+def _report_kernels(store: ProfileStore, identity: Identity, args: argparse.Namespace) -> int:
+    """What was learned of kernels: of the target's models, or of all."""
+    found = store.kernel_status(identity)
+    if args.target is not None:
+        models = [spec.model for spec in load_target(args.target).specs]
+        found = [s for s in found if s.key.model and any(model.startswith(s.key.model) for model in models)]
+    if args.json:
+        sequences = [_kernel_figures(s) for s in found]
+        _print_json({"store": str(store.path), "identity": identity, "sequences": sequences})
+        return 0
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for head in ("sequence", "on", "kernels", "seen", "longest", "total", "state", "learned", "why"):
+        table.add_column(head, overflow="fold", justify="right" if head in NUMBERS else "left")
+    for status in found:
+        f = _kernel_figures(status)
+        times = [format_ns(f[name]) if f["kernels"] else "-" for name in ("longest_ns", "total_ns")]
+        plain = [str(f[name]) for name in ("sequence", "on", "kernels", "seen")]
+        table.add_row(*map(escape, plain), *times, f["state"], status.learned_at, escape("; ".join(status.reasons)))
+    out = Console(highlight=False)
+    out.print(table if found else f"nothing is known of kernels; serve with --by-kernel --store {store.path}")
+    return 0
+
+
+def _kernel_figures(status: KernelStatus) -> dict[str, Any]:
+    """A sequence in figures: how often each of its kernels was seen at least, and how long they take on average."""
+    stats = status.stats
+    means_ns = [] if stats is None else [spread.mean_ns for spread in stats.durations]
+    return {
+        "sequence": status.key.stage,
+        "on": status.key.kind,
+        "kernels": len(means_ns),
+        "seen": 0 if stats is None else stats.seen,
+        "longest_ns": round(max(means_ns, default=0)),
+        "total_ns": round(sum(means_ns)),
+        "state": status.state,
+        "learned_at": status.learned_at,
+        "reasons": status.reasons,
+    }
 
 
 def _command(args: argparse.Namespace) -> str:

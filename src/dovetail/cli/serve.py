@@ -48,6 +48,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--kernel-log", type=Path, metavar="FILE", help="with --by-kernel: write what ran, for dovetail trace --log"
     )
     parser.add_argument(
+        "--ageing",
+        type=_ageing,
+        default=0,
+        metavar="TIME",
+        help="with --by-kernel: a lower class that has waited so long gets a kernel, one per TIME (default: never)",
+    )
+    parser.add_argument(
         "--memory",
         type=_size,
         metavar="SIZE",
@@ -86,8 +93,16 @@ def _positive(text: str) -> int:
 
 def _lead(text: str) -> int:
     """Microseconds."""
+    return _time_ns(text, "--lead") // US
+
+
+def _ageing(text: str) -> int:
+    return _time_ns(text, "--ageing")
+
+
+def _time_ns(text: str, what: str) -> int:
     try:
-        return 0 if text == "0" else parse_duration(text, "--lead") // US
+        return 0 if text == "0" else parse_duration(text, what)
     except DeclarationError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -131,6 +146,7 @@ async def _serve(args: argparse.Namespace) -> int:
         workers=args.workers,
         by_kernel=args.by_kernel,
         kernel_log=args.kernel_log,
+        ageing_ns=args.ageing,
         memory_bytes=args.memory,
         policy=PolicySpec(args.policy, share_pct=args.share, batch=batch, max_open=args.max_open),
         lead_us=args.lead,
@@ -148,8 +164,9 @@ async def _serve(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     say(f"loading {args.target} on {args.device} ...")
-    entries = ProfileStore(args.store).entries(app.specs, this_machine())
-    starting = asyncio.ensure_future(launch(app, args.target, options, entries=entries, say=say))
+    store = ProfileStore(args.store)
+    entries = store.entries(app.specs, this_machine())
+    starting = asyncio.ensure_future(launch(app, args.target, options, entries=entries, store=store, say=say))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():

@@ -157,7 +157,7 @@ class BatchTurns(Turns):
         return name
 
     def news(self, most: int) -> list[KernelStats]:
-        """What was observed since this was last asked, of so many sequences; those left out are the first next time."""
+        """What was observed since this was last asked, of so many sequences; the others come first next time."""
         found = []
         for name in [n for n, s in self.stats.items() if isinstance(s, _Learning) and s.since is not None][:most]:
             stats = self.stats[name] = self.stats.pop(name)

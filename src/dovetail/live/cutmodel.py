@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DovetailError
-from ..profile.kernels import Cut, kernel_ids, sequence_name
+from ..profile.kernels import MOST_SHAPES, Cut, kernel_ids, sequence_name
 from ..workflow.graph import StageSpec
 from ..workflow.runners import OnnxRunner
 from .segmentrun import Binding, Bound, Segments, Shape
@@ -54,8 +54,6 @@ STEP_COST = 1.05
 MEASURED_RUNS = 5
 #: Sets of buffers that are kept for one model; the one used longest ago is let go first.
 MOST_BOUND = 12
-#: Shapes of which it is remembered which segments make up a kernel.
-MOST_SHAPES = 256
 
 Columns = Sequence[Sequence[Any]]
 Arrays = list[list[Any]]

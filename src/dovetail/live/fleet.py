@@ -17,9 +17,10 @@ from ..profile.table import Entry
 from ..state import WorkerSpec
 from ..units import MS, SECOND
 from ..workflow.graph import Graph
+from .kernelbook import KernelBook
 from .memory import Memory
 from .process import WorkerProcess
-from .wire import FromWorker, Hello, Ready, Refused, Weighed
+from .wire import FromWorker, Hello, Learned, Ready, Refused, Weighed
 
 __all__ = ["Fleet", "Settings"]
 
@@ -43,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True):
     hang_ns: int = 30_000 * MS
     #: File for what runs on workers that run kernel by kernel; empty is none.
     kernel_log: str = ""
+    #: There, one kernel of a lower class may start per this time, whatever is above it; 0: never.
+    ageing_ns: int = 0
 
 
 class Fleet:
@@ -55,6 +58,7 @@ class Fleet:
         on_message: Callable[[WorkerProcess, FromWorker], None],
         on_lost: Callable[[WorkerProcess, str], None],
         say: Callable[[str], None],
+        kernels: KernelBook | None = None,
     ) -> None:
         self.workers: dict[int, WorkerProcess] = {}
         self.memory = Memory(settings.arena_bytes, self.workers)
@@ -67,6 +71,8 @@ class Fleet:
         self._on_message = on_message
         self._on_lost = on_lost
         self._say = say
+        #: What is known of kernels, for workers that run kernel by kernel.
+        self._kernels = kernels
         #: What workers that keep their own memory have measured of their models, by kind of device.
         self.weighed: dict[str, list[Weighed]] = {}
         self._started_ns: dict[int, int] = {}
@@ -84,6 +90,7 @@ class Fleet:
         self._last += 1
         settings = self._settings
         emulated = spec.enforcement == "emulated"
+        kernels, cuts = self._kernels.known() if self._kernels is not None and spec.preempts else ([], [])
         hello = Hello(
             worker=self._last,
             spec=spec,
@@ -96,6 +103,9 @@ class Fleet:
             arena_bytes=settings.arena_bytes,
             weighed=self.weighed.get(spec.kind, []) if spec.keeps_queue else [],
             kernel_log=settings.kernel_log,
+            kernels=kernels,
+            cuts=cuts,
+            ageing_ns=settings.ageing_ns,
         )
         self._started_ns[self._last] = time.monotonic_ns()
         self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost)
@@ -105,6 +115,10 @@ class Fleet:
             self.refusals[worker.spec.name] = message.detail
         elif isinstance(message, Ready) and message.weighed:
             self.weighed[worker.spec.kind] = message.weighed
+        elif isinstance(message, Learned):
+            if self._kernels is not None:
+                self._kernels.take(message)
+            return
         self._on_message(worker, message)
 
     def _lost(self, worker: WorkerProcess, why: str) -> None:
@@ -140,4 +154,6 @@ class Fleet:
         for handle in self._restarts:
             handle.cancel()
         await asyncio.gather(*(w.stop() for w in self.workers.values()))
+        if self._kernels is not None:
+            await self._kernels.close()
         self.memory.close()

@@ -92,13 +92,15 @@ class Gate:
         kernel_bound_s: float = KERNEL_BOUND_SECONDS,
         patience_s: float = PATIENCE_SECONDS,
         spin_s: float = SPIN_SECONDS,
+        stats: Mapping[str, KernelStats] | None = None,
     ) -> None:
         self._settings = (round(kernel_bound_s * 1e9), round(patience_s * 1e9), round(spin_s * 1e9))
         self._core = core
         self._policy = policy
         #: Why processes were lost.
         self.losses: list[str] = []
-        self.stats: dict[str, KernelStats] = {}
+        #: What is known of kernels by the name of their program: what was given, and after each `report` what it is.
+        self.stats: dict[str, KernelStats] = dict(stats or {})
         self._lock = threading.Lock()
         self._clients = 0
         self._closing = False

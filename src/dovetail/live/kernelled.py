@@ -92,8 +92,9 @@ class KernelledExecutor:
         self._models: dict[str, list[CutModel]] = {}
         self._loads: SimpleQueue[tuple[Load, list[CutModel]] | CutModel | _News] = SimpleQueue()
         self._turns = BatchTurns(_unpacked(hello.kernels), ageing_ns=hello.ageing_ns)
-        #: Where models were cut, as the front knows.
+        #: Where models were cut in other processes, and what the front was told of ours, by stage.
         self._cuts = {cut.model: cut for cut in hello.cuts}
+        self._told: dict[str, Cut | None] = {}
         self._tell_now = False
         self._batches: dict[int, _Batch] = {}
         self._inbox: deque[_Batch] = deque()
@@ -158,10 +159,13 @@ class KernelledExecutor:
     def _news(self) -> _News | None:
         """What was learned since this was last asked; for the thread that has the device."""
         kernels = self._turns.news(MOST_TOLD)
-        cuts = [cut for place in list(self._models.values()) for model in place if (cut := model.cut()) is not None]
-        new = {cut.model: cut for cut in cuts if cut != self._cuts.get(cut.model)}
-        self._cuts |= new
-        return _News(kernels, list(new.values())) if kernels or new else None
+        cuts = []
+        for model in [place[0] for place in list(self._models.values()) if place]:
+            stage, cut = model.spec.name, model.cut()
+            if cut is not None and cut != self._told.get(stage, self._cuts.get(cut.model)):
+                self._told[stage] = cut
+                cuts.append(cut)
+        return _News(kernels, cuts) if kernels or cuts else None
 
     # -- batches that come --------------------------------------------------------------------------------------
 

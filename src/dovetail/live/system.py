@@ -51,6 +51,7 @@ from .codec import Ref
 from .door import Door
 from .fleet import Fleet, Settings
 from .journal import Journal
+from .kernelbook import KernelBook
 from .process import WorkerProcess
 from .stats import Statistics
 from .values import LiveRequest
@@ -111,6 +112,7 @@ class LiveSystem:
         controller: Controller,
         *,
         log: LogWriter | None = None,
+        kernels: KernelBook | None = None,
         say: Callable[[str], None] = lambda _: None,
         observers: Sequence[Callable[[Event, list[Action]], None]] = (),
     ) -> None:
@@ -119,7 +121,7 @@ class LiveSystem:
         self.ledger = Ledger([(g.name, g.slo_ns) for g in settings.graphs])
         self.statistics = Statistics(settings.graphs)
         self._origin_ns = time.monotonic_ns()
-        self.fleet = Fleet(settings, self._origin_ns, self._on_message, self._on_lost, say)
+        self.fleet = Fleet(settings, self._origin_ns, self._on_message, self._on_lost, say, kernels)
         self.memory = self.fleet.memory
         #: Stage -> why it could not be loaded.
         self.load_errors: dict[str, str] = {}

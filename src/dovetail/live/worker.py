@@ -213,7 +213,7 @@ class Worker:
             self._hear()
             return None
         if packet is None or isinstance(packet[0], Stop):
-            if packet is not None and isinstance(self._executor, KernelledExecutor):
+            if isinstance(self._executor, KernelledExecutor):
                 self._executor.close()
                 self._doorbell.setblocking(True)
                 self._flush()

@@ -48,6 +48,8 @@ _EARLY_WEIGHT = 1 / 256
 EARLY_SHARE = 0.02
 #: Durations that are on average this many times as long, or as short, as the statistics say are a drift.
 DRIFT_FACTOR = 1.5
+#: Shapes of a model whose kernels are remembered.
+MOST_SHAPES = 256
 #: Digits of a model's content hash in the name of a sequence.
 _MODEL_DIGITS = 16
 
@@ -251,7 +253,7 @@ class KernelStats(msgspec.Struct):
             for spread, more in zip((*self.durations, *self.gaps), (*newer.durations, *newer.gaps), strict=True):
                 spread.absorb(more)
             self.shares |= newer.shares
-        self.drift, self.early = newer.drift, newer.early
+        self.drift, self.early = 0.0, newer.early
 
     def _drifted_to(self, newer: KernelStats) -> bool:
         pairs = zip(self.durations, newer.durations, strict=True)
@@ -319,9 +321,15 @@ class Cut(msgspec.Struct, frozen=True):
     #: (which of these cuts, shapes of a step, where in the row of segments its kernels end).
     kernels: tuple[tuple[int, tuple[Shape, ...], tuple[int, ...]], ...] = ()
 
-    def same_as(self, other: Cut) -> bool:
-        """Whether segments are the same."""
-        return (self.model, self.step, self.at) == (other.model, other.step, other.at)
+    def joined(self, newer: Cut) -> Cut:
+        """What to remember: this one, with more shapes if the other is cut alike; the other if batches have grown."""
+        if not self.at and newer.step > self.step:
+            return newer
+        if (self.model, self.step, self.at) != (newer.model, newer.step, newer.at):
+            return self
+        ends = {(which, shapes): ends for which, shapes, ends in (*newer.kernels, *self.kernels)}
+        kernels = tuple((*key, ends) for key, ends in ends.items())[:MOST_SHAPES]
+        return msgspec.structs.replace(self, kernels=kernels)
 
 
 def _difference(before: tuple[str, ...], now: tuple[str, ...]) -> str:

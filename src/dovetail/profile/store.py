@@ -123,21 +123,30 @@ class ProfileStore:
         return [r.entry() for status, r in self._judged(specs, identity) if r is not None and status.state in states]
 
     def put_kernels(
-        self, stats: Iterable[KernelStats], identity: Identity, *, kind: str = CPU, cuts: Iterable[Cut] = ()
+        self,
+        stats: Iterable[KernelStats],
+        identity: Identity,
+        *,
+        kind: str = CPU,
+        cuts: Iterable[Cut] = (),
+        instead: bool = False,
     ) -> None:
-        """Add what was observed of kernels to what is kept. A model's first cut stays, and its shapes come to it."""
+        """Add what was observed of kernels to what is kept, or put it there `instead` if it has all that.
+
+        A model's first cut stays.
+        """
         with self._writing() as db:
             for new in stats:
                 key = Key.of_kernels(new.name, sequence_model(new.name), identity, kind)
-                kept = _readable(unpack_stats, _value(db, "kernels", key))
-                if kept is not None:
+                kept = None if instead else _readable(unpack_stats, _value(db, "kernels", key))
+                if kept is not None and kept.name == new.name:
                     kept.merge(new)
-                _keep(db, "kernels", key, (kept or new).seen, pack(kept or new))
+                    new = kept
+                _keep(db, "kernels", key, new.seen, pack(new))
             for cut in cuts:
                 key = Key.of_kernels("", cut.model, identity, kind)
                 before = _readable(unpack_cut, _value(db, "cut", key))
-                if before is None or before.same_as(cut):
-                    _keep(db, "cut", key, 0, pack(cut))
+                _keep(db, "cut", key, 0, pack(cut if before is None else before.joined(cut)))
             for table in ("kernels", "cut"):
                 _bound(db, table)
 

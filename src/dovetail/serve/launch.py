@@ -14,7 +14,10 @@ from ..control import Action, Event
 from ..control.log import LogWriter, make_header
 from ..errors import DeclarationError, DovetailError
 from ..live.devices import keep_queues, parse_device
+from ..live.kernelbook import KernelBook
 from ..live.system import LiveSystem, Settings
+from ..profile.machine import this_machine
+from ..profile.store import ProfileStore
 from ..profile.table import Entry
 from ..state.worker import FULL_SHARE
 from ..units import SECOND, format_bytes
@@ -47,6 +50,8 @@ class Options(msgspec.Struct, frozen=True):
     by_kernel: bool = False
     #: Where to write what ran, kernel by kernel.
     kernel_log: Path | None = None
+    #: There, one kernel of a lower class may start per this time, whatever is above it; 0: never.
+    ageing_ns: int = 0
     #: What each device may use for models and for running them, if the policy leaves that to the workers.
     memory_bytes: int | None = None
     policy: PolicySpec = PolicySpec()
@@ -122,10 +127,14 @@ async def launch(
     options: Options,
     *,
     entries: Sequence[Entry] = (),
+    store: ProfileStore | None = None,
     say: Callable[[str], None] = lambda _: None,
     observers: Sequence[Callable[[Event, list[Action]], None]] = (),
 ) -> Served:
-    """Start workers and HTTP for an application; returns when every stage is loaded."""
+    """Start workers and HTTP for an application; returns when every stage is loaded.
+
+    `store` is where what is learned of kernels is kept; without, it is forgotten at the end.
+    """
     if options.by_kernel and options.policy.name in ROUTED_POLICIES:
         raise DeclarationError(
             f"--by-kernel goes with policies whose work waits in the front; under {options.policy.name!r} workers "
@@ -133,6 +142,10 @@ async def launch(
         )
     if options.kernel_log is not None and not options.by_kernel:
         raise DeclarationError("--kernel-log writes the kernels of --by-kernel; give both, or neither")
+    if options.ageing_ns and not options.by_kernel:
+        raise DeclarationError(
+            "--ageing lets waiting kernels of lower classes start under --by-kernel; give both, or neither"
+        )
     workers, device_entries, cores = parse_device(
         options.device, app.specs, options.hosts, options.workers, by_kernel=options.by_kernel
     )
@@ -165,8 +178,10 @@ async def launch(
         arena_bytes=options.arena_bytes,
         hang_ns=round(options.hang_s * SECOND),
         kernel_log="" if options.kernel_log is None else str(_emptied(options.kernel_log)),
+        ageing_ns=options.ageing_ns,
     )
-    system = LiveSystem(settings, controller, log=log, say=say, observers=observers)
+    kernels = KernelBook(store, this_machine(), {s.model for s in app.specs}, say) if options.by_kernel else None
+    system = LiveSystem(settings, controller, log=log, kernels=kernels, say=say, observers=observers)
     label = options.device if options.device.startswith("emulated:") else ""
     limits = Limits(max_body_bytes=options.max_body_bytes)
     try:

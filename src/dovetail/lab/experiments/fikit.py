@@ -19,7 +19,7 @@ from ...units import MS
 from ..experiment import Goal, Lab, over_seeds
 from .fikit_live import run_live
 from .fikit_plots import draw_policies, draw_speedups
-from .fikit_studies import ageing, bound, hints, sensitivity
+from .fikit_studies import ageing, bound, hints, loads, sensitivity
 from .fikit_world import PAIRS, POLICIES, Job, Outcome, simulate
 
 SEEDS = (1, 2, 3)
@@ -40,6 +40,7 @@ def run(lab: Lab) -> None:
     _high(lab, cells)
     _low(lab, cells)
     bound(lab, _tasks(lab), cells["preemptive", "sync", "fifo"], cells["preemptive", "sync", "ours"])
+    loads(lab, _tasks(lab), {p: cells["preemptive", "sync", p] for p in ("slices", "fifo", "ours")})
     _against_fikit(lab, cells)
     _waits(lab, cells)
     sensitivity(lab, _tasks(lab))

@@ -115,6 +115,22 @@ def draw_sensitivity(
             axes.legend(frameon=False, fontsize=8)
 
 
+def draw_loads(lab: Lab, found: Mapping[str, Mapping[float, Sequence[float]]]) -> None:
+    """What low-priority tasks keep, by the part of the time that the high client wants; one ratio per pair."""
+    with lab.figure("loads", width_in=5.5, height_in=3.8) as figure:
+        axes = figure.subplots()
+        for default, ratios in found.items():
+            loads = sorted(ratios)
+            (line,) = axes.plot(loads, [statistics.median(ratios[x]) for x in loads], "o-", ms=4, label=default)
+            axes.plot(loads, [min(ratios[x]) for x in loads], "v--", ms=4, color=line.get_color())
+        axes.axhline(0.86, color="0.6", lw=0.8)
+        axes.set(
+            xlabel="part of the time that high-priority tasks take alone",
+            ylabel="low-priority time, default over ours",
+        )
+        axes.legend(title="median (line), lowest pair (dashed)", frameon=False, fontsize=8, title_fontsize=8)
+
+
 def draw_ageing(lab: Lab, cells: Mapping[tuple[str, int], Sequence[Outcome]], ageing_ms: Sequence[int]) -> None:
     """Both sides of ageing, beside a high client that never rests."""
     with lab.figure("ageing", width_in=9.0, height_in=3.8) as figure:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ...units import MS, US
 from ..experiment import Estimate, Goal, Lab, over_seeds
 from .fikit_bound import DELAY, lowest_low
-from .fikit_plots import draw_ageing, draw_bound, draw_sensitivity
-from .fikit_world import PAIRS, Job, Outcome, simulate
+from .fikit_plots import draw_ageing, draw_bound, draw_loads, draw_sensitivity
+from .fikit_world import PAIRS, THINK, Job, Outcome, simulate
 
-__all__ = ["ageing", "bound", "hints", "sensitivity"]
+__all__ = ["ageing", "bound", "hints", "loads", "sensitivity"]
 
 OURS = "our own"
 #: Pairs of the studies in which something is varied.
@@ -26,6 +26,8 @@ AGEING_MS = (0, 50, 20, 10, 5, 2)
 #: Parts of divided kernels: 50 µs were worse on tuning seeds, for what they cost.
 PART_NS = 100 * US
 PUBLISHED_LOW = 0.86
+#: Rests of the high client beside the usual one: it wants a half or an eighth of the time.
+RESTS = (1.0, 7.0)
 
 
 def bound(lab: Lab, tasks: int, defaults: Sequence[Sequence[Outcome]], ours: Sequence[Sequence[Outcome]]) -> None:
@@ -51,7 +53,7 @@ def bound(lab: Lab, tasks: int, defaults: Sequence[Sequence[Outcome]], ours: Seq
     completion = [[seed[i].low for i in chosen] for seed in defaults]
     draw_bound(lab, pairs, default, {"ours, one at a time": single, "ours": beside, "any plan, at most": bounds})
     possible = _ratios(default, bounds)
-    beyond = sum(statistics.fmean(pair) < PUBLISHED_LOW for pair in zip(*possible, strict=True))
+    beyond = sum(mean < PUBLISHED_LOW for mean in _by_pair(possible))
     lab.claim(
         "low.bound",
         "low-priority work per time under ours, one kernel at a time, over the most that any plan could give that "
@@ -79,6 +81,46 @@ def bound(lab: Lab, tasks: int, defaults: Sequence[Sequence[Outcome]], ours: Seq
         goal=Goal("at least", PUBLISHED_LOW, "×"),
         measured=over_seeds([min(r) for r in _ratios(completion, parts)]),
     )
+
+
+def loads(lab: Lab, tasks: int, known: Mapping[str, Sequence[Sequence[Outcome]]]) -> None:
+    """What the low client keeps where the high client, whose host waits for every kernel, wants more or less.
+
+    `known` are the outcomes with the usual rest, by way of sharing, for each seed those of all pairs.
+    """
+    rests = RESTS[-1:] if lab.quick else RESTS
+    outcomes = {(policy, THINK): seeds for policy, seeds in known.items()}
+    keys = [(policy, think) for policy in known for think in rests]
+    jobs = [
+        Job(high, low, "sync", policy, seed, tasks, think=think)
+        for policy, think in keys
+        for seed in lab.seeds
+        for high, low in PAIRS
+    ]
+    found = iter(lab.map(simulate, jobs, "loads"))
+    outcomes |= {key: [[next(found) for _ in PAIRS] for _ in lab.seeds] for key in keys}
+    times = {key: [[o.low for o in seed] for seed in seeds] for key, seeds in outcomes.items()}
+    ratios = {
+        default: {1 / (1 + think): _ratios(times[default, think], times["ours", think]) for think in (THINK, *rests)}
+        for default in known
+        if default != "ours"
+    }
+    draw_loads(lab, {default: {x: _by_pair(seeds) for x, seeds in by.items()} for default, by in ratios.items()})
+    least = min(1 / (1 + think) for think in rests)
+    for default, by_load in ratios.items():
+        lab.claim(
+            f"low.{default}.seldom",
+            f"low-priority completion time under {default}, over ours, host 'sync': lowest pair, where high-priority "
+            f"tasks want {least:.1%} of the time instead of {1 / (1 + THINK):.0%}",
+            source="FIKIT, abstract (0.86 to 1); how often its high-priority tasks came is not known",
+            published=PUBLISHED_LOW,
+            goal=Goal("at least", PUBLISHED_LOW, "×"),
+            measured=over_seeds([min(r) for r in by_load[least]]),
+        )
+
+
+def _by_pair(seeds: list[list[float]]) -> list[float]:
+    return [statistics.fmean(pair) for pair in zip(*seeds, strict=True)]
 
 
 def _ratios(over: list[list[float]], under: list[list[float]]) -> list[list[float]]:
@@ -166,7 +208,7 @@ def ageing(lab: Lab, tasks: int) -> None:
     """A high client that never rests: what its low neighbour gets, and what that costs."""
     sample, ages_ms = (SAMPLE[:2], AGEING_MS[::3]) if lab.quick else (SAMPLE, AGEING_MS)
     jobs = [
-        Job(high, low, host, "ours", seed, tasks, ageing_ns=ms * MS, saturated=True)
+        Job(high, low, host, "ours", seed, tasks, ageing_ns=ms * MS, think=0.0)
         for host in ("ahead", "sync")
         for ms in ages_ms
         for seed in lab.seeds

@@ -55,7 +55,7 @@ POLICIES = {
 }
 #: Runs of the measuring stage.
 PROFILE_RUNS = 8
-#: The high-priority client rests this many times as long as a task takes alone.
+#: The high-priority client rests this many times as long as a task takes alone: it wants a quarter of the time.
 THINK = 3.0
 #: A run is cut when the high-priority tasks take this many times as long as alone.
 LONGEST = 4
@@ -91,8 +91,8 @@ class Job(msgspec.Struct, frozen=True):
     gap_error: float = 1.0
     learn: bool = True
     budget: float = -1.0
-    #: The high client does not rest.
-    saturated: bool = False
+    #: How many times as long as a task takes alone the high client rests before each; 0: it never does.
+    think: float = THINK
     #: The arbiter is told when the next high task begins.
     hints: bool = False
     #: Kernels may run beside each other under ours.
@@ -156,7 +156,7 @@ def clients(job: Job) -> tuple[ClientSpec, ClientSpec]:
         low_alone_ns = alone_ns(job.low, AHEAD.name, 1.0, job.length_scale, job.seed)
         low_tasks = max(1, round(job.tasks * high_alone_ns / low_alone_ns))
         return ClientSpec(high, 1, job.tasks), ClientSpec(low, 2, low_tasks)
-    think_ns = 0 if job.saturated else round(THINK * high_alone_ns)
+    think_ns = round(job.think * high_alone_ns)
     # It rests before its first task, so that a run is as many times (rest, task) as there are tasks.
     return ClientSpec(high, 1, job.tasks, think_ns, think_ns), ClientSpec(low, 2)
 
@@ -171,7 +171,7 @@ def _device(job: Job, records: list[KernelRecord] | None) -> KernelDevice:
     high_alone_ns = alone_ns(job.high, job.host, job.gap_scale, 1.0, job.seed)
     sharing = _sharing(job, high.sequence, low.sequence, high_alone_ns)
     device = KernelDevice([high, low], sharing, job.seed, record=None if records is None else records.append)
-    device.run(round(LONGEST * job.tasks * high_alone_ns * (1 + THINK)))
+    device.run(round(LONGEST * job.tasks * high_alone_ns * (1 + max(job.think, THINK))))
     return device
 
 
