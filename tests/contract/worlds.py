@@ -43,6 +43,7 @@ from dovetail.live.wire import (
     Free,
     FromWorker,
     Hello,
+    Learned,
     Load,
     Loaded,
     LoadFailure,
@@ -228,7 +229,7 @@ class ProcessWorld:
             weights, nbytes, reason = message.weights, message.nbytes, message.reason
             self._events.append(ModelEvicted(now, message.cause, worker.ident, weights, nbytes, reason))
         else:
-            assert isinstance(message, Ready | Loading | State)
+            assert isinstance(message, Ready | Loading | State | Learned)
 
     def now_ns(self) -> int:
         return time.monotonic_ns() - self._origin_ns

@@ -25,7 +25,7 @@ from dovetail.live.cutmodel import STEP_COST, BatchRun, CutModel, merge, smalles
 from dovetail.live.devices import parse_device
 from dovetail.live.gatetasks import NEVER_NS
 from dovetail.live.system import Result
-from dovetail.profile.kernels import MIN_COUNT, KernelStats
+from dovetail.profile.kernels import MIN_COUNT, Cut, KernelStats, sequence_model
 from dovetail.serve.launch import Options, launch
 from dovetail.units import MS, US
 from dovetail.wiring import ROUTED_POLICIES, PolicySpec
@@ -41,8 +41,8 @@ KERNEL_NS = 2 * MS
 class Device:
     """One device in virtual time; every kernel takes as long as its batch says."""
 
-    def __init__(self) -> None:
-        self.turns = BatchTurns()
+    def __init__(self, known: dict[str, KernelStats] | None = None, ageing_ns: int = 0) -> None:
+        self.turns = BatchTurns(known, ageing_ns=ageing_ns)
         self.now_ns = 0
         self.length_ns: dict[int, int] = {}
         self.ran: list[tuple[int, int]] = []
@@ -217,6 +217,90 @@ def test_nothing_starts_while_a_higher_class_is_ready_and_everything_runs(chance
         assert [k for task, k in device.ran if task == ident] == list(range(kernels))
 
 
+def news(device: Device) -> dict[str, KernelStats]:
+    return {stats.name: stats for stats in device.turns.news(100)}
+
+
+def test_what_others_have_learned_is_known_at_once() -> None:
+    teacher = Device()
+    teacher.learn()
+    learned = news(teacher)
+    for known, holds in ((learned, True), ({}, False)):
+        device = Device(known)
+        device.take(1, 1, 1)
+        device.begin_kernel()
+        device.take(2, 3)
+        device.end_kernel(then=True)
+        assert (device.begin_kernel() == 0) is holds, "only a kernel that is known to be too long is held back"
+
+
+def test_news_are_what_was_seen_since_the_last() -> None:
+    device = Device()
+    device.learn()
+    (first,) = news(device).values()
+    assert first.seen == MIN_COUNT and first.gaps[0].count == MIN_COUNT
+    assert news(device) == {}
+    device.take(1, 5)
+    device.run_all()
+    (second,) = news(device).values()
+    assert second.seen == 1
+    learner = Device({first.name: first})
+    learner.take(1, 5)
+    learner.run_all()
+    (third,) = news(learner).values()
+    assert third.seen == 1, "what was known before is no news"
+    assert learner.turns.stats[first.name].seen == MIN_COUNT + 1
+
+
+def test_news_of_many_come_in_turn() -> None:
+    device = Device()
+    for i in range(5):
+        device.take(i + 1, 5, length_ns=MS + i)
+        device.run_all()
+    told = [stats.name for _ in range(3) for stats in device.turns.news(2)]
+    assert len(told) == len(set(told)) == 5
+
+
+def test_kernels_that_take_another_time_now_are_learned_anew_and_told_as_such() -> None:
+    device = Device()
+    device.learn()
+    name = next(iter(device.turns.stats))
+    (before,) = device.turns.news(9)
+    device.length_ns.clear()
+    for i in range(400):
+        device.take(i + 1, 5)
+        device.length_ns[i + 1] = 3 * KERNEL_NS
+        device.run_all()
+    (now,) = device.turns.news(9)
+    assert now.name == name
+    before.merge(now)
+    assert before.durations[0].mean_ns == pytest.approx(3 * KERNEL_NS)
+
+
+@pytest.mark.parametrize("ageing_ns", [0, 5 * MS])
+def test_with_ageing_a_lower_class_gets_a_kernel_per_this_time_and_without_none(ageing_ns: int) -> None:
+    device = Device(ageing_ns=ageing_ns)
+    device.take(1000, 3, kernels=4)
+    waits = []
+    for ident in range(1, 40):
+        device.take(ident, 1)
+        for _ in range(3):
+            if device.begin_kernel() == 1000:
+                waits.append(device.now_ns)
+            device.end_kernel()
+    assert len(waits) == (4 if ageing_ns else 0)
+    # A wait that was taken back once counts twice at most.
+    assert all(ageing_ns <= b - a <= 2 * ageing_ns + 2 * KERNEL_NS for a, b in pairwise(waits))
+
+
+def test_equals_do_not_age() -> None:
+    device = Device(ageing_ns=MS)
+    for ident in (1, 2, 3):
+        device.take(ident, 2)
+    device.run_all()
+    assert [task for task, _ in device.ran] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
 def test_what_is_known_of_kernels_is_bounded() -> None:
     turns = BatchTurns()
     for i in range(2000):
@@ -312,6 +396,58 @@ def test_two_batches_of_one_shape_at_once_do_not_touch_each_other(tmp_path: Path
             kernel()
     for value, run in zip((1, 2), runs, strict=True):
         np.testing.assert_array_equal(run.values(), np.full((2, 3), value, np.float32))
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("name", ["nudity", "tiny_reader"])
+def test_another_process_that_knows_the_cut_has_the_same_kernels(name: str) -> None:
+    path, chance = getattr(weights, name)(), np.random.default_rng(5)
+    columns = {
+        size: [[chance.random(REAL[name]).astype(np.float32) for _ in range(size)]] for size in (1, 3, 4, 1, 3, 4)
+    }
+    runs: list[dict[int, BatchRun]] = []
+    cut: Cut | None = None
+    for _ in range(2):
+        model = CutModel(onnx(path, name="made", batch=(1, 2, 4)).spec, cut)
+        if model.wants is not None:
+            model.make_ready()
+        else:
+            assert cut is None, "what the first batch has shown is remembered, too"
+        for size in (1, 3, 4, 4):
+            got, _ = carry_out(model, columns[size])
+            assert_same(got, OnnxRunner(model.spec).run(columns[size]))
+        runs.append({size: model.plan(columns[size]) for size in (1, 3, 4)})
+        cut = model.cut()
+        assert cut is not None and cut.at
+    first, second = runs
+    for size in first:
+        assert first[size].name and first[size].name == second[size].name
+        assert first[size].idents == second[size].idents
+
+
+@pytest.mark.cpu
+def test_cuts_of_other_places_have_other_names(tmp_path: Path) -> None:
+    spec = onnx(onnx_models.slow(tmp_path / "long.onnx", products=16, side=512), name="made", batch=(1,)).spec
+    names = set()
+    for at, ends in (((4,), (1, 2)), ((4,), (2,)), ((5,), (1, 2)), ((4, 9), (1, 2, 3)), ((4, 9), (2, 3))):
+        model = CutModel(spec, Cut(spec.model, ((1, 3),), 1, (at,), ((0, ((1, 3),), ends),)))
+        model.make_ready()
+        run = model.plan([[np.ones(3, np.float32)]])
+        assert len(run.kernels) == len(ends)
+        names.add(run.name)
+    assert len(names) == 5
+    assert {sequence_model(name) for name in names} == {spec.model[:16]}
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("at", [((4000,),), ((2, 10_000),)])
+def test_a_cut_that_does_not_fit_the_model_is_passed_over(at: tuple[tuple[int, ...], ...], tmp_path: Path) -> None:
+    spec = onnx(onnx_models.slow(tmp_path / "long.onnx", products=16, side=512), name="made", batch=(1,)).spec
+    model = CutModel(spec, Cut(spec.model, ((1, 3),), 1, at))
+    model.make_ready()
+    assert len(model.plan([[np.ones(3, np.float32)]]).kernels) > 1
+    cut = model.cut()
+    assert cut is not None and cut.at != at
 
 
 @pytest.mark.cpu
@@ -436,6 +572,7 @@ def test_devices_and_policies_that_run_no_kernels_are_refused_by_name() -> None:
     [
         *((Options(by_kernel=True, policy=PolicySpec(name)), f"'{name}'.*--policy") for name in ROUTED_POLICIES),
         (Options(kernel_log=Path("kernels.jsonl")), "--kernel-log.*--by-kernel"),
+        (Options(ageing_ns=MS), "--ageing.*--by-kernel"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: Options, said: str) -> None:

@@ -178,7 +178,7 @@ class PriorityArbiter:
             self.hold = "whoever is ready is over quota" if any(t.ready for t in self._tasks.values()) else ""
             return None
         lower = [t for t in others if t.ready and (not t.started or self._may_fill_ahead(t))]
-        if settings.ageing_ns and (waiting := [t for t in lower if not t.started]):
+        if settings.ageing_ns and (waiting := [t for t in lower if not t.started and t.priority > best[0]]):
             aged = min(waiting, key=lambda t: (_since_ns(t), t.ident))
             if self._age_due_ns(aged) <= now_ns:
                 # It has priority over all, so that the bound is one: those with their turn wait for it to find room.

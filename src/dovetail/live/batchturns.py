@@ -5,6 +5,8 @@ Rules of this file
   be filled, and no delay is bought (`budget` 0).
 - Batches of one class run one after the other, that with the earliest deadline first: taking turns would end all of
   them late. Those without a deadline go after those with one, in the order in which they came.
+- With ageing, a start of a lower class that was let through is not taken back from one that has waited so long: to
+  the arbiter it begins anew then, and so would its wait.
 - What is learned is added to what was known before, and kept apart as well: that is what there is to be told
   (`news`), and others who learn the same can add it to theirs.
 - After a batch whose requests go on here, the next of its class is expected as long after its end as usual. Kernels
@@ -61,6 +63,8 @@ class BatchTask(Task):
         program: Any = SimpleNamespace(name=name, idents=idents, busy=True, begin=lambda: kernels)
         super().__init__(ident, _CLIENT, Begin(ident, 0, priority, len(kernels), now_ns), program, now_ns)
         self.deadline_ns = deadline_ns
+        #: Since when its next kernel waits.
+        self.waits_ns = now_ns
 
     def began(self, at_ns: int) -> TaskBegan:
         """What the arbiter is told of it first."""
@@ -113,6 +117,8 @@ class BatchTurns(Turns):
         self._hints: deque[_Hint] = deque(maxlen=MOST_HINTS)
         self._hinted = 0
         self._taken = 0
+        #: When a start was last left to one that had waited long.
+        self._left_ns = -(1 << 62)
         super().__init__(GatePolicy("ours", learn=True), {})
 
     def set_policy(self, policy: GatePolicy) -> None:
@@ -173,6 +179,23 @@ class BatchTurns(Turns):
             return
         self.tasks[task.ident] = task
         self._tell(task.began(max(self._told_ns, task.began_ns)))
+
+    def ended(self, task: Task, position: int, begin_ns: int, end_ns: int, now_ns: int) -> None:
+        """A kernel has ended."""
+        if isinstance(task, BatchTask):
+            task.waits_ns = end_ns
+        super().ended(task, position, begin_ns, end_ns, now_ns)
+
+    def take_back(self, above: int, now_ns: int) -> None:
+        """Do not start what is below this class after all, unless it has waited for as long as is declared."""
+        ageing_ns, tasks = self.settings.ageing_ns, self.tasks
+        if ageing_ns and now_ns - self._left_ns >= ageing_ns:
+            for start in self.starts:
+                task = tasks.get(start.task)
+                if isinstance(task, BatchTask) and task.priority > above and now_ns - task.waits_ns >= ageing_ns:
+                    self._left_ns = now_ns
+                    return
+        super().take_back(above, now_ns)
 
     def _awaited(self, task: Task) -> bool:
         grace_ns = self.settings.grace_ns
