@@ -211,7 +211,9 @@ def test_what_a_worker_is_told_wrongly_is_passed_over(
 
 
 @contextmanager
-def serving(store: ProfileStore, said: list[str], **options: Any) -> Iterator[Callable[..., list[Result]]]:
+def serving(
+    store: ProfileStore, said: list[str], target: str = TARGET, **options: Any
+) -> Iterator[Callable[..., list[Result]]]:
     """A server by kernel; the function puts requests to it, all at once, and waits for the answers."""
     loop = asyncio.new_event_loop()
 
@@ -219,7 +221,7 @@ def serving(store: ProfileStore, said: list[str], **options: Any) -> Iterator[Ca
         return loop.run_until_complete(asyncio.wait_for(work, PATIENCE_SECONDS))
 
     chosen = Options(device="cpu:1", port=0, by_kernel=True, arena_bytes=1 << 26, **options)
-    served: Served = wait(launch(load_target(TARGET), TARGET, chosen, store=store, say=said.append))
+    served: Served = wait(launch(load_target(target), target, chosen, store=store, say=said.append))
 
     async def ask(*requests: tuple[str, int]) -> list[Result]:
         futures = []
@@ -264,9 +266,8 @@ def test_a_second_server_knows_the_kernels_that_the_first_has_learned(tmp_path: 
 def test_ageing_is_handed_through_to_the_workers(tmp_path: Path) -> None:
     store, log = ProfileStore(tmp_path / "none" / "p.sqlite"), tmp_path / "kernels.jsonl"
     said: list[str] = []
-    with serving(store, said, ageing_ns=MS, kernel_log=log) as ask:
-        for _ in range(3):
-            ask(*[("heavy", 1)] * 8, *[("plain", 4)] * 4)
+    with serving(store, said, "tests.live.long_app:app", ageing_ns=MS, kernel_log=log) as ask:
+        ask(("lengthy", 4), *[("lengthy", 1)] * 8)
     with log.open("rb") as lines:
         why = {(r.priority, r.why) for r in decode_records(lines)}
     assert (4, "aged") in why and (1, "aged") not in why
