@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
+from dovetail.profile.kernels import KernelStats, sequence_name
+from dovetail.profile.machine import Identity, this_machine
+from dovetail.profile.store import ProfileStore
+from dovetail.units import MS
+from dovetail.workflow import load_target
 
 APP = """
 import numpy as np
@@ -158,6 +163,49 @@ def test_wrong_input_is_explained_on_stderr_with_exit_code_2(
     assert main(["profile", target, *options]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("dovetail profile: ") and said in err
+
+
+def kernels_of(store: ProfileStore, model: str, *, cores: int = 0) -> str:
+    """Puts what is known of two kernels of a model; the name of the sequence."""
+    name = sequence_name("read", [(1, 3)], model, "3c9d1f02")
+    stats = KernelStats.empty(name, ["a", "b"])
+    for _ in range(6):
+        stats.observe(0, MS)
+        stats.observe(1, 3 * MS)
+    here = this_machine()
+    store.put_kernels([stats], Identity(here.cpu, cores or here.cores, here.libraries))
+    return name
+
+
+def test_kernels_shows_what_was_learned_and_whether_it_holds(
+    make_app: Callable[..., str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["profile", "--kernels"]) == 0
+    assert "nothing is known of kernels; serve with --by-kernel" in capsys.readouterr().out
+    assert not Path("profiles.sqlite").exists()
+    target = make_app()
+    store = ProfileStore("profiles.sqlite")
+    ours = kernels_of(store, next(iter(load_target(target).specs)).model)
+    other = kernels_of(store, "another", cores=999)
+    assert main(["profile", "--kernels"]) == 0
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if "@" in line}
+    assert rows[ours][1:9] == ["cpu", "2", "6", "3", "ms", "4", "ms", "fresh"]
+    assert "stale" in rows[other] and "machine" in rows[other]
+    assert main(["profile", target, "--kernels", "--json"]) == 0
+    (only,) = json.loads(capsys.readouterr().out)["sequences"]
+    assert (only["sequence"], only["kernels"], only["seen"], only["state"]) == (ours, 2, 6, "fresh")
+    assert (only["longest_ns"], only["total_ns"]) == (3 * MS, 4 * MS)
+    assert main(["profile", "--kernels", "--forget"]) == 0
+    assert "forgot the kernels of 2 sequence(s)" in capsys.readouterr().out
+    assert store.kernel_status(this_machine()) == []
+
+
+def test_a_target_is_needed_to_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile"]) == 2
+    assert "which application?" in capsys.readouterr().err
+    assert main(["profile", "examples.quickstart:app", "--forget"]) == 2
+    assert "--forget lets go of what --kernels shows" in capsys.readouterr().err
 
 
 def test_batch_sizes_that_are_no_numbers_are_refused(

@@ -103,6 +103,12 @@ def failing(*words: object, cwd: Path = PROJECT) -> str:
     return done.stderr
 
 
+def test_ageing_needs_kernels_and_a_time():
+    said = failing("tests.live.apps:small", "--ageing", "5ms")
+    assert "--ageing lets waiting kernels of lower classes start under --by-kernel" in said
+    assert "--ageing 'soon'" in failing("tests.live.apps:small", "--by-kernel", "--ageing", "soon")
+
+
 def worker_pids(serving: Serving) -> list[int]:
     children = Path(f"/proc/{serving.process.pid}/task/{serving.process.pid}/children")
     return [int(pid) for pid in children.read_text().split()]

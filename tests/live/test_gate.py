@@ -20,6 +20,8 @@ from tests.live import gate_kernels as k
 from dovetail.device import decode_records, encode_record
 from dovetail.errors import DovetailError
 from dovetail.live.gate import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, Source, TaskEnded
+from dovetail.profile.machine import this_machine
+from dovetail.profile.store import ProfileStore
 
 pytestmark = pytest.mark.cpu
 #: A gate that hangs should fail a test, not hang it.
@@ -188,6 +190,43 @@ def test_durations_and_gaps_are_learned_while_running(gate: Gate, client: GateCl
     gap = stats.gap(0)
     assert gap is not None and gap.quantile_ns(0.1) >= 2_500_000
     gate.set_policy(GatePolicy("priority"))
+
+
+def test_what_a_gate_has_learned_is_kept_and_lets_the_next_fill_at_once(tmp_path: Path) -> None:
+    store, here = ProfileStore(tmp_path / "p.sqlite"), this_machine()
+    with Gate(GatePolicy("priority", learn=True)) as teacher, GateClient(teacher.connect()) as client:
+        high, low = scripted(client, "high"), scripted(client, "low")
+        for _ in range(6):
+            task = client.begin(high, priority=1, launch=1)
+            for _ in range(1, k.KERNELS):
+                task.wait()
+                time.sleep(0.1)
+                task.launch()
+            task.wait()
+            client.run(low, priority=2)
+        teacher.report()
+        store.put_kernels(teacher.stats.values(), here, instead=True)
+    kept = store.kernels(here)
+    assert kept == teacher.stats
+    for stats, whys in ((kept, {"fill"}), ({"high": kept["high"]}, {"turn"})):
+        with Gate(GatePolicy("ours"), stats=stats) as gate, GateClient(gate.connect()) as client:
+            high, low = scripted(client, "high"), scripted(client, "low")
+            holder = client.begin(high, priority=1, launch=1)
+            holder.wait()
+            filler = client.begin(low, priority=2, launch=k.KERNELS)
+            if "fill" in whys:
+                filler.wait()  # while the other is in its gap
+                holder.launch(k.KERNELS - 1)
+                holder.wait()
+            else:
+                time.sleep(0.05)  # time enough to fill, if it were allowed
+                holder.launch(k.KERNELS - 1)
+                holder.wait()
+                filler.wait()
+            records = gate.report()
+        assert {r.why for r in records if r.name == "low"} == whys
+        ends = [r.end_ns for r in records if r.name == "high"]
+        assert all((r.begin_ns < ends[-1]) is ("fill" in whys) for r in records if r.name == "low")
 
 
 def test_a_gap_is_not_longer_because_the_device_was_busy_when_it_ended(gate: Gate, client: GateClient) -> None:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from ..state import Batch, Worker
 
-#: The part of what is expected by which a batch may well end earlier, beside the lead: run times are not exact.
+#: The part of what is expected by which a batch may well end earlier: run times are not exact. No more than the lead
+#: is set aside for that: of a long batch it would be long, and the turn of a worker that it saves is short.
 EARLIER = 10
 
 #: Reasons of batches that are sent before there is room for them.
@@ -57,7 +58,8 @@ def ending(worker: Worker, lead_ns: int, now_ns: int) -> tuple[list[Batch], int]
     for batch in worker.running.values():
         if batch.lent or batch.ahead:
             continue
-        at_ns = batch.begun_ns + max(0, batch.expected_ns - batch.expected_ns // EARLIER - lead_ns)
+        spare_ns = min(batch.expected_ns // EARLIER, lead_ns)
+        at_ns = batch.begun_ns + max(0, batch.expected_ns - spare_ns - lead_ns)
         if at_ns <= now_ns:
             near.append(batch)
         elif not next_ns or at_ns < next_ns:

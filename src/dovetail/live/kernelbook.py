@@ -71,6 +71,8 @@ class KernelBook:
             self._say(f"what {store.path} has of the kernels of {count} sequence(s) is not used, {why}")
         if self._known:
             self._say(f"the kernels of {len(self._known)} sequence(s) are known from {store.path}")
+        else:
+            self._say(f"nothing is known of kernels yet; what is learned goes to {store.path}")
 
     def known(self) -> tuple[list[bytes], list[Cut]]:
         """What a worker is told at its start."""
