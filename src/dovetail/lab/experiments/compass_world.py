@@ -244,7 +244,8 @@ class World:
             p95=slow_downs[min(len(slow_downs) - 1, int(0.95 * len(slow_downs)))],
             used=sum(d.used for d in devices),
             hit_rate=hits / (hits + misses),
-            medians=tuple(statistics.median(row) for row in by_workflow),
+            # A short run may have no job of some workflow.
+            medians=tuple(statistics.median(row) if row else 0.0 for row in by_workflow),
             answered=len(ends),
             evictions=sum(d.evictions for d in devices),
         )
