@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from functools import partial
@@ -49,6 +50,15 @@ def hide(name, pipe=False):
     file.rename(file.with_suffix(".hidden"))
     if pipe:
         os.mkfifo(file)
+
+
+def reader_of(name):
+    """Holds the writing end of the pipe as soon as somebody reads it: a list of its descriptor, else an empty one."""
+    try:
+        return [os.open(kept_apps.file_of(name), os.O_WRONLY | os.O_NONBLOCK)]
+    except OSError as error:
+        assert error.errno == errno.ENXIO
+        return []
 
 
 def bring_back(name):
@@ -150,9 +160,11 @@ def test_a_load_that_hangs_is_ended_by_the_watchdog(serve):
     with Wire(server.port) as wire:
         wire.socket.settimeout(60)
         wire.send(item_request("use_b", 3.0))
-        until(lambda: loading(server))
+        pipe = []
+        until(lambda: pipe or pipe.extend(reader_of("b")))
         bring_back("b")  # whoever hangs at the pipe does so for ever; the next one finds the file
         reply = wire.reply()
+    os.close(pipe[0])
     assert reply.status == 200
     assert any("was not loaded within 1 s" in line for line in server.said)
     assert answer(server, "use_a")[0] == 200
