@@ -59,6 +59,8 @@ PAIRS = (
 #: Rounds and seconds per mode, and the same if it has to be quick.
 FULL, QUICK = (7, 1.0), (2, 0.4)
 OVERHEAD_RUNS, QUICK_OVERHEAD_RUNS = 15, 5
+#: Four pairs of all kinds, and the gate's cost to the models in them, if it has to be quick.
+QUICK_PAIRS = (*PAIRS[:3], PAIRS[-1])
 BATCHES = (1, 8)
 
 
@@ -283,9 +285,12 @@ def _over_pairs(runs: Sequence[PairRun], ratio: Callable[..., float]) -> Estimat
 def run_live(lab: Lab, watch: Watch = lambda _what, _done: None) -> None:
     """Measure and put the claims on record."""
     rounds, seconds = QUICK if lab.quick else FULL
-    runs = pairs(rounds=rounds, seconds=seconds, watch=lambda what, done: watch(what, 0.8 * done))
+    chosen = QUICK_PAIRS if lab.quick else PAIRS
+    runs = pairs(chosen, rounds=rounds, seconds=seconds, watch=lambda what, done: watch(what, 0.8 * done))
     cost_runs = QUICK_OVERHEAD_RUNS if lab.quick else OVERHEAD_RUNS
-    costs = overheads(runs=cost_runs, watch=lambda what, done: watch(what, 0.8 + 0.2 * done))
+    named = {name for pair in chosen for name in (pair.high, pair.low)}
+    costly = [model for name, model in models().items() if name in named or not lab.quick]
+    costs = overheads(costly, runs=cost_runs, watch=lambda what, done: watch(what, 0.8 + 0.2 * done))
     for figure in live_figures(runs, costs):
         lab.claim(
             figure.id,
