@@ -21,8 +21,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parent))
-from live import LAYERS, bare, child, client, machine, make_model, p50, rate, serving
+from _clients import client, rate
+from _figures import machine, p50
+from _models import LAYERS, make_model
+from _serverproc import bare, child, serving
 
 #: Layers of the networks.
 MODELS = (2, 3, 7)

@@ -11,28 +11,22 @@ Triton's client; worker on one CPU, front and client on the other.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
 
-import numpy as np
-
+from _models import LAYERS, SHAPE, make_model, picture
+from _serverproc import serving
 from dovetail.control import BatchFinished, Reply
 from dovetail.control.log import LogReader
 
-sys.path.insert(0, str(Path(__file__).parent))
-from live import LAYERS, make_model  # the same model as the other bench
-
 APP = """from dovetail import App, onnx, workflow
 
-network = onnx("network.onnx", batch=(1,))
+network = onnx("network.onnx", batch={batch})
 
 
 @workflow(slo="1s")
@@ -42,7 +36,6 @@ def picture(x):
 
 app = App(picture)
 """
-SHAPE = (3, 128, 128)
 PAUSES_PER_S = 50.0
 WARM_UP = 20
 
@@ -50,35 +43,24 @@ WARM_UP = 20
 def measure(folder: Path, seconds: float) -> tuple[list[float], list[float]]:
     """Milliseconds that the server added to each request, and what the client saw."""
     make_model(folder / "network.onnx", LAYERS)
-    (folder / "one_model.py").write_text(APP)
     log = folder / "run.log"
-    command = [sys.executable, "-m", "dovetail", "serve", "one_model:app", "--port", "0", "--device", "cpu:1"]
-    server = subprocess.Popen([*command, "--log", str(log)], cwd=folder, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stderr is not None
-        port = next(json.loads(line)["port"] for line in server.stderr if line.startswith("{"))
-        cpus = sorted(os.sched_getaffinity(0))
-        for worker in subprocess.run(["pgrep", "-P", str(server.pid)], capture_output=True, text=True).stdout.split():
-            os.sched_setaffinity(int(worker), {cpus[-1]})
-        os.sched_setaffinity(server.pid, {cpus[0]})
+    cpus = sorted(os.sched_getaffinity(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import tritonclient.http as triton
+    given = triton.InferInput("x", SHAPE, "FP32")
+    given.set_data_from_numpy(picture())
+    rng = random.Random(1)
+    seen: list[float] = []
+    with serving(folder, 1, cpus[0], cpus[-1], ["--log", str(log)], APP) as server:
         os.sched_setaffinity(0, {cpus[0]})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import tritonclient.http as triton
-        client = triton.InferenceServerClient(f"127.0.0.1:{port}")
-        picture = triton.InferInput("x", SHAPE, "FP32")
-        picture.set_data_from_numpy(np.random.default_rng(1).random(SHAPE, dtype=np.float32))
-        rng = random.Random(1)
-        seen: list[float] = []
+        client = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(rng.expovariate(PAUSES_PER_S))
             begin = time.perf_counter()
-            client.infer("picture", [picture])
+            client.infer("picture", [given])
             seen.append((time.perf_counter() - begin) * 1000)
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
     added = [
         (step.event.at_ns - action.arrived_ns - (step.event.end_ns - step.event.begin_ns)) / 1e6
         for step in LogReader(log)

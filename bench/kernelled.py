@@ -31,21 +31,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from _models import LAYERS, SHAPE, make_model, picture
 from dovetail.live.system import Result
 from dovetail.serve.launch import Options, Served, launch
 from dovetail.wiring import PolicySpec
 from dovetail.workflow import load_target
 
-SHAPE = (3, 128, 128)
-#: (channels, stride) of each 3 x 3 convolution.
-LOW = ((32, 2), (64, 2), *((128, 1),) * 5)
+#: (channels, stride) of each convolution of the models of the high class; that of the low one is the others' model.
 FIRST = ((16, 1), (16, 1), (3, 1))
 SECOND = ((32, 2), (64, 2), (128, 1))
 OPEN_LOW = 24
@@ -75,38 +72,12 @@ app = App(low, high)
 """
 
 
-def make_model(path: Path, layers: tuple[tuple[int, int], ...], *, pooled: bool) -> None:
-    """A small convolutional network with a variable batch axis."""
-    rng = np.random.default_rng(1)
-    nodes, weights, at, channels = [], [], "x", SHAPE[0]
-    for i, (wider, stride) in enumerate(layers):
-        kernel = (rng.standard_normal((wider, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
-        weights.append(numpy_helper.from_array(kernel, f"w{i}"))
-        options = {"strides": [stride, stride], "pads": [1] * 4, "kernel_shape": [3, 3]}
-        nodes += [helper.make_node("Conv", [at, f"w{i}"], [f"c{i}"], **options)]
-        nodes += [helper.make_node("Relu", [f"c{i}"], [f"r{i}"])]
-        at, channels = f"r{i}", wider
-    if pooled:
-        nodes += [helper.make_node("GlobalAveragePool", [at], ["p"]), helper.make_node("Flatten", ["p"], ["y"])]
-    else:
-        nodes += [helper.make_node("Identity", [at], ["y"])]
-    shape = ["batch", channels] if pooled else ["batch", *SHAPE]
-    graph = helper.make_graph(
-        nodes,
-        "network",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", *SHAPE])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        weights,
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-
-
 class Window:
     """One load on one server for some seconds."""
 
-    def __init__(self, served: Served, picture: np.ndarray, seconds: float, seed: int) -> None:
+    def __init__(self, served: Served, shown: np.ndarray, seconds: float, seed: int) -> None:
         self._system = served.system
-        self._picture = picture
+        self._picture = shown
         self._chance = random.Random(seed)
         self._begin = time.perf_counter() + WARM_S
         self._end = self._begin + seconds
@@ -177,14 +148,12 @@ def _rate(times: list[float]) -> float:
 async def measure(args: argparse.Namespace, rounds: int, seconds: float, progress: Progress) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        make_model(directory / "low.onnx", LOW, pooled=True)
-        make_model(directory / "first.onnx", FIRST, pooled=False)
-        make_model(directory / "second.onnx", SECOND, pooled=True)
+        for file, layers in (("low", LAYERS), ("first", FIRST), ("second", SECOND)):
+            make_model(directory / f"{file}.onnx", layers, size=SHAPE[1:], pooled=layers is not FIRST)
         (directory / "kernelled_app.py").write_text(APPLICATION)
         sys.path.insert(0, name)
         os.chdir(directory)
         app = load_target("kernelled_app:app")
-        picture = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
         servers: dict[str, Served] = {}
         bar = progress.add_task("loading", total=rounds * 2 * len(LOADS))
         for mode in ("without", "with"):
@@ -204,7 +173,7 @@ async def measure(args: argparse.Namespace, rounds: int, seconds: float, progres
                 for load in LOADS:
                     for mode in ("without", "with") if number % 2 else ("with", "without"):
                         progress.update(bar, description=f"round {number + 1}: {load}, {mode}")
-                        window = Window(servers[mode], picture, seconds, seed=args.seed + number)
+                        window = Window(servers[mode], picture(), seconds, seed=args.seed + number)
                         windows[f"{load} {mode}"] = await window.run(load)
                         progress.advance(bar)
                 found.append(windows)

@@ -16,11 +16,8 @@ once. That is a matter of counting, not of timing.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import platform
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +29,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from _figures import over_rounds, ratio, table_or_json
 from dovetail.baselines.unverified import GROUP_SIZE, K_BEST
 from dovetail.plan.astar import search
 from dovetail.plan.distribute import average_normalised_lengths, distribute
@@ -236,15 +234,6 @@ def figures(rounds: Sequence[Sequence[int]]) -> dict[str, dict[str, float]]:
     return {"p50": over_rounds(p50), "p99": over_rounds(p99)}
 
 
-def over_rounds(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
-
-
-def ratio(slow: Sequence[Sequence[int]], fast: Sequence[Sequence[int]]) -> dict[str, float]:
-    """How many times longer the median takes, round by round."""
-    return over_rounds([statistics.median(a) / statistics.median(b) for a, b in zip(slow, fast, strict=True)])
-
-
 def short(us: float) -> str:
     return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.2f} µs"
 
@@ -278,18 +267,5 @@ def show(result: dict[str, Any]) -> None:
         )
 
 
-def main() -> int:
-    """Print a table, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    result = measure()
-    if args.json:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(table_or_json(__doc__, measure, show))

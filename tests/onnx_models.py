@@ -1,4 +1,4 @@
-"""Tiny ONNX models, made when they are needed. Items are float32 vectors of three numbers."""
+"""Tiny ONNX models, made when they are needed. Items are float32 vectors, of three numbers if nothing is said."""
 
 from __future__ import annotations
 
@@ -11,18 +11,27 @@ from onnx import TensorProto, helper, numpy_helper
 WIDTH = 3
 
 
-def _save(path: Path, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray]) -> Path:
+def _save(path: Path, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], width: int = WIDTH) -> Path:
     graph = helper.make_graph(
         nodes,
         path.stem,
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", WIDTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", WIDTH])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", width])],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
     return path
+
+
+def _add_nothing(of: str) -> list[onnx.NodeProto]:
+    """y = x, but not before this is known."""
+    return [
+        helper.make_node("ReduceMean", [of], ["end"], keepdims=0),
+        helper.make_node("Mul", ["end", "none"], ["nothing"]),
+        helper.make_node("Add", ["x", "nothing"], ["y"]),
+    ]
 
 
 def double(path: Path) -> Path:
@@ -37,12 +46,27 @@ def slow(path: Path, products: int = 8, side: int = 384) -> Path:
         helper.make_node("Tanh", ["mean"], ["bounded"]),
         helper.make_node("Mul", ["w", "bounded"], ["m0"]),
         *(helper.make_node("MatMul", [f"m{i}", "w"], [f"m{i + 1}"]) for i in range(products)),
-        helper.make_node("ReduceMean", [f"m{products}"], ["end"], keepdims=0),
-        helper.make_node("Mul", ["end", "none"], ["nothing"]),
-        helper.make_node("Add", ["x", "nothing"], ["y"]),
+        *_add_nothing(f"m{products}"),
     ]
     w = (np.random.default_rng(7).standard_normal((side, side)) / side).astype(np.float32)
     return _save(path, nodes, {"w": w, "none": np.float32(0)})
+
+
+def nonzero(path: Path) -> Path:
+    """y = x for 512 numbers, past matrix products over as many rows as x has numbers that are not 1."""
+    side, products = 384, 16
+    nodes = [
+        helper.make_node("Sub", ["x", "one"], ["less"]),
+        helper.make_node("NonZero", ["less"], ["where"]),
+        helper.make_node("Transpose", ["where"], ["rows"], perm=[1, 0]),
+        helper.make_node("Cast", ["rows"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["floats", "wide"], ["m0"]),
+        *(helper.make_node("MatMul", [f"m{i}", "w"], [f"m{i + 1}"]) for i in range(products)),
+        *_add_nothing(f"m{products}"),
+    ]
+    chance = np.random.default_rng(7)
+    wide, w = (chance.standard_normal((rows, side)).astype(np.float32) / side for rows in (2, side))
+    return _save(path, nodes, {"wide": wide, "w": w, "none": np.float32(0), "one": np.float32([1])}, width=512)
 
 
 def heavy(path: Path, nbytes: int, seed: int) -> Path:

@@ -168,8 +168,8 @@ class Live:
         assert not any(memory.used_bytes.values())
         assert set(memory.arenas) == {0, *(w.ident for w in system.fleet.workers.values() if w.arena is not None)}
         assert not self.controller.requests
-        assert not system._requests
-        assert not system._waiting
+        assert not system.answers.requests
+        assert not system.answers._waiting
         assert not system._timers
         memory.front.validate()
 

@@ -78,7 +78,7 @@ def memory(server):
 
 
 def loading(server):
-    return server.call(lambda: dict(server.system._loading))
+    return server.call(lambda: dict(server.system.watchdog.loading))
 
 
 def test_models_come_and_go_answers_are_right_and_everything_is_counted_and_logged(serve, tmp_path, capsys):

@@ -16,6 +16,7 @@ from dovetail.control import BatchFinished, RequestArrived, RequestCancelled
 from dovetail.control.log import LogReader, LogWriter, make_header
 from dovetail.errors import DovetailError, LogError, Overloaded
 from dovetail.lab.replay import replay
+from dovetail.live import readiness, watchdog
 from dovetail.live import system as live_system
 from dovetail.live.wire import Done
 from dovetail.units import MS
@@ -211,7 +212,7 @@ def test_no_request_is_lost_when_a_worker_is_killed_at_work(live, name):
     for i in range(10):
         futures += [live.submit("heavy", 1 + i), live.submit("fan", i), live.submit("joined", i, i)]
     victim = live.worker(name).ident
-    live.until(lambda: any(r.action.worker == victim for r in live.system._running.values()), "a batch on it")
+    live.until(lambda: any(r.action.worker == victim for r in live.system.batches.running.values()), "a batch on it")
     kill(live, name)
     futures += [live.submit("maybe", i) for i in range(5)]
     results = live.wait(*futures)
@@ -271,7 +272,7 @@ def make_live():
 
 def test_a_worker_that_hangs_is_killed_and_the_request_fails_in_the_end(make_live, monkeypatch):
     monkeypatch.setattr(live_system, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(live_system, "HANG_FACTOR", 1)
+    monkeypatch.setattr(watchdog, "HANG_FACTOR", 1)
     live = make_live("tests.live.apps:hosted", hang_ns=300 * MS)
     futures = [live.submit("breakable", apps.HANGS), live.submit("big", 1)]
     stuck, other = live.wait(*futures)
@@ -393,10 +394,10 @@ def test_a_stage_without_a_worker_is_refused_and_then_given_up(make_live, monkey
     worker = live.worker("host-0")
     os.kill(worker.pid, signal.SIGKILL)
     live.until(lambda: not live.system.ready())
-    monkeypatch.setattr(live_system, "REFUSE_AFTER_NS", 0)
+    monkeypatch.setattr(readiness, "REFUSE_AFTER_NS", 0)
     with pytest.raises(Overloaded, match="no worker runs"):
         live.submit("breakable", 1)
-    monkeypatch.setattr(live_system, "GIVE_UP_AFTER_NS", 0)
+    monkeypatch.setattr(readiness, "GIVE_UP_AFTER_NS", 0)
     result = live.wait(open_request)[0]
     assert result.outcome == "cancelled"
     assert "no worker has run" in result.reason

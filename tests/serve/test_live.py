@@ -124,7 +124,7 @@ def test_no_request_is_lost_when_workers_are_killed_under_load(examples):
 
             def at_work(name=name):
                 workers = examples.system.fleet.workers
-                busy = {r.action.worker for r in examples.system._running.values()}
+                busy = {r.action.worker for r in examples.system.batches.running.values()}
                 return next((w.pid for w in workers.values() if w.spec.name == name and w.ident in busy), 0)
 
             until(lambda: examples.call(at_work))

@@ -16,10 +16,9 @@ from pathlib import Path
 import msgspec
 
 from ..errors import ModelError
+from ..workflow.protobuf import BYTES, VARINT, fields
 
 __all__ = ["OnnxGraph", "OnnxNode", "read_graph", "write_part"]
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class OnnxNode(msgspec.Struct, frozen=True):
@@ -45,36 +44,9 @@ class OnnxGraph(msgspec.Struct, frozen=True):
     rest: bytes
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     """(field number, wire type, content) of each field in turn."""
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            start = at
-            _, at = _varint(data, at)
-        elif wire == _BYTES:
-            size, at = _varint(data, at)
-            start, at = at, at + size
-        elif wire in (_FIXED64, _FIXED32):
-            start, at = at, at + (8 if wire == _FIXED64 else 4)
-        else:
-            raise ValueError(f"wire type {wire}")
-        if at > end:
-            raise ValueError("a field reaches beyond its message")
-        yield number, wire, data[start:at]
+    return ((number, wire, data[start:end]) for number, wire, start, end in fields(data, 0, len(data)))
 
 
 def _number(value: int) -> bytes:
@@ -86,19 +58,19 @@ def _number(value: int) -> bytes:
     return bytes(out)
 
 
-def _field(number: int, content: bytes, wire: int = _BYTES) -> bytes:
-    size = _number(len(content)) if wire == _BYTES else b""
+def _field(number: int, content: bytes, wire: int = BYTES) -> bytes:
+    size = _number(len(content)) if wire == BYTES else b""
     return _number(number << 3 | wire) + size + content
 
 
 def _texts(message: bytes, *numbers: int) -> list[str]:
-    return [content.decode() for number, wire, content in _fields(message) if wire == _BYTES and number in numbers]
+    return [content.decode() for number, wire, content in _fields(message) if wire == BYTES and number in numbers]
 
 
 def _node(raw: bytes) -> OnnxNode:
     reads, writes, name, op, domain = [], [], "", "", ""
     for number, wire, content in _fields(raw):
-        if wire != _BYTES:
+        if wire != BYTES:
             continue
         if number == 1:
             reads.append(content.decode())
@@ -177,7 +149,7 @@ def write_part(
     body.extend(_field(5, graph.weights[name]) for name in read if name in graph.weights)
     for name, element_type in inputs.items():
         declared = graph.inputs.get(name)
-        kind = _field(1, _field(1, _number(element_type), _VARINT))
+        kind = _field(1, _field(1, _number(element_type), VARINT))
         body.append(_field(11, declared or _field(1, name.encode()) + _field(2, kind)))
     body.extend(_field(12, graph.outputs.get(name) or _field(1, name.encode())) for name in outputs)
     path.write_bytes(graph.rest + _field(7, b"".join(body)))

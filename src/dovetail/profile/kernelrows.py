@@ -7,7 +7,9 @@ wrong: nothing is trusted further than it was checked here, and what is wrong wi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +29,7 @@ MAX_KERNELS = 20_000
 MAX_BUCKET = 64 << 4
 MAX_COUNT = 1 << 40
 
+T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
 _decode_stats = msgspec.msgpack.Decoder(KernelStats).decode
 _decode_cut = msgspec.msgpack.Decoder(Cut).decode
@@ -57,24 +60,22 @@ def pack(value: KernelStats | Cut) -> bytes:
 
 def unpack_stats(data: bytes) -> KernelStats:
     """The statistics in a row; ProfileError if they are not what they should be."""
-    try:
-        stats = _decode_stats(_sized(data))
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
-        raise ProfileError(f"not statistics of kernels: {error}") from error
-    if trouble := _stats_trouble(stats):
-        raise ProfileError(f"not statistics of kernels: {trouble}")
-    return stats
+    return _unpack(data, _decode_stats, _stats_trouble, "statistics of kernels")
 
 
 def unpack_cut(data: bytes) -> Cut:
     """The cut in a row; ProfileError if it is none."""
+    return _unpack(data, _decode_cut, _cut_trouble, "a model's cut")
+
+
+def _unpack(data: bytes, decode: Callable[[bytes], T], trouble_of: Callable[[T], str], what: str) -> T:
     try:
-        cut = _decode_cut(_sized(data))
+        value = decode(_sized(data))
     except (msgspec.DecodeError, ValueError, TypeError) as error:
-        raise ProfileError(f"not a model's cut: {error}") from error
-    if trouble := _cut_trouble(cut):
-        raise ProfileError(f"not a model's cut: {trouble}")
-    return cut
+        raise ProfileError(f"not {what}: {error}") from error
+    if trouble := trouble_of(value):
+        raise ProfileError(f"not {what}: {trouble}")
+    return value
 
 
 def _sized(data: object) -> bytes:

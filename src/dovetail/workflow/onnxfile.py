@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import ModelError
+from .protobuf import BYTES, VARINT, NotProtobuf, fields, varint
 from .tensor import TensorSpec
 
 __all__ = ["OnnxFile", "read_onnx"]
@@ -36,46 +37,13 @@ class OnnxFile(msgspec.Struct, frozen=True):
     outputs: dict[str, TensorSpec]
 
 
-class _NotProtobuf(ValueError):
-    """The bytes do not read as protobuf."""
-
-
-def _varint(data: mmap.mmap | bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise _NotProtobuf
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
 def _fields(data: mmap.mmap | bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield (field number, start, end) of each length-delimited field, or (number, value, -1) of a varint."""
-    at = start
-    while at < end:
-        key, at = _varint(data, at)
-        number, wire = key >> 3, key & 7
-        if number == 0:
-            raise _NotProtobuf
-        if wire == 0:
-            value, at = _varint(data, at)
-            yield number, value, -1
-        elif wire == 2:
-            size, at = _varint(data, at)
-            if at + size > end:
-                raise _NotProtobuf
-            yield number, at, at + size
-            at += size
-        elif wire in (1, 5):
-            at += 8 if wire == 1 else 4
-        else:
-            raise _NotProtobuf
-    if at != end:
-        raise _NotProtobuf
+    for number, wire, begin, stop in fields(data, start, end):
+        if wire == BYTES:
+            yield number, begin, stop
+        elif wire == VARINT:
+            yield number, varint(data, begin)[0], -1
 
 
 def _value_info(data: mmap.mmap | bytes, start: int, end: int) -> tuple[str, TensorSpec]:
@@ -125,7 +93,7 @@ def read_onnx(path: Path, stage: str) -> OnnxFile:
                         elif part in (11, 12):
                             name, spec = _value_info(data, c, d)
                             (inputs if part == 11 else outputs)[name] = spec
-            except (_NotProtobuf, UnicodeDecodeError):
+            except (NotProtobuf, UnicodeDecodeError):
                 graph_seen = False
     if not graph_seen or not outputs:
         raise ModelError(
