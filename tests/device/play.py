@@ -38,13 +38,15 @@ class Script(NamedTuple):
     client: str = ""
     #: Share of each kernel in turn, where they differ; the task then counts with the whole device.
     shares: tuple[int, ...] = ()
+    #: Parts that its kernels may be run in.
+    parts: int = 1
 
     def share_of(self, kernel: int) -> int:
         return self.shares[kernel % len(self.shares)] if self.shares else self.share_pct
 
 
 class Happened(NamedTuple):
-    """A kernel's life; -1 where it came to nothing."""
+    """The life of a kernel, or of what was started of it at a time; -1 where it came to nothing."""
 
     task: int
     kernel: int
@@ -64,7 +66,10 @@ class Play:
         self.events: list[KernelEvent] = []
         self.actions: list[list[object]] = []
         self.ready: dict[tuple[int, int], int] = {}
+        #: When each was started first, and why; and (start, why, end) of all its parts.
         self.started: dict[tuple[int, int], tuple[int, str]] = {}
+        self.parts: dict[tuple[int, int], list[tuple[int, str, int]]] = {}
+        self._left: dict[tuple[int, int], int] = {}
         self.ended: dict[tuple[int, int], int] = {}
         self.gone: dict[int, int] = {}
         self._heap: list[tuple[int, int, KernelEvent]] = []
@@ -92,7 +97,8 @@ class Play:
         if isinstance(event, KernelReady):
             self.ready[event.task, event.kernel] = now
         elif isinstance(event, KernelFinished):
-            self.ended[event.task, event.kernel] = now
+            if not self._left[event.task, event.kernel]:
+                self.ended[event.task, event.kernel] = now
         elif isinstance(event, TaskGone):
             self.gone[event.task] = now
         actions = list(self.arbiter.step(event))
@@ -100,20 +106,32 @@ class Play:
         self.arbiter.validate()  # type: ignore[attr-defined]
         if isinstance(event, KernelReady):
             self._pending.discard(event.task)
-        if isinstance(event, KernelFinished) and event.kernel + 1 == len(self.scripts[event.task].kernels):
+        if (
+            isinstance(event, KernelFinished)
+            and (event.task, len(self.scripts[event.task].kernels) - 1) in self.ended
+        ):
             self._push(TaskGone(now, event.task))
         if isinstance(event, (TaskBegan, KernelReady, KernelFinished)):
             self._prepare(event.task, now)
         for action in actions:
             if isinstance(action, StartKernel):
-                key = (action.task, action.kernel)
-                assert key in self.ready and key not in self.started, "only what is ready starts, and once"
-                assert action.task not in self.gone
-                self.started[key] = (now, action.why)
-                self._push(KernelFinished(now + self.scripts[action.task].kernels[action.kernel][1], *key))
+                self._start(action, now)
             elif isinstance(action, SetAlarm):
                 assert action.at_ns > now
                 self._push(AlarmRang(action.at_ns))
+
+    def _start(self, action: StartKernel, now: int) -> None:
+        key, script = (action.task, action.kernel), self.scripts[action.task]
+        left = self._left.setdefault(key, script.parts)
+        parts = action.parts or left
+        assert key in self.ready and 0 < parts <= left, "only what is ready starts, and once"
+        assert all(end <= now for _, _, end in self.parts.get(key, ())), "one part at a time"
+        assert action.task not in self.gone
+        self._left[key] = left - parts
+        self.started.setdefault(key, (now, action.why))
+        takes_ns = script.kernels[action.kernel][1] * parts // script.parts + (parts < script.parts)
+        self.parts.setdefault(key, []).append((now, action.why, now + takes_ns))
+        self._push(KernelFinished(now + takes_ns, *key))
 
     def _prepare(self, task: int, now: int) -> None:
         """The task's next kernel is on its way, if its host is free and does not wait for a result."""
@@ -123,27 +141,30 @@ class Play:
         if task not in self._pending and launched < len(script.kernels) and launched <= over + script.ahead:
             self._pending.add(task)
             gap_ns = script.kernels[launched][0]
-            self._push(KernelReady(now + gap_ns, task, launched, script.share_of(launched), script.priority))
+            share_pct = script.share_of(launched)
+            self._push(KernelReady(now + gap_ns, task, launched, share_pct, script.priority, script.parts))
 
     def _push(self, event: KernelEvent) -> None:
         self._number += 1
         heapq.heappush(self._heap, (event.at_ns, self._number, event))
 
     def kernels(self) -> list[Happened]:
-        """Every kernel that was ready, in the order in which they were."""
+        """Every kernel that was ready, in the order in which they were; those that were run in parts part by part."""
         found = []
         for (task, kernel), ready_ns in self.ready.items():
-            start_ns, why = self.started.get((task, kernel), (-1, ""))
-            end_ns = self.ended.get((task, kernel), -1)
-            found.append(Happened(task, kernel, self.scripts[task].priority, ready_ns, start_ns, end_ns, why))
+            for start_ns, why, end_ns in self.parts.get((task, kernel), [(-1, "", -1)]):
+                over_ns = end_ns if end_ns <= self.gone.get(task, 1 << 62) else -1
+                found.append(Happened(task, kernel, self.scripts[task].priority, ready_ns, start_ns, over_ns, why))
+                ready_ns = end_ns
         return found
 
     def used_pct(self, at_ns: int) -> int:
         """Share of the kernels that run just after a time."""
         return sum(
             self.scripts[t].share_of(k)
-            for (t, k), (start, _) in self.started.items()
-            if start <= at_ns < min(self.ended.get((t, k), 1 << 62), self.gone.get(t, 1 << 62))
+            for (t, k), parts in self.parts.items()
+            for start, _, end in parts
+            if start <= at_ns < min(end, self.gone.get(t, 1 << 62))
         )
 
 
@@ -164,7 +185,13 @@ def stats_of(
 
 
 def scripts(
-    *, shares: bool = False, mixed: bool = False, killed: bool = True, ahead: bool = False, classes: int = 3
+    *,
+    shares: bool = False,
+    mixed: bool = False,
+    killed: bool = True,
+    ahead: bool = False,
+    classes: int = 3,
+    parts: bool = False,
 ) -> st.SearchStrategy:
     """A few tasks whose kernels and gaps are of similar length, so that much depends on who goes first."""
     kernel = st.tuples(st.integers(0, 60), st.integers(1, 60))
@@ -179,5 +206,6 @@ def scripts(
         shares=st.lists(st.sampled_from([20, 50, 60, 100]), min_size=1, max_size=5).map(tuple)
         if mixed
         else st.just(()),
+        parts=st.sampled_from([1, 1, 3, 8]) if parts else st.just(1),
     )
     return st.lists(one, min_size=1, max_size=6)

@@ -24,7 +24,7 @@ from .play import Play, Script, scripts, stats_of
 MAKE = {
     "priority": lambda stats, **k: PriorityArbiter(stats, ArbiterSettings(**k)),
     "fikit": lambda stats, **k: FikitArbiter(stats, FikitSettings(small_gap_ns=2, **k)),
-    "gap": lambda stats, **k: GapArbiter(stats, GapSettings(burst_ns=40, overhead_ns=1, again_ns=5, **k)),
+    "gap": lambda stats, **k: GapArbiter(stats, GapSettings(burst_ns=40, overhead_ns=1, again_ns=5, part_ns=1, **k)),
 }
 #: A busy machine is no reason to fail.
 LAW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -44,7 +44,7 @@ def top_class(play: Play, at_ns: int, but: int) -> int | None:
 
 @every
 @LAW
-@given(scripts(shares=True), wrong)
+@given(scripts(shares=True, parts=True), wrong)
 def test_a_higher_class_waits_for_no_kernel_of_a_lower_one_that_starts_later(name, tasks, factor):
     play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor))).go()
     happened = play.kernels()
@@ -63,7 +63,7 @@ def test_a_higher_class_waits_for_no_kernel_of_a_lower_one_that_starts_later(nam
 
 @every
 @LAW
-@given(scripts(shares=True, ahead=True), wrong)
+@given(scripts(shares=True, ahead=True, parts=True), wrong)
 def test_shares_stay_within_the_device_and_every_kernel_of_a_living_task_is_run(name, tasks, factor):
     play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor))).go()
     for start, _ in play.started.values():
@@ -74,7 +74,7 @@ def test_shares_stay_within_the_device_and_every_kernel_of_a_living_task_is_run(
 
 
 @LAW
-@given(scripts(mixed=True, ahead=True), wrong, st.sampled_from([0.0, 0.5]))
+@given(scripts(mixed=True, ahead=True, parts=True), wrong, st.sampled_from([0.0, 0.5]))
 def test_nobody_is_let_in_beside_a_class_that_waits_for_lower_kernels(tasks, factor, catch_up):
     play = Play(tasks, MAKE["gap"](stats_of(tasks, factor=factor), catch_up=catch_up)).go()
     happened = play.kernels()
@@ -92,7 +92,7 @@ def test_nobody_is_let_in_beside_a_class_that_waits_for_lower_kernels(tasks, fac
 
 @every
 @LAW
-@given(scripts(ahead=True), wrong, st.integers(0, 3))
+@given(scripts(ahead=True, parts=True), wrong, st.integers(0, 3))
 def test_same_events_give_the_same_actions(name, tasks, factor, ageing):
     play = Play(tasks, MAKE[name](stats_of(tasks, factor=factor), ageing_ns=ageing * 40)).go()
     again = MAKE[name](stats_of(tasks, factor=factor), ageing_ns=ageing * 40)
@@ -124,7 +124,7 @@ def test_equals_take_turns(name, count, length):
 
 @every
 @LAW
-@given(scripts(shares=True, ahead=True))
+@given(scripts(shares=True, ahead=True, parts=True))
 def test_tasks_that_are_gone_hold_nothing(name, tasks):
     arbiter = MAKE[name](stats_of(tasks))
     Play(tasks, arbiter).go()
@@ -153,9 +153,10 @@ busy_pair = st.tuples(
         shares,
     ),
     st.builds(
-        lambda kernels, shares: Script(0, 2, tuple(kernels), ahead=80, shares=shares),
+        lambda kernels, shares, parts: Script(0, 2, tuple(kernels), ahead=80, shares=shares, parts=parts),
         st.lists(st.tuples(st.integers(0, 3), st.integers(10, 60)), min_size=60, max_size=80),
         shares,
+        st.sampled_from([1, 6]),
     ),
 ).map(list)
 
@@ -163,7 +164,7 @@ busy_pair = st.tuples(
 @LAW
 @given(busy_pair, st.sampled_from([0.1, 1.0]), st.sampled_from([0.2, 1.0, 20.0]), st.sampled_from([0.0, 0.03, 0.3]))
 def test_delay_by_fillers_stays_within_the_budget_however_wrong_the_statistics_are(tasks, factor, gap_factor, budget):
-    settings = GapSettings(budget=budget, burst_ns=40, overhead_ns=1, again_ns=5)
+    settings = GapSettings(budget=budget, burst_ns=40, overhead_ns=1, again_ns=5, part_ns=1)
     stats = stats_of(tasks, factor=factor, gap_factor=gap_factor)
     arbiter = GapArbiter(stats, settings, learn=False)
     play = Play(tasks, arbiter).go()
@@ -180,7 +181,7 @@ def test_of_a_task_that_is_trusted_to_catch_up_no_more_than_the_burst_is_asked_i
     tasks[0] = tasks[0]._replace(ahead=ahead)
     stats = stats_of(tasks, gap_factor=gap_factor)
     stats["0"].early = 1.0
-    settings = GapSettings(burst_ns=40, overhead_ns=1, again_ns=5, catch_up=0.5)
+    settings = GapSettings(burst_ns=40, overhead_ns=1, again_ns=5, catch_up=0.5, part_ns=1)
     arbiter = GapArbiter(stats, settings, learn=False)
     play = Play(tasks, arbiter).go()
     there = play.gone[0] - tasks[0].begin_ns

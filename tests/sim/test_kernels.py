@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 
 import msgspec
@@ -19,9 +20,10 @@ from dovetail.sim.kernels import (
     KernelDevice,
     KernelRun,
     Sharing,
+    rests,
     slowdown,
 )
-from dovetail.sim.sequences import AHEAD, SYNC, Host, Kernel, KernelSequence, divided
+from dovetail.sim.sequences import AHEAD, SYNC, Host, Kernel, KernelSequence
 from dovetail.units import MS, US
 
 EXACT_SYNC = msgspec.structs.replace(SYNC, scatter=0.0)
@@ -170,6 +172,44 @@ class TestArbitrated:
         device, _ = play(Arbitrated(arbiter), ClientSpec(late, 1, 1, begin_ns=500 * US), ClientSpec(LONG, 2))
         assert 0 < device.worst_wait_ns[0] <= 100 * US, "one kernel, not the four that were launched"
 
+    def test_there_a_filler_begins_with_the_gap_and_not_when_that_is_noticed(self) -> None:
+        gaps = sequence("gaps", [(100, 30)] * 20, EXACT_SYNC)
+        filler = sequence("filler", [(5, 60)] * 40, EXACT_AHEAD)
+        stats = learned(gaps, filler)
+        begun = {}
+        for by_class in (False, True):
+            arbiter = GapArbiter(stats, GapSettings(by_class=by_class))
+            _, records = play(Arbitrated(arbiter), ClientSpec(gaps, 1, 3, begin_ns=MS), ClientSpec(filler, 2))
+            ends = {r.end_ns for r in records if r.name == "gaps"}
+            begun[by_class] = sum(r.begin_ns in ends for r in records if r.why == "fill")
+        assert begun[False] == 0
+        assert begun[True] > 20
+
+    def test_kernels_in_parts_are_done_once_and_cost_what_parts_cost(self) -> None:
+        gaps = sequence("gaps", [(100, 30)] * 20, EXACT_SYNC)
+        long = sequence("long", [(5, 1000)] * 3, EXACT_AHEAD)
+        arbiter = GapArbiter(learned(gaps, long), GapSettings(by_class=True))
+        sharing = Arbitrated(arbiter, grain_ns=20 * US, part_extra=0.1, part_ns=4 * US)
+        device, records = play(sharing, ClientSpec(gaps, 1, 4), ClientSpec(long, 2, 2))
+        assert [r.client for r in device.results].count(1) == 2
+        assert device.work_ns[1] == 6000 * US
+        by_kernel: dict[tuple[int, int], list[int]] = {}
+        for r in records:
+            if r.name == "long":
+                by_kernel.setdefault((r.task, r.kernel), []).append(r.end_ns - r.begin_ns)
+        assert len(by_kernel) == 6
+        assert max(map(len, by_kernel.values())) > 5, "in the gaps of 100 µs"
+        for took in by_kernel.values():
+            parts = len(took)
+            assert sum(took) == pytest.approx(1000 * US if parts == 1 else 1100 * US + parts * 4 * US, abs=parts)
+
+    def test_rests_add_up_to_what_was_asked_for_whatever_the_seed(self) -> None:
+        spec = ClientSpec(SHORT, 1, 5, 700 * US)
+        rested = {tuple(itertools.islice(rests(spec, seed, 0), 4)) for seed in range(20)}
+        assert len(rested) > 5
+        assert {sum(r) for r in rested} == {4 * 700 * US}
+        assert all(350 * US < one < 1050 * US for r in rested for one in r)
+
     def test_only_with_shares_two_run_beside_each_other(self) -> None:
         high = sequence("high", [(20, 100)] * 20, EXACT_SYNC, share_pct=60)
         low = sequence("low", [(5, 30)] * 20, EXACT_AHEAD, share_pct=40)
@@ -189,15 +229,6 @@ class TestArbitrated:
         _, records = play(Arbitrated(arbiter, shares=True), ClientSpec(high, 1, 40), ClientSpec(low, 2))
         assert max(r.end_ns - r.begin_ns for r in records if r.name == "high") > 102 * US
         assert all(spread.mean_ns == pytest.approx(100 * US, rel=0.001) for spread in stats["high"].durations)
-
-
-def test_divided_kernels_are_longer_together_and_none_is_longer_than_the_parts() -> None:
-    mixed = sequence("mixed", [(5, 90), (5, 100), (5, 250)], EXACT_AHEAD, share_pct=70)
-    made = divided(mixed, 100 * US, part_ns=3 * US, extra=0.1)
-    assert [k.ident for k in made.kernels] == ["k0", "k1", "k2/0", "k2/1", "k2/2"]
-    assert made.kernels[:2] == mixed.kernels[:2]
-    assert {k.duration_ns for k in made.kernels[2:]} == {round(250 * US / 3 * 1.1) + 3 * US}
-    assert {k.share_pct for k in made.kernels} == {70}
 
 
 def learned(*sequences: KernelSequence):  # type: ignore[no-untyped-def]

@@ -52,10 +52,12 @@ class KernelReady(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=Tr
     share_pct: int = FULL_SHARE
     #: 1 is the highest class. Of no effect if `TaskBegan` came before.
     priority: int = 1
+    #: Equal parts that it may be run in, one after the other. 1: it runs as a whole.
+    parts: int = 1
 
 
 class KernelFinished(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """A started kernel has ended.
+    """A started kernel has ended, or as many parts of it as were started.
 
     `begin_ns` and `end_ns` are when it was really on the device, where that is known better than by the times of the
     events (a device queue, a clock beside the kernel); -1 where it is not.
@@ -118,6 +120,8 @@ class StartKernel(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=Tr
     #: Why it may: "turn" it is of the highest class that is there; "fill" it fits into a gap of a higher class;
     #: "beside" its share is free beside the higher class; "aged" it waited too long.
     why: str = "turn"
+    #: So many parts of it and no more, if it may be run in parts: what is left is started later. 0: all that is left.
+    parts: int = 0
 
 
 class SetAlarm(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):

@@ -14,7 +14,7 @@ from ..profile.kernels import KernelStats, Spread, kernel_name
 from ..units import US
 from .account import Account
 from .priority import PriorityArbiter
-from .tasks import ArbiterSettings, Task
+from .tasks import ArbiterSettings, Offer, Task
 
 __all__ = ["FikitArbiter", "FikitSettings"]
 
@@ -43,7 +43,7 @@ class FikitArbiter(PriorityArbiter):
         #: Sequence -> durations and gaps by name: FIKIT measures before, and keeps what it measured.
         self._pooled: dict[str, tuple[dict[str, Spread], dict[str, Spread]]] = {}
 
-    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> float | None:
+    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
         """The kernel's duration, if it fits into what should be left of the gap."""
         duration_ns = self._mean_ns(task, task.ready[0].kernel, 0)
         if duration_ns is None:
@@ -54,7 +54,7 @@ class FikitArbiter(PriorityArbiter):
                 return None
             if duration_ns > gap_ns - (now_ns - holder.free_ns):
                 return None
-        return duration_ns
+        return Offer(duration_ns)
 
     def _mean_ns(self, task: Task, position: int, which: int) -> float | None:
         """Mean duration (0) of a kernel or mean gap (1) after it, over all kernels of its name; None if unknown."""

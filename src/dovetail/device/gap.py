@@ -13,6 +13,9 @@ What is different from `fikit`, and why
   has caught up with is given back; with `catch_up` that is counted on before, for no more than `burst_ns` at a time.
 - Kernels that ask for less than the device may run beside each other. Then what counts is the time until the holder's
   next kernel that does not fit beside, and that those which do take a little longer.
+- Where the device takes launched kernels by class, fillers are launched before the gap begins: nobody need notice it.
+- A kernel that may be run in parts is cut where the gain is highest: work, less `price` times the delay that it is
+  expected to cause, or more while the credit is low. Nothing is cut for a gap that takes it whole, nor between tasks.
 - After a kernel of which nothing is known the next may come at any moment: a filler is paid for in full.
 - A task that is expected (`TaskExpected`) is a gap with a known end.
 - Statistics are learned while running.
@@ -20,16 +23,17 @@ What is different from `fikit`, and why
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 
-from ..profile.kernels import KernelStats, Spread
+from ..profile.kernels import KernelStats
 from ..state.worker import FULL_SHARE
 from ..units import MS, US
 from .account import Account
 from .arbiter import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone
+from .outlook import delay_to, peak
 from .priority import PriorityArbiter
-from .tasks import ArbiterSettings, Task
+from .tasks import ArbiterSettings, Offer, Task
 
 __all__ = ["GapArbiter", "GapSettings"]
 
@@ -55,6 +59,11 @@ class GapSettings(ArbiterSettings, frozen=True, kw_only=True):
     #: Part of its usual gaps to come by which a task that launches ahead is trusted to catch up with delay. 0: what
     #: it has caught up with is given back, and nothing is counted on before.
     catch_up: float = 0.0
+    #: A part of a kernel is reckoned to take so much of its time, and this, more than it would within the whole.
+    part_extra: float = 0.05
+    part_ns: int = 3 * US
+    #: Work that a part has to bring for the delay that it is expected to cause, at least.
+    price: float = 3.0
 
 
 class _Owed:
@@ -169,14 +178,14 @@ class GapArbiter(PriorityArbiter):
         for key in [k for k in self._late_ns if k[0] == event.task]:
             del self._late_ns[key]
 
-    def _start(self, task: Task, why: str, now_ns: int) -> StartKernel:
+    def _start(self, task: Task, why: str, now_ns: int, parts: int = 0) -> StartKernel:
         blocked_ns = self._blocked_ns.pop(task.ident, None)
         if blocked_ns is not None and self.settings.by_class:
             # Launched at once; when it began, its end will tell.
             self._late_ns[task.ident, task.ready[0].kernel] = blocked_ns
         elif blocked_ns is not None:
             self._delayed(task, now_ns - blocked_ns)
-        return super()._start(task, why, now_ns)
+        return super()._start(task, why, now_ns, parts)
 
     def _slowed(self, task: Task, kernel: int, took_ns: int) -> None:
         """Neighbours cost a holder the usual part of what its kernel took, as if they had been there all the time.
@@ -210,38 +219,98 @@ class GapArbiter(PriorityArbiter):
 
     # -- gaps ---------------------------------------------------------------------------------------------------
 
-    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> float | None:
-        """The work gained less the delay caused, if the credit allows for that."""
-        duration_ns = self._duration_ns(task)
-        if duration_ns is None:
-            return None
-        rest_ns = self._rest_ns(task, now_ns)
+    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
+        """The work gained less the delay caused, if the credit allows for that.
+
+        Of all that is left of the kernel; or, if it may be run in parts, of as many of them as gain the most.
+        """
+        rest_ns, room_pct = self._rest_ns(task, holders, now_ns), FULL_SHARE - task.ready[0].share_pct
         if rest_ns is None:
             return None
-        end_ns = rest_ns + duration_ns + self.settings.overhead_ns
-        delay_ns = self._expected_delay_ns(task.priority, end_ns, now_ns)
-        for holder in holders:
-            delay_ns += self._delay_to(holder, end_ns, FULL_SHARE - task.ready[0].share_pct, now_ns)
+        begin_ns = rest_ns + self.settings.overhead_ns
+
+        def delay_by(takes_ns: float) -> float:
+            delay_ns = self._expected_delay_ns(task.priority, round(begin_ns + takes_ns), now_ns)
+            return delay_ns + sum(
+                delay_to(h, begin_ns + takes_ns, room_pct, self.settings.beside, now_ns) for h in holders
+            )
+
+        offer = self._weighed(task, holders, delay_by)
+        if offer is None and not task.started:
+            elapsed_ns = now_ns - min(h.free_ns for h in holders)
+            self._again_ns = now_ns + max(self.settings.again_ns, elapsed_ns // 2)
+        return offer
+
+    def _worth_before(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
+        """Of the gap that comes after the holder's kernel, if its host waits for that: all of it is ahead."""
+        holder = holders[0]
+        if len(holders) > 1 or task.started or len(holder.started) != 1:
+            return None
+        if holder.stats is None or holder.stats.launches_ahead:
+            return None
+        (kernel,) = holder.started
+        gap = holder.stats.gap(kernel)
+        if gap is None:
+            return None
+        begin_ns = round(holder.stats.durations[kernel].mean_ns) if self._expected else 0
+
+        def delay_by(takes_ns: float) -> float:
+            delay_ns = self._expected_delay_ns(task.priority, begin_ns + round(takes_ns), now_ns)
+            return delay_ns + gap.expected_delay_ns(round(takes_ns))
+
+        return self._weighed(task, holders, delay_by)
+
+    def _weighed(self, task: Task, holders: list[Task], delay_by: Callable[[float], float]) -> Offer | None:
+        """How much of the task's next kernel to start; `delay_by` says what delay is expected of a time at work."""
+        duration_ns, settings, head = self._duration_ns(task), self.settings, task.ready[0]
+        if duration_ns is None:
+            return None
+        takes_ns = self._takes_ns(duration_ns, head.rest)
+        delay_ns = delay_by(takes_ns)
         if task.started:
-            return None if delay_ns else duration_ns
-        credit_ns = self.credit_ns.get(holders[0].priority, 0.0)
+            return None if delay_ns else Offer(takes_ns)
+        credit_ns, slack_ns = self._afford(holders)
+        delay_ns = max(0.0, delay_ns - slack_ns)
+        offer = None
+        if credit_ns >= 0 and delay_ns * settings.burst_ns <= takes_ns * credit_ns:
+            offer = Offer(takes_ns - delay_ns)
+        if head.left == 1 or credit_ns <= 0 or not delay_ns:
+            return offer
+        price = max(settings.price, settings.burst_ns / credit_ns)
+        # To cut a kernel costs the rest of it, too.
+        cut_ns = settings.part_ns + settings.part_extra * duration_ns if head.left == head.parts else 0.0
+
+        def gain(parts: int) -> float:
+            part = parts / head.parts
+            delay_ns = max(0.0, delay_by(self._takes_ns(duration_ns, part)) - slack_ns)
+            return duration_ns * part - price * delay_ns - cut_ns
+
+        parts = peak(gain, head.left - 1)
+        if gain(parts) > (duration_ns * head.rest - price * delay_ns if offer else 0.0):
+            return Offer(gain(parts), parts)
+        return offer
+
+    def _afford(self, holders: list[Task]) -> tuple[float, float]:
+        """Delay that the holders may suffer, and delay that they are expected to catch up with."""
+        credit_ns, all_slack_ns = self.credit_ns.get(holders[0].priority, 0.0), 0.0
         for holder in holders:
             slack_ns, owed = self._slack_of(holder), self._owed.get(holder.ident)
             owed_ns = owed.delay_ns if owed else 0
-            delay_ns -= max(0.0, slack_ns - owed_ns)
+            all_slack_ns += max(0.0, slack_ns - owed_ns)
             credit_ns += max(0.0, min(owed_ns, slack_ns, self.settings.burst_ns))
-        delay_ns = max(0.0, delay_ns)
-        if credit_ns < 0 or delay_ns * self.settings.burst_ns > end_ns * credit_ns:
-            elapsed_ns = now_ns - min(h.free_ns for h in holders)
-            self._again_ns = now_ns + max(self.settings.again_ns, elapsed_ns // 2)
-            return None
-        return duration_ns - delay_ns
+        return credit_ns, all_slack_ns
+
+    def _takes_ns(self, duration_ns: float, part: float) -> float:
+        """How long a part of a kernel takes, or all of it."""
+        if part == 1.0:
+            return duration_ns
+        return duration_ns * part * (1 + self.settings.part_extra) + self.settings.part_ns
 
     def _may_fill_ahead(self, task: Task) -> bool:
         """Behind another filler, if both surely fit into the gap (`_worth`)."""
         return self.settings.by_class and len(task.started) < self.settings.ahead
 
-    def _worth_beside(self, task: Task, holders: list[Task], now_ns: int) -> float | None:
+    def _worth_beside(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
         """The same question: how long until a holder's next kernel that does not fit beside it?
 
         A holder with a kernel that could begin but for lower ones is not made to wait for one more.
@@ -250,14 +319,17 @@ class GapArbiter(PriorityArbiter):
             return None
         return self._worth(task, holders, now_ns)
 
-    def _rest_ns(self, task: Task, now_ns: int) -> int | None:
+    def _rest_ns(self, task: Task, holders: list[Task], now_ns: int) -> int | None:
         """How long the task's started kernels are at work yet; None if unknown."""
         if not task.started:
             return 0
         if task.stats is None or not all(map(task.stats.known, task.started)):
             return None
         begin_ns = min(s.start_ns for s in task.started.values())
-        total_ns = sum(task.stats.durations[k].mean_ns for k in task.started)
+        if not any(h.started for h in holders):
+            # Launched before the gap, it began with that.
+            begin_ns = max(begin_ns, *(h.free_ns for h in holders))
+        total_ns = sum(self._takes_ns(task.stats.durations[k].mean_ns, s.part) for k, s in task.started.items())
         return max(0, round(total_ns) - (now_ns - begin_ns))
 
     def _slack_of(self, holder: Task) -> float:
@@ -267,24 +339,6 @@ class GapArbiter(PriorityArbiter):
             return 0.0
         coming = len(slack_ns) - 2 - max(holder.last_ready, holder.position)
         return slack_ns[coming] * self.settings.catch_up if coming >= 0 else 0.0
-
-    def _delay_to(self, holder: Task, left_ns: float, room_pct: int, now_ns: int) -> float:
-        """Delay that a lower kernel which is at work for another `left_ns` is expected to cause a holder.
-
-        The holder's kernels that fit into `room_pct` run beside it, a little slower; the first that does not, waits.
-        """
-        delay_ns = 0.0
-        for gap, since_ns, share_pct, takes_ns in _to_come(holder, now_ns):
-            if share_pct > room_pct or takes_ns is None:
-                return delay_ns + (left_ns if gap is None else gap.expected_delay_ns(round(left_ns), since_ns))
-            if gap is not None:
-                left_ns -= max(0.0, gap.mean_ns - since_ns)
-            if left_ns > 0:
-                delay_ns += self.settings.beside * min(left_ns, takes_ns)
-                left_ns -= takes_ns
-            if left_ns <= 0:
-                break
-        return delay_ns
 
     def _await_expected(self, task: Task, now_ns: int) -> bool:
         """Hold a kernel back that a task of a higher class would find running. Whoever sends hints wants that."""
@@ -322,28 +376,3 @@ class GapArbiter(PriorityArbiter):
         if self._expected and any(t.ready for t in self._tasks.values()):
             times += [e.expected_ns + self.settings.grace_ns + 1 for e in self._expected.values()]
         return min((t for t in times if t is not None and t > now_ns), default=None)
-
-
-def _to_come(task: Task, now_ns: int) -> Iterator[tuple[Spread | None, int, int, float | None]]:
-    """A task's kernels from now on: the gap before it and how much of that has passed, its share, what it takes.
-
-    A kernel that is launched has no gap before it. One that nothing is known of wants the whole device.
-    """
-    stats, position, since_ns = task.stats, task.position, now_ns - task.free_ns
-    if stats is None:
-        yield None, 0, FULL_SHARE + 1, None
-        return
-    for kernel, started in task.started.items():
-        takes_ns = stats.durations[kernel].mean_ns if stats.known(kernel) else None
-        yield None, 0, 0, takes_ns and max(0.0, takes_ns - (now_ns - started.start_ns))
-        position, since_ns = kernel, 0
-    for waiting in task.ready:
-        known = stats.known(waiting.kernel)
-        yield None, 0, waiting.share_pct, stats.durations[waiting.kernel].mean_ns if known else None
-        position, since_ns = waiting.kernel, 0
-    while not stats.is_last(position):
-        gap = stats.gap(position)
-        position += 1
-        takes_ns = stats.durations[position].mean_ns if gap is not None and stats.known(position) else None
-        yield gap, since_ns, stats.shares.get(position, FULL_SHARE), takes_ns
-        since_ns = 0

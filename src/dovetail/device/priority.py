@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from ..profile.kernels import KernelStats
 from ..state.worker import FULL_SHARE
 from .account import Account, Unlimited
@@ -31,7 +33,7 @@ from .arbiter import (
     TaskExpected,
     TaskGone,
 )
-from .tasks import ArbiterSettings, Started, Task, Waiting
+from .tasks import ArbiterSettings, Offer, Started, Task, Waiting
 
 __all__ = ["PriorityArbiter"]
 
@@ -107,6 +109,8 @@ class PriorityArbiter:
     def _ready(self, event: KernelReady) -> None:
         if not 0 < event.share_pct <= FULL_SHARE:
             raise ValueError(f"kernel {event.kernel} of task {event.task} asks for {event.share_pct} % of a device")
+        if event.parts < 1:
+            raise ValueError(f"kernel {event.kernel} of task {event.task} is to run in {event.parts} parts")
         task = self._tasks.get(event.task)
         if task is None:
             began = TaskBegan(event.at_ns, event.task, event.priority, share_pct=event.share_pct)
@@ -118,7 +122,7 @@ class PriorityArbiter:
         if event.share_pct < FULL_SHARE and task.stats is not None:
             task.stats.shares[event.kernel] = event.share_pct
         task.last_ready = event.kernel
-        task.ready.append(Waiting(event.kernel, event.share_pct, event.at_ns))
+        task.ready.append(Waiting(event.kernel, event.share_pct, event.at_ns, event.parts, event.parts))
 
     def _finished(self, event: KernelFinished) -> None:
         task = self._tasks.get(event.task)
@@ -128,13 +132,16 @@ class PriorityArbiter:
         begin_ns = started.start_ns if event.begin_ns < 0 else event.begin_ns
         end_ns = event.at_ns if event.end_ns < 0 else event.end_ns
         self._release(task)
-        task.position = event.kernel
+        if not (task.ready and task.ready[0].kernel == event.kernel):
+            task.position = event.kernel
         task.free_ns = end_ns
         self._account.finished(task.client, started.share_pct, begin_ns, end_ns)
         if (event.task, event.kernel) in self._crowded:
             self._crowded.discard((event.task, event.kernel))
             self._slowed(task, event.kernel, end_ns - begin_ns)
-        elif self._learn and task.stats is not None and event.kernel < len(task.stats.kernels):
+        elif (
+            self._learn and started.part == 1.0 and task.stats is not None and event.kernel < len(task.stats.kernels)
+        ):
             task.stats.observe(event.kernel, end_ns - begin_ns)
 
     def _gone(self, event: TaskGone) -> None:
@@ -177,7 +184,7 @@ class PriorityArbiter:
         if best is None:
             self.hold = "whoever is ready is over quota" if any(t.ready for t in self._tasks.values()) else ""
             return None
-        lower = [t for t in others if t.ready and (not t.started or self._may_fill_ahead(t))]
+        lower = [t for t in others if t.ready and (not t.started or (not t.in_parts and self._may_fill_ahead(t)))]
         if settings.ageing_ns and (waiting := [t for t in lower if not t.started and t.priority > best[0]]):
             aged = min(waiting, key=lambda t: (_since_ns(t), t.ident))
             if self._age_due_ns(aged) <= now_ns:
@@ -196,43 +203,49 @@ class PriorityArbiter:
     def _may_launch_ahead(self, task: Task) -> bool:
         """Whether a kernel may be started behind others of its task that have not ended."""
         settings = self.settings
-        if len(task.started) >= settings.ahead:
+        if len(task.started) >= settings.ahead or task.in_parts:
             return False
         return task.priority == 1 or settings.by_class or task.started_and_next_ns() <= settings.ahead_ns
 
     def _fill(self, holders: list[Task], lower: list[Task], now_ns: int) -> StartKernel | None:
         """A kernel of a lower class that may start now, started: of the best class that has one, the worthiest."""
         gap = not any(t.started or t.ready for t in holders)
+        before = self.settings.by_class and not gap and not any(t.ready for t in holders)
         kept_pct = FULL_SHARE - sum(t.share_pct for t in holders)
         lower_pct = self.used_pct - sum(t.used_pct for t in holders)
         for rank in sorted({t.rank for t in lower}):
-            chosen: tuple[float, int, Task, str] | None = None
+            chosen: tuple[float, int, Task, str, int] | None = None
             for task in (t for t in lower if t.rank == rank):
+                offer: Offer | None
                 if not self._room_for(task):
-                    continue
-                if lower_pct + task.ready[0].share_pct <= kept_pct:
-                    worth: float | None = float("inf")
-                    why = "beside"
+                    offer, why = self._worth_before(task, holders, now_ns) if before else None, "fill"
+                elif lower_pct + task.ready[0].share_pct <= kept_pct:
+                    offer, why = Offer(float("inf")), "beside"
+                elif gap:
+                    offer, why = self._worth(task, holders, now_ns), "fill"
                 else:
-                    worth = (self._worth if gap else self._worth_beside)(task, holders, now_ns)
-                    why = "fill" if gap else "beside"
-                if worth is not None and (chosen is None or (-worth, task.turn) < chosen[:2]):
-                    chosen = (-worth, task.turn, task, why)
+                    offer, why = self._worth_beside(task, holders, now_ns), "beside"
+                if offer is not None and (chosen is None or (-offer.worth, task.turn) < chosen[:2]):
+                    chosen = (-offer.worth, task.turn, task, why, offer.parts)
             if chosen is not None:
-                return self._start(chosen[2], chosen[3], now_ns)
+                return self._start(chosen[2], chosen[3], now_ns, chosen[4])
         if gap:
             self.hold = f"kept for the next kernel of task {min(t.ident for t in holders)}: nothing fits into the gap"
         return None
 
-    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> float | None:
+    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
         """What it is worth to let the task's next kernel start in the gap of the holders; None: it must not."""
+        return None
+
+    def _worth_before(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
+        """The same before the gap begins: launched now, it runs when the holder's kernel has ended."""
         return None
 
     def _may_fill_ahead(self, task: Task) -> bool:
         """Whether a filler may be started behind another of its task that has not ended."""
         return False
 
-    def _worth_beside(self, task: Task, holders: list[Task], now_ns: int) -> float | None:
+    def _worth_beside(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
         """The same beside a kernel of the holders that leaves room for it."""
         return None
 
@@ -250,12 +263,23 @@ class PriorityArbiter:
         """Whether the task's next gap is one to learn from."""
         return True
 
-    def _start(self, task: Task, why: str, now_ns: int) -> StartKernel:
+    def _start(self, task: Task, why: str, now_ns: int, parts: int = 0) -> StartKernel:
+        """Start the task's next kernel, or so many parts of it."""
         kernel = task.ready.popleft()
+        started = parts or kernel.left
+        if started < kernel.left:
+            task.ready.appendleft(msgspec.structs.replace(kernel, ready_ns=now_ns, left=kernel.left - started))
         if self.used_pct > task.used_pct:
-            self._crowded.update((t.ident, k) for t in self._tasks.values() for k in t.started)
-            self._crowded.add((task.ident, kernel.kernel))
-        task.started[kernel.kernel] = Started(kernel.share_pct, now_ns, why)
+            # Those that do not fit beside it are launched, and run before or after it.
+            room_pct = FULL_SHARE - kernel.share_pct
+            beside = [
+                (t.ident, k) for t in self._tasks.values() if t is not task
+                for k, s in t.started.items() if s.share_pct <= room_pct
+            ]  # fmt: skip
+            if beside:
+                self._crowded.update(beside)
+                self._crowded.add((task.ident, kernel.kernel))
+        task.started[kernel.kernel] = Started(kernel.share_pct, now_ns, why, started / kernel.parts)
         self._release(task)
         self._starts += 1
         task.turn = self._starts
@@ -263,7 +287,7 @@ class PriorityArbiter:
         if why == "aged":
             self._aged_ns = now_ns
         self._account.started(task.client, kernel.share_pct, now_ns)
-        return StartKernel(task.ident, kernel.kernel, why)
+        return StartKernel(task.ident, kernel.kernel, why, parts)
 
     def _room_for(self, task: Task) -> bool:
         """Whether the task's next kernel may be started as far as others leave room for it."""

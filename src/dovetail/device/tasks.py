@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -11,7 +11,7 @@ from ..profile.kernels import KernelStats
 from ..units import US
 from .arbiter import NO_DEADLINE_NS, TaskBegan
 
-__all__ = ["ArbiterSettings", "Started", "Task", "Waiting"]
+__all__ = ["ArbiterSettings", "Offer", "Started", "Task", "Waiting"]
 
 
 class ArbiterSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +40,14 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     kernel: int
     share_pct: int
     ready_ns: int
+    #: Parts that it may be run in, and how many of them have not been started.
+    parts: int = 1
+    left: int = 1
+
+    @property
+    def rest(self) -> float:
+        """What of the kernel has not been started."""
+        return self.left / self.parts
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +56,15 @@ class Started(msgspec.Struct, frozen=True, gc=False):
     share_pct: int
     start_ns: int
     why: str
+    #: What part of the kernel it is.
+    part: float = 1.0
+
+
+class Offer(NamedTuple):
+    """What it is worth to start a task's next kernel, or so many parts of it; 0: all that is left."""
+
+    worth: float
+    parts: int = 0
 
 
 class Task:
@@ -78,6 +95,11 @@ class Task:
         self.turn = turn
         #: Share that its started kernels hold: they run one after the other, so the largest.
         self.used_pct = 0
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether its next is the rest of a kernel of which a part is at work: only one part is, at a time."""
+        return bool(self.ready) and self.ready[0].kernel in self.started
 
     def started_and_next_ns(self) -> float:
         """How long the kernels that were started and the next one are expected to take; endless if unknown."""

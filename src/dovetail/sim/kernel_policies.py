@@ -29,6 +29,9 @@ __all__ = ["Arbitrated", "FifoQueue", "OrionRule", "Streams", "TimeSlices"]
 
 #: Orion holds best-effort work back beyond this part of the high-priority task's latency (second-hand).
 ORION_OUTSTANDING = 0.025
+#: What it costs to run a kernel in parts: so much of its time, and this for each part. Assumed, not measured. That it
+#: can be done is known from others (Tally, LithOS: grids cut into ranges of blocks).
+PART_EXTRA, PART_NS = 0.05, 3 * US
 
 
 class _Streams(ABC):
@@ -202,6 +205,9 @@ class Arbitrated:
 
     `gate_ns` passes between a start and the device's queue, `notice_ns` until the arbiter knows of an end. Measured:
     a driver interposer adds 0.1 to 0.2 µs to a launch; to wake a waiting process takes 2 to 7 µs.
+
+    With `grain_ns` kernels may be run in equal parts of about that length, each launched with a part of the blocks. A
+    part asks for the same share, and takes `part_extra` of its time and `part_ns` more.
     """
 
     def __init__(
@@ -212,12 +218,20 @@ class Arbitrated:
         notice_ns: int = 2 * US,
         hints: bool = False,
         shares: bool = False,
+        grain_ns: int = 0,
+        part_extra: float = PART_EXTRA,
+        part_ns: int = PART_NS,
     ) -> None:
         self._arbiter = arbiter
         self._hints = hints
         self._shares = shares
         self._gate_ns = gate_ns
         self._notice_ns = notice_ns
+        self._grain_ns = grain_ns
+        self._part_extra = part_extra
+        self._part_ns = part_ns
+        #: Kernel that was started in part -> parts of it that have not been started.
+        self._parts: dict[tuple[int, int], int] = {}
         self._launched: dict[tuple[int, int], KernelRun] = {}
 
     def attach(self, device: KernelDevice) -> None:
@@ -239,8 +253,11 @@ class Arbitrated:
 
     def launched(self, run: KernelRun, now_ns: int) -> None:
         """Ask the arbiter."""
-        self._launched[run.job.ident, run.kernel] = run
-        self._step(KernelReady(now_ns, run.job.ident, run.kernel, run.share_pct if self._shares else FULL_SHARE))
+        ident = run.job.ident
+        share_pct = run.share_pct if self._shares else FULL_SHARE
+        parts = self._parts_of(run)
+        self._launched[ident, run.kernel] = run
+        self._step(KernelReady(now_ns, ident, run.kernel, share_pct, parts=parts))
 
     def ended(self, run: KernelRun, now_ns: int) -> None:
         """What is in the device's queue goes on at once; the arbiter hears of it a little later."""
@@ -261,12 +278,35 @@ class Arbitrated:
     def _step(self, event: KernelEvent) -> None:
         for action in self._arbiter.step(event):
             if type(action) is StartKernel:
-                run = self._launched.pop((action.task, action.kernel))
+                run = self._next_part(action)
                 run.why = action.why
                 self._device.at(event.at_ns + self._gate_ns, lambda run=run: self._enqueue(run))  # type: ignore[misc]
             elif type(action) is SetAlarm:
                 alarm_ns = action.at_ns
                 self._device.at(alarm_ns, lambda at=alarm_ns: self._step(AlarmRang(at)))  # type: ignore[misc]
+
+    def _parts_of(self, run: KernelRun) -> int:
+        if not self._grain_ns:
+            return 1
+        typical_ns = self._device.clients[run.job.client].sequence.kernels[run.kernel].duration_ns
+        return max(1, typical_ns // self._grain_ns)
+
+    def _next_part(self, start: StartKernel) -> KernelRun:
+        """The kernel, prepared to run as much of it as is started."""
+        key = (start.task, start.kernel)
+        run = self._launched[key]
+        parts = self._parts_of(run)
+        left = self._parts.pop(key, parts)
+        started = start.parts or left
+        run.more = started < left
+        if run.more:
+            self._parts[key] = left - started
+        else:
+            del self._launched[key]
+        if started < parts:
+            run.begin_ns = -1
+            run.left_ns = run.duration_ns * started / parts * (1 + self._part_extra) + self._part_ns
+        return run
 
     def _enqueue(self, run: KernelRun) -> None:
         self._streams[run.job.client].append(run)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -19,13 +19,15 @@ import msgspec
 from ..device.record import KernelRecord
 from .sequences import KernelSequence
 
-__all__ = ["ClientSpec", "Job", "KernelDevice", "KernelRun", "Sharing", "TaskResult", "slowdown"]
+__all__ = ["ClientSpec", "Job", "KernelDevice", "KernelRun", "Sharing", "TaskResult", "rests", "slowdown"]
 
 #: Two kernels that each want the whole device, run together, take so many times as long each: from the speed-ups over
 #: one after the other that Orion's authors report (0.98, 1.08, 1.41; second-hand, unverified).
 SAME_COMPUTE, SAME_MEMORY, OPPOSITE = 2.04, 1.85, 1.42
 #: Two kernels that fit beside each other: median of 1,500 partitioned pairs measured by iGniter on a V100.
 BESIDE = 1.09
+#: So many rests of a client without a number of tasks are spread evenly at a time.
+EVERLASTING_RESTS = 16
 
 
 class ClientSpec(msgspec.Struct, frozen=True):
@@ -36,7 +38,7 @@ class ClientSpec(msgspec.Struct, frozen=True):
     priority: int
     #: How many tasks; 0: until all clients with a number are done.
     tasks: int = 0
-    #: Time between the end of a task and the next, give or take half of it.
+    #: Time between the end of a task and the next, give or take half of it (`rests`).
     think_ns: int = 0
     begin_ns: int = 0
 
@@ -89,7 +91,9 @@ class Job:
 class KernelRun:
     """A launched kernel."""
 
-    __slots__ = ("begin_ns", "duration_ns", "job", "kernel", "kind", "launch_ns", "left_ns", "share_pct", "why")
+    __slots__ = (
+        "begin_ns", "duration_ns", "job", "kernel", "kind", "launch_ns", "left_ns", "more", "share_pct", "why",
+    )  # fmt: skip
 
     def __init__(self, job: Job, kernel: int, duration_ns: int, share_pct: int, kind: str, launch_ns: int) -> None:
         self.job = job
@@ -101,6 +105,8 @@ class KernelRun:
         self.begin_ns = -1
         self.left_ns = float(duration_ns)
         self.why = "turn"
+        #: What runs is a part of it that others follow.
+        self.more = False
 
 
 def slowdown(one: KernelRun, other: KernelRun) -> float:
@@ -109,6 +115,20 @@ def slowdown(one: KernelRun, other: KernelRun) -> float:
     full = same if one.kind == other.kind else OPPOSITE
     over = max(0, one.share_pct + other.share_pct - 100) / 100
     return BESIDE + (full - BESIDE) * over
+
+
+def rests(spec: ClientSpec, seed: int, client: int) -> Iterator[int]:
+    """Times between the end of a client's task and the next: from half to half as much again of `think_ns`.
+
+    They are spread evenly instead of being drawn, in an order that the seed decides on: so the rests of any number
+    of tasks add up to what was asked for, and two seeds differ in the order and not in the load.
+    """
+    count = max(1, spec.tasks - 1) if spec.tasks else EVERLASTING_RESTS
+    rng = random.Random(f"{seed}/{client}/rests")
+    while True:
+        spread = [round(spec.think_ns * (0.5 + (i + 0.5) / count)) for i in range(count)]
+        rng.shuffle(spread)
+        yield from spread
 
 
 class Sharing(Protocol):
@@ -165,6 +185,7 @@ class KernelDevice:
         self._sharing = sharing
         self._record = record
         self._rngs = [random.Random(f"{seed}/{i}") for i in range(len(clients))]
+        self._rests = [rests(spec, seed, i) for i, spec in enumerate(clients)]
         self._left = [c.tasks for c in clients]
         self._unfinished = sum(1 for c in clients if c.tasks)
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
@@ -283,11 +304,14 @@ class KernelDevice:
         self.running.remove(run)
         self._changed()
         job, now_ns = run.job, self.now_ns
-        job.over += 1
         job.last_ns = now_ns
-        self.work_ns[job.client] += run.duration_ns
         if self._record is not None:
             self._record(self._recorded(run))
+        if run.more:
+            self._sharing.ended(run, now_ns)
+            return
+        job.over += 1
+        self.work_ns[job.client] += run.duration_ns
         self._sharing.ended(run, now_ns)
         if job.over == len(job.host):
             self._finish(job)
@@ -305,8 +329,7 @@ class KernelDevice:
             if not self._left[client]:
                 self._unfinished -= 1
                 return
-        think_ns = round(spec.think_ns * self._rngs[client].uniform(0.5, 1.5)) if spec.think_ns else 0
-        self._expect(client, now_ns + think_ns)
+        self._expect(client, now_ns + next(self._rests[client]))
 
     def _recorded(self, run: KernelRun) -> KernelRecord:
         job = run.job

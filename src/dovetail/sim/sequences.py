@@ -17,7 +17,7 @@ from ..profile.catalogue.kernels import KernelKind, SequenceEntry, sequence
 from ..state.worker import FULL_SHARE
 from ..units import US
 
-__all__ = ["AHEAD", "HOSTS", "HOST_BOUND", "SYNC", "Host", "Kernel", "KernelSequence", "divided", "make_sequence"]
+__all__ = ["AHEAD", "HOSTS", "HOST_BOUND", "SYNC", "Host", "Kernel", "KernelSequence", "make_sequence"]
 
 #: Between two kernels that are both in the device's queue. Kineto traces of a V100: 0.5 to 1.5 µs, median 0.75.
 SETUP_NS = 750
@@ -106,25 +106,6 @@ def make_sequence(name: str, seed: int, host: Host = HOST_BOUND, *, scale: float
         for ident, kind, us in zip(idents, kinds, times_us, strict=True)
     )
     return KernelSequence(entry.name, kernels, host)
-
-
-def divided(made: KernelSequence, longest_ns: int, *, part_ns: int = 3 * US, extra: float = 0.05) -> KernelSequence:
-    """The same with kernels cut into equal parts, none longer than this: launched as several with fewer blocks each.
-
-    An assumption, not a measurement: that every kernel can be cut, that a part asks for the same share, and that it
-    takes `extra` of its time and `part_ns` more.
-    """
-    kernels: list[Kernel] = []
-    for kernel in made.kernels:
-        parts = -(-kernel.duration_ns // longest_ns)
-        if parts == 1:
-            kernels.append(kernel)
-            continue
-        duration_ns = round(kernel.duration_ns / parts * (1 + extra)) + part_ns
-        for number in range(parts):
-            host_ns = kernel.host_ns if number == 0 else made.host.quick_ns
-            kernels.append(Kernel(f"{kernel.ident}/{number}", kernel.kind, kernel.share_pct, duration_ns, host_ns))
-    return msgspec.structs.replace(made, kernels=tuple(kernels))
 
 
 def _kinds(entry: SequenceEntry, rng: random.Random) -> list[KernelKind]:

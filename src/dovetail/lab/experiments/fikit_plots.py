@@ -49,8 +49,8 @@ def draw_policies(lab: Lab, cells: Cells) -> None:
                 seeds = cells["preemptive", host, policy]
                 high = statistics.median(_means(seeds, "high"))
                 low = statistics.median(_means(seeds, "low"))
-                marker = "*" if policy == "ours" else "osD^vPX"[number % 7]
-                if policy == "ours":
+                marker = {"ours": "*", "parts": "P"}.get(policy, "osD^vPX"[number % 7])
+                if policy in ("ours", "parts"):
                     axes.plot(high, low, marker, ms=11, color="#CC0000", label=policy)
                 else:
                     axes.plot(high, low, marker, ms=7, label=policy)
@@ -70,7 +70,7 @@ def draw_bound(
     """Low-priority speed of default sharing that is kept, pair by pair, and what no plan can exceed."""
     with lab.figure("bound", width_in=8.0, height_in=4.6) as figure:
         axes = figure.subplots()
-        for (name, seeds), marker in zip(found.items(), ("o", "*", "|"), strict=True):
+        for (name, seeds), marker in zip(found.items(), ("o", "*", "P", "|", "|"), strict=True):
             ratios = [
                 statistics.fmean(d / f for d, f in zip(defaults, lows, strict=True))
                 for defaults, lows in zip(zip(*default, strict=True), zip(*seeds, strict=True), strict=True)
@@ -115,20 +115,21 @@ def draw_sensitivity(
             axes.legend(frameon=False, fontsize=8)
 
 
-def draw_loads(lab: Lab, found: Mapping[str, Mapping[float, Sequence[float]]]) -> None:
-    """What low-priority tasks keep, by the part of the time that the high client wants; one ratio per pair."""
+def draw_loads(lab: Lab, found: Mapping[tuple[str, str], Mapping[float, Sequence[float]]]) -> None:
+    """What low-priority tasks keep, by the part of the time that the high client wants; for each pair and host."""
     with lab.figure("loads", width_in=5.5, height_in=3.8) as figure:
         axes = figure.subplots()
-        for default, ratios in found.items():
+        for (default, ours), ratios in found.items():
             loads = sorted(ratios)
-            (line,) = axes.plot(loads, [statistics.median(ratios[x]) for x in loads], "o-", ms=4, label=default)
+            label = f"{default} over {ours}"
+            (line,) = axes.plot(loads, [statistics.median(ratios[x]) for x in loads], "o-", ms=4, label=label)
             axes.plot(loads, [min(ratios[x]) for x in loads], "v--", ms=4, color=line.get_color())
         axes.axhline(0.86, color="0.6", lw=0.8)
         axes.set(
             xlabel="part of the time that high-priority tasks take alone",
-            ylabel="low-priority time, default over ours",
+            ylabel="low-priority time, default over ours; pairs and hosts",
         )
-        axes.legend(title="median (line), lowest pair (dashed)", frameon=False, fontsize=8, title_fontsize=8)
+        axes.legend(title="median (line), lowest (dashed)", frameon=False, fontsize=8, title_fontsize=8)
 
 
 def draw_ageing(lab: Lab, cells: Mapping[tuple[str, int], Sequence[Outcome]], ageing_ms: Sequence[int]) -> None:
