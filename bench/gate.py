@@ -2,14 +2,14 @@
 
     python bench/gate.py [--json] [--quick] [--rounds N] [--seconds S] [--pairs HIGH/LOW,...] [--log FILE]
 
-Pairs of models share a device: the high task comes periodically and does host work between its kernels, the low
-one runs back to back and launches whole inferences ahead. Modes take turns in every round: the high task alone, one
-after the other and as often as in the others; strict classes that fill no gaps; first in first out, slices of 2 ms,
-FIKIT's rule and ours, the last two also with ageing. Ratios are taken within a round; what is shown is their median
-over rounds, with the smallest and the largest. "left" is the part of the device's time that the high task leaves
-which kernels of the low one fill; a second table tells where the time of a high task goes. Then every model alone, in
-kernels behind the gate against whole, at batch 1 and 8: processor time of the device, which no neighbour lengthens
-much, and the client's time.
+Pairs of models share a device: the high client rests three times as long as its task takes alone and does host work
+between kernels, the low one runs back to back and launches whole inferences ahead. Modes take turns in every round:
+the high task alone, one after the other and as often as in the others; strict classes that fill no gaps; first in
+first out, slices of 2 ms, FIKIT's rule and ours, the last two also with ageing. Ratios are taken within a round; what
+is shown is their median over rounds, with the smallest and the largest. "left" is the part of the device's time that
+the high task leaves which kernels of the low one fill; a second table tells where the time of a high task goes. Then
+every model alone, in kernels behind the gate against whole, at batch 1 and 8: processor time of the device, which no
+neighbour lengthens much, and the client's time.
 
 The device has the last core to itself and the hosts the others. If something else took more than 2 % of the device's
 core while a mode was measured, that is done again, three times at most; `foreign` says what was left of it.
@@ -169,7 +169,8 @@ def main() -> None:
         )
         costs = []
         if not args.no_overhead:
-            costs = live.overheads(runs=live.QUICK_OVERHEAD_RUNS if args.quick else live.OVERHEAD_RUNS, watch=watch)
+            cost_rounds, cost_seconds = live.QUICK_OVERHEAD if args.quick else live.OVERHEAD
+            costs = live.overheads(rounds=cost_rounds, seconds=cost_seconds, watch=watch)
     figures = live.live_figures(runs, costs)
     if args.log:
         with args.log.open("wb") as file:

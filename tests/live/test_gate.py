@@ -399,3 +399,69 @@ def test_two_programs_of_one_client_take_turns_and_are_waited_for_in_any_order(c
     assert first.outputs["y"][0] == second.outputs["y"][0] == k.KERNELS
     client.close_program(first)
     client.run(second, priority=1)
+
+
+def test_a_task_that_was_sent_ahead_begins_at_the_end_of_the_one_before(gate: Gate, client: GateClient) -> None:
+    gate.report()
+    program = scripted(client, "ahead", k.SLEEP, -1, 0.01)
+    first = client.begin(program, priority=2, launch=k.KERNELS)
+    second = client.begin(program, priority=2, launch=1, after=first)
+    third = client.begin(program, priority=2, launch=k.KERNELS, after=second)
+    second.launch(k.KERNELS - 1)
+    for task in (third, first, second):
+        assert task.wait().kernel == k.KERNELS - 1
+    records = gate.report()
+    assert [r.kernel for r in records] == 3 * list(range(k.KERNELS))
+    assert [r.task for r in records] == sorted(r.task for r in records)
+    after_all = client.begin(program, priority=2, launch=k.KERNELS, after=first)
+    assert after_all.wait().kernel == k.KERNELS - 1, "what it was to follow is over already"
+
+
+def test_a_task_that_waits_can_be_cancelled_and_those_behind_it_go_on(gate: Gate, client: GateClient) -> None:
+    program = scripted(client, "waits", k.SLEEP, -1, 0.02)
+    first = client.begin(program, priority=1, launch=k.KERNELS)
+    second = client.begin(program, priority=1, launch=k.KERNELS, after=first)
+    third = client.begin(program, priority=1, launch=k.KERNELS, after=second)
+    second.cancel()
+    third.wait()
+    first.wait()
+    assert gate.tasks() == 0
+
+
+def test_what_follows_a_task_that_fails_or_is_cancelled_runs(gate: Gate, client: GateClient) -> None:
+    bad, slow = scripted(client, "bad", k.RAISE, 1), scripted(client, "slow", k.SLEEP, -1, 0.02)
+    good = scripted(client, "good")
+    task = client.begin(bad, priority=1, launch=k.KERNELS)
+    then = client.begin(good, priority=1, launch=k.KERNELS, after=task)
+    then.wait()
+    with pytest.raises(TaskEnded, match="as it was told"):
+        task.wait()
+    task = client.begin(slow, priority=1, launch=1)
+    then = client.begin(good, priority=1, launch=k.KERNELS, after=task)
+    task.cancel()
+    then.wait()
+    assert gate.tasks() == 0
+
+
+def test_a_new_policy_ends_what_waits(gate: Gate, client: GateClient) -> None:
+    program = scripted(client, "waits")
+    first = client.begin(program, priority=1)
+    second = client.begin(program, priority=1, launch=1, after=first)
+    until(lambda: gate.tasks() == 1, "the task")
+    gate.set_policy(GatePolicy("priority"))
+    for task in (first, second):
+        with pytest.raises(TaskEnded, match="new policy"):
+            task.wait()
+    assert gate.tasks() == 0
+    client.run(program, priority=1)
+
+
+def test_a_client_that_sends_two_tasks_after_one_is_dropped_with_all_of_them(gate: Gate) -> None:
+    with GateClient(gate.connect()) as other:
+        program = scripted(other, "twice")
+        first = other.begin(program, priority=1)
+        other.begin(program, priority=1, launch=1, after=first)
+        other.begin(program, priority=1, launch=1, after=first)
+        with pytest.raises(DeviceLost, match="two tasks"):
+            first.wait()
+    assert gate.tasks() == 0

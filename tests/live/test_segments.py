@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from dovetail.errors import ModelError
 from dovetail.live.onnxgraph import read_graph
 from dovetail.live.segmentrun import Bound, Segments
-from dovetail.live.segments import SLIVER, choose_cuts, cut, divide_long
+from dovetail.live.segments import ADDS_IN_PLACE, SLIVER, choose_cuts, cut, cut_again, divide_long, overwritten
 from examples import weights
 
 WIDTH = 4
@@ -138,6 +138,84 @@ def test_any_graph_gives_the_same_cut_as_whole(tmp_path_factory: pytest.TempPath
         x = np.random.default_rng(batch).standard_normal((batch, WIDTH)).astype(np.float32)
         for want, got in zip(run_whole(path, {"x": x}), run_cut(segments, {"x": x})[0], strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+CHANNELS = 16
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_sums_that_are_added_to_in_place_give_the_same_wherever_they_are_cut(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Random residual networks: sums that are read again, late or never, and cuts before any node."""
+    names, nodes = ["stem"], [helper.make_node("Conv", ["x", "w"], ["stem"], pads=[1, 1, 1, 1])]
+    for i in range(data.draw(st.integers(2, 6), "blocks")):
+        taken = data.draw(st.sampled_from(names[-3:]))
+        if data.draw(st.integers(0, 3)):  # else the sum is what is convolved
+            nodes.append(helper.make_node("Conv", [taken, "w"], [f"b{i}"], pads=[1, 1, 1, 1]))
+            taken = f"b{i}"
+        nodes.append(helper.make_node("Conv", [taken, "w"], [f"c{i}"], pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Add", [f"c{i}", data.draw(st.sampled_from(names[-4:]))], [f"s{i}"]))
+        names.append(f"s{i}")
+        if data.draw(st.booleans()):
+            nodes.append(helper.make_node("Relu", [f"s{i}"], [f"r{i}"]))
+            names.append(f"r{i}")
+    shape = ["batch", CHANNELS, 5, 5]
+    outputs = list(dict.fromkeys([names[-1], data.draw(st.sampled_from(names[1:]))]))
+    rng = np.random.default_rng(4)
+    w = (rng.standard_normal((CHANNELS, CHANNELS, 3, 3)) / CHANNELS).astype(np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "residual",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
+        [numpy_helper.from_array(w, "w")],
+    )
+    path = tmp_path_factory.mktemp("residual") / "residual.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+    count = cut_again(path, [[]])[0].parts[-1].last
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, count - 1)), max_size=count - 1), "cuts"))
+    (segments,) = cut_again(path, [cuts])
+    for batch in (2, 3):
+        x = rng.standard_normal((batch, CHANNELS, 5, 5)).astype(np.float32)
+        want = run_whole(path, {"x": x})
+        found, bound = run_cut(segments, {"x": x})
+        for _ in range(2):
+            for name, value in zip(outputs, want, strict=True):
+                np.testing.assert_array_equal(found[segments.outputs.index(name)], value)
+            for kernel in bound.begin():
+                kernel()
+
+
+def test_only_a_sum_that_nobody_reads_any_more_is_overwritten(tmp_path: Path) -> None:
+    domain, _, conv = ADDS_IN_PLACE.partition(":")
+
+    def add(reads: list[str], write: str) -> onnx.NodeProto:
+        return helper.make_node(conv, [reads[0], "w", *reads[1:]], [write], domain=domain)
+
+    nodes = [
+        add(["x"], "a"),
+        add(["a"], "b"),
+        add(["b", "a"], "c"),  # b, which it waits for, is all else that reads a
+        add(["c"], "d"),
+        add(["d", "c"], "e"),
+        add(["e"], "f"),
+        add(["f", "e"], "g"),  # e is read once more
+        helper.make_node("Add", ["g", "e"], ["h"]),
+        add(["h", "x"], "i"),  # the caller's own memory
+        add(["i"], "j"),
+        add(["j", "i"], "y"),
+    ]
+    path = save(tmp_path / "sums.onnx", [helper.make_node("Relu", ["x"], ["y"])], {}, ["y"])
+    model = onnx.load(path)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.append(numpy_helper.from_array(np.float32([0]), "w"))
+    path.write_bytes(model.SerializeToString())
+    assert overwritten(read_graph(path)) == {"a": "a", "c": "a", "e": "a"}
 
 
 def test_what_a_branch_takes_from_outside_is_handed_on(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dovetail.live.gatetasks import NEVER_NS, Client, Task
 from dovetail.live.gatewire import Begin, GatePolicy
-from dovetail.live.turns import Turns
+from dovetail.live.turns import WELL_KNOWN, Turns
 from dovetail.profile.kernels import KernelStats
 
 NAMES = typing.get_args(typing.get_type_hints(GatePolicy)["name"])
@@ -53,20 +53,36 @@ class Device:
 
     def run_one(self, length_ns: int, meanwhile: typing.Callable[[], None] = lambda: None) -> bool:
         """Run the next kernel if one may start; `meanwhile` comes in before its end is told."""
+        return self._run(length_ns, meanwhile)
+
+    def run_on(self, length_ns: int) -> bool:
+        """Run the next kernel if one may start, and those that go on after it."""
+        return self._run(length_ns, None)
+
+    def _run(self, length_ns: int, meanwhile: typing.Callable[[], None] | None) -> bool:
         while self.turns.starts:
             start = self.turns.starts.popleft()
             task = self.turns.tasks.get(start.task)
             if task is None:
                 continue
             assert start.kernel == len(self.ran[task.ident]) < task.launched, "in order, and only what is launched"
-            begin_ns = self.now_ns
-            self.ran[task.ident].append(start.kernel)
+            kernel = start.kernel
             task.running = True
-            self.now_ns += length_ns
-            meanwhile()
+            while True:
+                begin_ns = self.now_ns
+                self.ran[task.ident].append(kernel)
+                self.now_ns += length_ns
+                if meanwhile is not None:
+                    meanwhile()
+                    break
+                if not self.turns.goes_on(task, begin_ns, self.now_ns):
+                    break
+                kernel += 1
+                assert kernel < task.launched
             task.running = False
             if task.ident in self.turns.tasks:
-                self.turns.ended(task, start.kernel, begin_ns, self.now_ns, self.now_ns)
+                self.turns.ended(task, kernel, begin_ns, self.now_ns, self.now_ns)
+                self.turns.leave_alone(self.now_ns)
             return True
         return False
 
@@ -104,6 +120,8 @@ def test_everything_launched_runs_once_in_order_whoever_comes_and_goes(
             something()
         elif chance.random() < 0.3:
             device.turns.take_back(chance.randint(1, 3), device.now_ns)
+        elif chance.random() < 0.5:
+            device.run_on(chance.randint(1, 3_000_000))
         else:
             device.run_one(chance.randint(1, 3_000_000), something)
     for _ in range(400):
@@ -167,6 +185,45 @@ def test_what_is_not_lower_aged_or_of_an_arbiter_without_classes_is_not_taken_ba
         before = list(device.turns.starts)
         device.turns.take_back(1, device.now_ns)
         assert list(device.turns.starts) == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_task_that_is_left_alone_goes_on_without_the_arbiter_and_is_learned_once(name: Any) -> None:
+    device = Device(GatePolicy(name, learn=True))
+    low = device.begin(2, KERNELS)
+    assert device.run_one(1_000_000)
+    high = device.begin(1, KERNELS)
+    while len(device.ran[high.ident]) < KERNELS:
+        assert device.run_one(1_000_000)
+    if len(device.ran[low.ident]) < KERNELS:  # else the arbiter knows no classes
+        assert device.run_on(1_000_000)
+    assert device.ran[low.ident] == list(range(KERNELS)), "all the rest at once"
+    assert not device.turns.tasks
+    if name in ("priority", "fikit", "ours"):  # the others learn nothing
+        assert [spread.count for spread in device.stats["model"].durations] == [2] * KERNELS
+
+
+def test_a_task_that_is_left_alone_makes_room_again_for_a_higher_one() -> None:
+    device = Device(GatePolicy("ours", learn=True))
+    low = device.begin(2, KERNELS)
+    for done in range(1, KERNELS):
+        high = device.begin(1, KERNELS)
+        device.turns.take_back(1, device.now_ns)
+        while high.ident in device.turns.tasks:
+            assert device.run_one(1_000_000)
+        assert device.ran[low.ident] == list(range(done - 1)), "nothing beside a task without gaps"
+        assert device.run_one(1_000_000)
+        assert device.ran[low.ident] == list(range(done))
+    assert device.run_on(1_000_000) and not device.turns.tasks
+
+
+def test_of_a_well_known_program_that_is_alone_some_runs_are_learned_from() -> None:
+    device = Device(GatePolicy("ours", learn=True))
+    device.turns = Turns(GatePolicy("ours", learn=True), device.stats, learn_every=4)
+    for _ in range(WELL_KNOWN + 8):
+        device.begin(1, KERNELS)
+        assert device.run_on(1_000_000)
+    assert [spread.count for spread in device.stats["model"].durations] == [WELL_KNOWN + 2] * KERNELS
 
 
 def test_launching_ahead_is_learned_as_no_gap() -> None:

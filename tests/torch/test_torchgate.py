@@ -97,6 +97,17 @@ def test_groups_keep_all_operators_in_order_and_only_the_last_may_be_short(lengt
     assert len(groups) == 1 or 2 * totals[-1] >= least
 
 
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=50), st.integers(1, 1000), st.integers(1, 1000))
+def test_a_group_is_longer_than_the_longest_only_if_it_would_be_less_than_half_as_long_as_it_should(
+    lengths: list[int], least: int, longest: int
+) -> None:
+    groups = group(dict(enumerate(lengths)), least, longest)
+    assert [node for nodes in groups for node in nodes] == list(range(len(lengths)))
+    for nodes in groups[:-1]:
+        assert 2 * sum(lengths[n] for n in nodes) >= least
+        assert 2 * sum(lengths[n] for n in nodes[:-1]) < least or sum(lengths[n] for n in nodes) <= longest
+
+
 def test_a_torch_model_runs_on_a_device_beside_another() -> None:
     source = Source("torch", "dovetail.lab.experiments.fikit_models:small_transformer", target_ns=1, shortest_ns=1)
     x = np.random.default_rng(5).standard_normal((1, 64, 256)).astype(np.float32)

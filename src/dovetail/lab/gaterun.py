@@ -1,9 +1,9 @@
 """Two real models on one gated device, under one policy after the other: what each mode does to both.
 
 Rules of this file
-- The high task comes periodically and does host work of a declared length between its kernels (it sleeps, or runs
-  Python); the low one runs back to back in a process of its own and launches whole inferences ahead, as programs do
-  on a GPU.
+- The high client rests before each of its tasks, and does host work of a declared length between its kernels (it
+  sleeps, or runs Python); the low one runs back to back in a process of its own and launches whole inferences ahead,
+  as programs do on a GPU: one runs, and the next is with the device already.
 - Modes take turns in every round, in an order that moves by one from round to round, so that a busy neighbour meets
   all of them; what is compared is compared within a round.
 - The device has a core to itself. If others took more of it than `FOREIGN` while a mode was measured, that is made
@@ -16,7 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
@@ -49,8 +49,9 @@ MODES = {
 Host = Callable[[], None]
 #: Runs of each task alone, before anything is compared: the measurement stage.
 PROFILED_RUNS = 12
-#: The high task comes at this multiple of its time alone: the device is its own for a third of the time.
-PERIOD = 3.0
+#: The high client rests this many times as long as a task takes alone, as in the simulation (`fikit_world`): it wants
+#: a quarter of the time.
+REST = 3.0
 #: Part of a measurement that the device's thread may have waited for its core.
 FOREIGN = 0.02
 MOST_REPEATS = 3
@@ -183,13 +184,13 @@ class _Run:
         self._ask = ask
         self._host = host
         self._window_ns = window_ns
-        self._period_ns = 0
+        self._rest_ns = 0
         self.records: list[KernelRecord] = []
 
     def round(
         self, number: int, modes: Sequence[str], rounds: int, watch: Callable[[float], None]
     ) -> dict[str, Window]:
-        """Every mode once; alone comes first, because the period follows from it."""
+        """Every mode once; alone comes first, because the rest follows from it."""
         others = [m for m in modes if m != "alone"]
         turn = number % max(1, len(others))
         found: dict[str, Window] = {}
@@ -211,15 +212,13 @@ class _Run:
         delay_ns = gate.run_delay_ns()
         began_ns = time.monotonic_ns()
         high_ns: list[int] = []
-        due_ns = began_ns
         while len(high_ns) < LEAST_TASKS or time.monotonic_ns() < began_ns + self._window_ns:
             if paced:
-                time.sleep(max(0, due_ns - time.monotonic_ns()) / SECOND)
-                due_ns = max(due_ns + self._period_ns, time.monotonic_ns())
+                time.sleep(self._rest_ns / SECOND)
             high_ns.append(_run_high(self._client, self._program, self._host))
         ended_ns = time.monotonic_ns()
         if not paced:
-            self._period_ns = round(PERIOD * statistics.median(high_ns))
+            self._rest_ns = round(REST * statistics.median(high_ns))
         if mode not in ALONE:
             self._ask("stop")
         foreign = (gate.run_delay_ns() - delay_ns) / (ended_ns - began_ns)
@@ -347,11 +346,20 @@ def _low_process(orders: Connection, line: socket, low: Side) -> None:
                 for _ in range(PROFILED_RUNS):
                     client.run(program, priority=2)
             orders.send("done")
-            while order == "start" and not orders.poll():
-                try:
-                    client.run(program, priority=2)
-                except TaskEnded:
-                    break
+            if order == "start":
+                with suppress(TaskEnded):
+                    _run_on(client, program, orders)
+
+
+def _run_on(client: GateClient, program: GateProgram, orders: Connection) -> None:
+    """Inferences one after the other until there is an order, the next of them always launched ahead."""
+    kernels = len(program.kernels)
+    task = client.begin(program, priority=2, launch=kernels)
+    while not orders.poll():
+        then = client.begin(program, priority=2, launch=kernels, after=task)
+        task.wait()
+        task = then
+    task.wait()
 
 
 def _cores() -> tuple[int, set[int]]:

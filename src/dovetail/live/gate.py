@@ -282,10 +282,17 @@ class GateClient:
         """Let a program go that no task runs."""
         self.send(Close(program.number))
 
-    def begin(self, program: GateProgram, *, priority: int, launch: int = 0) -> GateTask:
-        """Begin a task; its first `launch` kernels are launched with it."""
+    def begin(
+        self, program: GateProgram, *, priority: int, launch: int = 0, after: GateTask | None = None
+    ) -> GateTask:
+        """Begin a task; its first `launch` kernels are launched with it.
+
+        With `after` it begins as soon as that task is over, so that the device need not wait for this host. It may be
+        of the same program: then nobody may write the inputs between the two, nor count on the outputs of the first.
+        """
         self._last += 1
-        self.send(Begin(self._last, program.number, priority, launch, time.monotonic_ns()))
+        follows = 0 if after is None else after.number
+        self.send(Begin(self._last, program.number, priority, launch, time.monotonic_ns(), follows))
         return GateTask(self, self._last, program, launch)
 
     def run(self, program: GateProgram, *, priority: int) -> int:

@@ -66,6 +66,8 @@ __all__ = ["GatedDevice", "main"]
 MOST_RECORDS = 1_000_000
 #: So many of one client are taken between two kernels: nobody keeps the device from running by talking.
 MOST_MESSAGES = 8
+#: Of the runs of a well-known program that is alone, one in so many is learned from.
+LEARN_EVERY = 8
 #: How often silent clients are looked for while there is work.
 LOOK_NS = 10_000_000
 
@@ -76,7 +78,7 @@ class GatedDevice:
     def __init__(self, control: Line[ToDevice], hello: GateHello) -> None:
         self._hello = hello
         self._control = control
-        self._turns = Turns(hello.policy, {s.name: s for s in hello.stats})
+        self._turns = Turns(hello.policy, {s.name: s for s in hello.stats}, learn_every=LEARN_EVERY)
         self._clients: dict[int, Client] = {}
         self._last_task = 0
         self._look_ns = 0
@@ -164,37 +166,53 @@ class GatedDevice:
             self._run_kernel(task, start, begin_ns)
 
     def _run_kernel(self, task: Task, start: StartKernel, begin_ns: int) -> None:
-        position = start.kernel
-        if begin_ns >= self._rearm_ns:
-            # Not for every kernel: one that starts later has a quarter of the bound more.
-            signal.setitimer(signal.ITIMER_REAL, 1.25e-9 * self._hello.kernel_bound_ns)
-            self._rearm_ns = begin_ns + self._hello.kernel_bound_ns // 4
+        """Run a kernel, and of a task that is alone those that are launched after it, until there is a message.
+
+        Between those there is one look and no arbiter. It comes after the time that is written down as the beginning
+        of the next, as the last look before a kernel of a lower class does.
+        """
+        position, turns, kernels = start.kernel, self._turns, task.kernels
         task.running = True
-        try:
-            task.kernels[position]()
-        except Exception as error:
-            self._end(task, "error", f"kernel {position}: {type(error).__name__}: {error}"[:MAX_DETAIL_CHARS])
-            return
-        end_ns = time.monotonic_ns()
-        self._records.append((*task.told, position, begin_ns, end_ns, start.why))
+        while True:
+            if begin_ns >= self._rearm_ns:
+                # Not for every kernel: one that starts later has a quarter of the bound more.
+                signal.setitimer(signal.ITIMER_REAL, 1.25e-9 * self._hello.kernel_bound_ns)
+                self._rearm_ns = begin_ns + self._hello.kernel_bound_ns // 4
+            try:
+                kernels[position]()
+            except Exception as error:
+                self._end(task, "error", f"kernel {position}: {type(error).__name__}: {error}"[:MAX_DETAIL_CHARS])
+                return
+            end_ns = time.monotonic_ns()
+            self._records.append((*task.told, position, begin_ns, end_ns, start.why))
+            next_ns = time.monotonic_ns()
+            readable = self._poll.poll(0)
+            if readable or not turns.goes_on(task, begin_ns, end_ns):
+                break
+            position += 1
+            begin_ns = next_ns
         # What came while it ran must be known before the arbiter chooses the next.
         for _ in range(MOST_MESSAGES):
-            readable = self._poll.poll(0)
             if not readable:
                 break
             self._listen(readable)
+            readable = self._poll.poll(0)
         task.running = False
-        if task.ident not in self._turns.tasks:
+        if task.ident not in turns.tasks:
             return  # cancelled or dropped
         if position + 1 == task.launched:
             task.quiet_ns = end_ns
-            if position + 1 == len(task.kernels):
+            if position + 1 == len(kernels):
                 task.program.busy = False
                 task.client.tasks.pop(task.number, None)
             # Before the arbiter is asked: a host waits for it. What it sends next is read after that.
             self._answer(task.client, Finished(task.number, position, begin_ns, end_ns))
-        if task.ident in self._turns.tasks:
-            self._turns.ended(task, position, begin_ns, end_ns, time.monotonic_ns())
+        if task.ident in turns.tasks:
+            now_ns = time.monotonic_ns()
+            turns.ended(task, position, begin_ns, end_ns, now_ns)
+            if position + 1 == len(kernels):
+                self._follow(task.client, task.number, now_ns)
+            turns.leave_alone(now_ns)
 
     # -- clients ------------------------------------------------------------------------------------------------
 
@@ -218,14 +236,19 @@ class GatedDevice:
     def _take(self, client: Client, message: ToDevice) -> None:
         if isinstance(message, Launch):
             task = client.tasks.get(message.task)
-            if task is not None:  # else it is over, and its client will read so
+            if task is not None:
                 self._launch(task, message.upto, message.at_ns, client.line.arrived_ns())
+            else:  # it waits; or it is over, and its client will read so
+                client.launch_later(message)
         elif isinstance(message, Begin):
-            self._begin(client, message)
+            if not client.put_off(message):
+                self._begin(client, message, client.line.arrived_ns())
         elif isinstance(message, Cancel):
             task = client.tasks.get(message.task)
             if task is not None:
                 self._end(task, "cancelled", "")
+            elif client.give_up(message.task):
+                self._answer(client, Ended(message.task, "cancelled", ""))
         elif isinstance(message, Open):
             threading.Thread(target=self._make, args=(client, message), daemon=True).start()
         elif isinstance(message, Close):
@@ -236,16 +259,25 @@ class GatedDevice:
         else:
             raise Broken(f"{type(message).__name__} is no message of a client")
 
-    def _begin(self, client: Client, message: Begin) -> None:
+    def _follow(self, client: Client, number: int, now_ns: int) -> None:
+        """A task is over: begin what its client has sent to be begun then."""
+        message = client.waiting.pop(number, None)
+        if message is not None:
+            try:
+                self._begin(client, message, now_ns)
+            except Broken as error:
+                self._drop(client, str(error))
+
+    def _begin(self, client: Client, message: Begin, arrived_ns: int) -> None:
         program = client.programs.get(message.program)
         if program is None or program.busy or message.task in client.tasks:
             raise Broken(f"task {message.task} began on a program that is not open, or something is in use")
-        arrived_ns = client.line.arrived_ns()
         self._last_task += 1
         try:
             task = Task(self._last_task, client, message, program, arrived_ns)
         except Exception as error:
             self._answer(client, Ended(message.task, "error", f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]))
+            self._follow(client, message.task, arrived_ns)
             return
         program.busy = True
         client.tasks[message.task] = task
@@ -272,6 +304,7 @@ class GatedDevice:
         """A task is over before its time: free what it held, then say so."""
         self._forget(task)
         self._answer(task.client, Ended(task.number, reason, detail))
+        self._follow(task.client, task.number, time.monotonic_ns())
 
     def _forget(self, task: Task) -> None:
         if task.ident in self._turns.tasks:
@@ -288,6 +321,7 @@ class GatedDevice:
                 client.line.send(Ended(-1, "dropped", why[:MAX_DETAIL_CHARS]))
         self._poll.unregister(client.line.fileno())
         client.line.close()
+        client.waiting.clear()
         for task in list(client.tasks.values()):
             self._forget(task)
         for program in client.programs.values():
@@ -354,8 +388,13 @@ class GatedDevice:
             self._clients[line.fileno()] = Client(message.client, line)
             self._poll.register(line.fileno(), select.EPOLLIN)
         elif isinstance(message, GatePolicy):
+            why = "the device has a new policy"
+            for client in list(self._clients.values()):
+                for waiting in [message.task for message in client.waiting.values()]:
+                    client.give_up(waiting)
+                    self._answer(client, Ended(waiting, "cancelled", why))
             for task in list(self._turns.tasks.values()):
-                self._end(task, "cancelled", "the device has a new policy")
+                self._end(task, "cancelled", why)
             self._turns.set_policy(message)
         elif isinstance(message, Report):
             self._control.setblocking(True)

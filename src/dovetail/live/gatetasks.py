@@ -18,7 +18,7 @@ LAST_CLASS = 1 << 30
 class Client:
     """One client: its line, its programs and its tasks."""
 
-    __slots__ = ("ident", "line", "programs", "tasks")
+    __slots__ = ("ident", "line", "programs", "tasks", "waiting")
 
     def __init__(self, ident: int, line: Line[ToDevice]) -> None:
         self.ident = ident
@@ -26,6 +26,36 @@ class Client:
         self.programs: dict[int, Program] = {}
         #: The client's number -> the task.
         self.tasks: dict[int, Task] = {}
+        #: The client's number of a task -> what is to begin when that is over.
+        self.waiting: dict[int, Begin] = {}
+
+    def put_off(self, message: Begin) -> bool:
+        """Keep what is to begin after a task that is there or waits itself."""
+        if message.after not in self.tasks and self._before(message.after) is None:
+            return False
+        if message.after in self.waiting:
+            raise Broken(f"two tasks were to begin after task {message.after}")
+        self.waiting[message.after] = message
+        return True
+
+    def launch_later(self, message: Launch) -> None:
+        """Kernels of a task were launched that waits, if it does."""
+        before = self._before(message.task)
+        if before is not None:
+            self.waiting[before].launch = max(self.waiting[before].launch, message.upto)
+
+    def give_up(self, number: int) -> bool:
+        """Forget a task that waits; what was to begin after it begins after the one before it."""
+        before = self._before(number)
+        if before is None:
+            return False
+        del self.waiting[before]
+        if number in self.waiting:
+            self.waiting[before] = self.waiting.pop(number)
+        return True
+
+    def _before(self, number: int) -> int | None:
+        return next((before for before, message in self.waiting.items() if message.task == number), None)
 
 
 class Task:
@@ -52,9 +82,11 @@ class Task:
         self.told = (
             ident, program.name, program.idents, message.priority, str(client.ident), self.ready_ns, self.sent_ns
         )  # fmt: skip
-        #: While it is alone: begin and end of the kernels that ran, whether one runs, and how many were let start.
+        #: Begin and end of the kernels that ran; of how many of them the statistics know; and whether one runs.
         self.spans: list[tuple[int, int]] = []
+        self.taught = 0
         self.running = False
+        #: While it is alone: how many were let start.
         self.started = 0
 
     def began(self, at_ns: int) -> TaskBegan:
@@ -79,9 +111,11 @@ class Task:
         self.announced = done + self.running
 
     def teach(self, stats: KernelStats, kernels: int) -> None:
-        """Durations of the first kernels that ran while it was alone, and the gaps after them."""
-        stats.observe_gap(-1, max(0, self.ready_ns[0] - self.began_ns) if self.ready_ns else 0)
-        for position, (begin_ns, end_ns) in enumerate(self.spans[:kernels]):
+        """Durations of the first kernels, and the gaps after them, save those that the statistics know."""
+        if not self.taught:
+            stats.observe_gap(-1, max(0, self.ready_ns[0] - self.began_ns) if self.ready_ns else 0)
+        for position in range(self.taught, kernels):
+            begin_ns, end_ns = self.spans[position]
             stats.observe(position, end_ns - begin_ns)
             if position + 1 < len(self.ready_ns):
                 gap_ns = self.ready_ns[position + 1] - end_ns

@@ -76,7 +76,7 @@ class Source(msgspec.Struct, frozen=True):
     segments: int = 8
     #: No kernels are made shorter; 0: as the kind has it.
     shortest_ns: int = 0
-    #: Kernels of "onnx" that would be longer are divided where the graph allows; 0: they are not.
+    #: Kernels that would be longer are divided where the graph allows; 0: they are not.
     longest_ns: int = 0
 
 
@@ -134,6 +134,8 @@ class Begin(msgspec.Struct, array_like=True, tag=True):
     #: When its host asked for it (monotonic clock, which all processes of a machine share). On record only: the
     #: message may be on its way for as long as the host's process is kept from its core.
     at_ns: int
+    #: A task of the same client; if that is not over yet this one begins at its end, however it ends. 0: none.
+    after: int = 0
 
 
 class Launch(msgspec.Struct, array_like=True, tag=True):

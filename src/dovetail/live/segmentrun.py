@@ -66,9 +66,18 @@ class Bound:
 class Segments:
     """A cut model, loaded."""
 
-    def __init__(self, directory: Path, parts: Sequence[Part], types: Mapping[str, str], outputs: list[str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        parts: Sequence[Part],
+        types: Mapping[str, str],
+        outputs: list[str],
+        places: Mapping[str, str],
+    ) -> None:
         self.parts = parts
         self._types = types
+        #: Tensors that lie where others lay before, and whose place that is.
+        self._places = places
         self._sessions = [load_session(directory / part.file) for part in parts]
         made = {name for part in parts for name in part.outputs}
         #: What the caller fills before the first kernel and reads after the last.
@@ -88,7 +97,9 @@ class Segments:
 
     def binding(self, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> Binding:
         """The same, to be done segment by segment, as a run on whatever is put into the inputs before."""
-        return Binding(self.parts, self._sessions, self.inputs, self.outputs, self.dtype, shapes, allocate)
+        return Binding(
+            self.parts, self._sessions, self.inputs, self.outputs, self._places, self.dtype, shapes, allocate
+        )
 
 
 class Binding:
@@ -100,6 +111,7 @@ class Binding:
         sessions: Sequence[Any],
         inputs: Sequence[str],
         outputs: Sequence[str],
+        places: Mapping[str, str],
         dtype: Callable[[str], Any],
         shapes: Mapping[str, Shape],
         allocate: Allocate | None = None,
@@ -112,7 +124,7 @@ class Binding:
         self._allocate = allocate or (lambda _name, shape, dtype: aligned(shape, dtype))
         self._buffers: dict[str, Array] = {}
         self._values: dict[str, Any] = {}
-        self._pool = _Pool(parts, {*inputs, *outputs})
+        self._pool = _Pool(parts, {*inputs, *outputs}, places)
         self._kernels: list[Callable[[], None]] = []
         for name in inputs:
             self._keep(name, tuple(shapes[name]))
@@ -160,28 +172,36 @@ class Binding:
 class _Pool:
     """Memory of tensors between segments: what no later one reads is used again, so that it stays in the cache."""
 
-    def __init__(self, parts: Sequence[Part], kept: set[str]) -> None:
-        self._last = {name: i for i, part in enumerate(parts) for name in part.inputs if name not in kept}
+    def __init__(self, parts: Sequence[Part], kept: set[str], places: Mapping[str, str]) -> None:
+        self._places = places
+        #: Place -> the last segment that needs it.
+        self._last: dict[str, int] = {}
+        for i, part in enumerate(parts):
+            for name in (*part.inputs, *(n for n in part.outputs if n in places)):
+                if name not in kept:
+                    self._last[places.get(name, name)] = i
         self._free: list[Array] = []
         self._used: dict[str, Array] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._last
+        return self._places.get(name, name) in self._last
 
     def take(self, name: str, shape: Shape, dtype: Any) -> Array:
-        """The smallest free block that is large enough, or a new one."""
+        """The place of a tensor: where the one before it lies, or the smallest free block that is large enough."""
+        place = self._places.get(name, name)
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        fitting = [block for block in self._free if block.nbytes >= nbytes]
-        block = min(fitting, key=lambda b: b.nbytes) if fitting else aligned((max(nbytes, 1),), np.uint8)
-        self._free = [b for b in self._free if b is not block]
-        self._used[name] = block
-        array: Array = block[:nbytes].view(dtype).reshape(shape)
+        if place not in self._used:
+            fitting = [block for block in self._free if block.nbytes >= nbytes]
+            block = min(fitting, key=lambda b: b.nbytes) if fitting else aligned((max(nbytes, 1),), np.uint8)
+            self._free = [b for b in self._free if b is not block]
+            self._used[place] = block
+        array: Array = self._used[place][:nbytes].view(dtype).reshape(shape)
         return array
 
     def give_back(self, position: int) -> None:
-        """The segment at `position` is bound: what it was the last to read is free for those after it."""
-        for name in [n for n in self._used if self._last[n] == position]:
-            self._free.append(self._used.pop(name))
+        """The segment at `position` is bound: what it was the last to need is free for those after it."""
+        for place in [p for p in self._used if self._last[p] == position]:
+            self._free.append(self._used.pop(place))
 
 
 def aligned(shape: Shape, dtype: Any) -> Array:

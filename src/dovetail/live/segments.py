@@ -31,7 +31,7 @@ from ..workflow.runners import NUMPY_OF_ORT
 from .onnxgraph import OnnxGraph, OnnxNode, read_graph, write_part
 from .segmentrun import Part, Segments, Shape, load_session
 
-__all__ = ["choose_cuts", "cut", "cut_again", "cut_for_each", "divide_long"]
+__all__ = ["choose_cuts", "cut", "cut_again", "cut_for_each", "divide_long", "overwritten"]
 
 
 #: Segments of a model unless told otherwise.
@@ -47,6 +47,8 @@ CROSSING_NS_PER_BYTE = 0.4
 SLIVER = 0.25
 #: Of a large graph only so many places are looked at, the cheapest: the choice takes time by their square.
 MOST_CUTS = 300
+#: The operator whose last input is a sum that it adds to.
+ADDS_IN_PLACE = "com.microsoft.nchwc:Conv"
 #: Weights from this size on lie in the shared file.
 SHARED_BYTES = 1024
 PROFILED_RUNS = 5
@@ -130,12 +132,52 @@ def _divided(graph: OnnxGraph, directory: Path, types: Mapping[str, str], cuts: 
     live = _live(graph)
     if cuts and cuts[-1] >= len(graph.nodes):
         raise ModelError(f"a graph of {len(graph.nodes)} nodes cannot be cut before node {cuts[-1]}")
+    crossing = {name for at in cuts for name in live[at]}
+    places = overwritten(graph)
+    places = {name: place for name, place in places.items() if any(places.get(n) == place for n in crossing)}
     parts = []
     for number, (first, last) in enumerate(pairwise([0, *cuts, len(graph.nodes)])):
-        parts.append(_part(graph, types, first, last, f"segment-{number}.onnx", live))
+        parts.append(_part(graph, types, first, last, f"segment-{number}.onnx", live, places))
         inputs = {n: _ELEMENT_TYPE[types[n]] for n in parts[-1].inputs}
         write_part(directory / parts[-1].file, graph, graph.nodes[first:last], inputs, parts[-1].outputs)
-    return Segments(directory, parts, types, list(graph.outputs))
+    return Segments(directory, parts, types, list(graph.outputs), places)
+
+
+def overwritten(graph: OnnxGraph) -> dict[str, str]:
+    """Tensors that lie in one place, one after the other, each by the first of them.
+
+    A convolution with a sum adds to what lies where its output goes, and copies the sum there first if that is
+    elsewhere. In a whole model it seldom is; what crosses a cut would be copied on both sides of it (OpenNSFW, a
+    ResNet: 5 to 8 %). Only a sum that nobody reads any more then: all others that read it are what the convolution
+    waits for.
+    """
+    maker = {name: i for i, node in enumerate(graph.nodes) for name in node.writes}
+    readers: dict[str, list[int]] = defaultdict(list)
+    for i, node in enumerate(graph.nodes):
+        for name in node.reads:
+            readers[name].append(i)
+    places: dict[str, str] = {}
+    for i, node in enumerate(graph.nodes):
+        given = [name for name in node.reads if name not in graph.weights]
+        if node.op != ADDS_IN_PLACE or len(given) != 2 or given[1] not in maker:
+            continue
+        found, total = node.writes[0], given[1]
+        others = {reader for reader in readers[total] if reader != i}
+        if {found, total}.isdisjoint(graph.outputs) and others <= _before(graph, maker, i, maker[total]):
+            places[found] = places.setdefault(total, total)
+    return places
+
+
+def _before(graph: OnnxGraph, maker: Mapping[str, int], node: int, first: int) -> set[int]:
+    """The nodes from `first` on that a node needs, directly or not."""
+    needed: set[int] = set()
+    todo = [node]
+    while todo:
+        makers = {maker[name] for name in graph.nodes[todo.pop()].reads if name in maker}
+        new = {i for i in makers if i >= first} - needed
+        needed |= new
+        todo.extend(new)
+    return needed
 
 
 def choose_cuts(lengths: Sequence[int], fees: Sequence[float | None], segments: int) -> list[int]:
@@ -228,7 +270,11 @@ def _without_the_dead(graph: OnnxGraph) -> OnnxGraph:
 def _measured(
     graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape]
 ) -> tuple[dict[str, str], list[int], dict[str, int]]:
-    """Type of every tensor, how long each node takes (ns, the median of some runs), and bytes of every tensor."""
+    """Type of every tensor, how long each node takes (ns), and bytes of every tensor.
+
+    Times are the lower quartile of some runs. Beside a busy neighbour the median is longer, and the model would be
+    cut into more segments.
+    """
     types, whole = _types(graph, directory), directory / "alive.onnx"
     write_part(whole, graph, graph.nodes, dict.fromkeys(graph.inputs, 0), graph.outputs)
     session = load_session(whole, enable_profiling=True, profile_file_prefix=str(directory / "profile"))
@@ -259,7 +305,7 @@ def _measured(
             took[number].append(1000 * int(event["dur"]))
             for name in node.writes:
                 sizes[name] = int(event["args"]["output_size"]) // len(node.writes)
-    return types, [sorted(took[i])[len(took[i]) // 2] if i in took else 0 for i in range(len(graph.nodes))], sizes
+    return types, [sorted(took[i])[len(took[i]) // 4] if i in took else 0 for i in range(len(graph.nodes))], sizes
 
 
 def _types(graph: OnnxGraph, directory: Path) -> dict[str, str]:
@@ -288,15 +334,20 @@ def _live(graph: OnnxGraph) -> list[frozenset[str]]:
 
 
 def _part(
-    graph: OnnxGraph, types: Mapping[str, str], first: int, last: int, file: str, live: Sequence[frozenset[str]]
+    graph: OnnxGraph,
+    types: Mapping[str, str],
+    first: int,
+    last: int,
+    file: str,
+    live: Sequence[frozenset[str]],
+    places: Mapping[str, str],
 ) -> Part:
     nodes = graph.nodes[first:last]
     made = {name for node in nodes for name in node.writes}
     inputs = [name for name in dict.fromkeys(n for node in nodes for n in node.reads) if name not in made]
-    handed_on = live[last] if last < len(live) else frozenset()
-    outputs = [
-        name for name in (n for node in nodes for n in node.writes) if name in handed_on or name in graph.outputs
-    ]
+    # What shares its place is given whether or not anybody takes it: only so its place can be told.
+    handed_on = {*(live[last] if last < len(live) else ()), *graph.outputs, *places}
+    outputs = [name for name in (n for node in nodes for n in node.writes) if name in handed_on]
     if missing := [name for name in outputs if name not in types]:
         raise ModelError(f"output {missing[0]!r} is no tensor of numbers and cannot be handed on")
     given = tuple(name for name in inputs if name not in graph.weights)

@@ -123,15 +123,22 @@ def trace(module: torch.nn.Module, shapes: Mapping[str, Shape], source: Source) 
     lengths_ns = _lengths(traced, [torch.zeros(shapes[name]) for name in names])
     total_ns = sum(lengths_ns.values())
     wanted_ns = source.target_ns or total_ns // max(1, source.segments)
-    return TorchModel(traced, group(lengths_ns, max(wanted_ns, source.shortest_ns or SHORTEST_NS)))
+    least_ns = max(wanted_ns, source.shortest_ns or SHORTEST_NS)
+    return TorchModel(traced, group(lengths_ns, least_ns, source.longest_ns))
 
 
-def group(lengths_ns: Mapping[Any, int], least_ns: int) -> list[list[Any]]:
-    """Neighbours together until they take `least_ns`; a short rest goes with the last. Nothing is split."""
+def group(lengths_ns: Mapping[Any, int], least_ns: int, longest_ns: int = 0) -> list[list[Any]]:
+    """Neighbours together until they take `least_ns`; a short rest goes with the last. Nothing is split.
+
+    What has taken half of that is left as it is if the next would make it longer than `longest_ns`.
+    """
     groups: list[list[Any]] = []
     now: list[Any] = []
     so_far_ns = 0
     for node, length_ns in lengths_ns.items():
+        if longest_ns and 2 * so_far_ns >= least_ns and so_far_ns + length_ns > longest_ns:
+            groups.append(now)
+            now, so_far_ns = [], 0
         now.append(node)
         so_far_ns += length_ns
         if so_far_ns >= least_ns:
@@ -196,7 +203,7 @@ def _generator(module: fx.GraphModule, ends: Sequence[fx.Node]) -> Callable[...,
 
 
 def _lengths(module: fx.GraphModule, given: Sequence[torch.Tensor]) -> dict[fx.Node, int]:
-    """How long each operator takes (ns), the median of some runs."""
+    """How long each operator takes (ns), the lower quartile of some runs: a busy neighbour makes them look longer."""
     nodes = _operators(module)
     code = _generator(module, nodes)
     runs = []
@@ -206,7 +213,7 @@ def _lengths(module: fx.GraphModule, given: Sequence[torch.Tensor]) -> dict[fx.N
             stamps.extend(time.perf_counter_ns() for _ in code(module, lambda _: None, *given))
             runs.append([b - a for a, b in pairwise(stamps)])
     return {
-        node: sorted(column)[len(column) // 2] for node, column in zip(nodes, zip(*runs, strict=True), strict=True)
+        node: sorted(column)[len(column) // 4] for node, column in zip(nodes, zip(*runs, strict=True), strict=True)
     }
 
 
