@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -161,8 +162,11 @@ class Spread(msgspec.Struct):
             low, high = _edges(bucket)
             if high <= elapsed_ns:
                 continue
-            middle = (max(low, elapsed_ns) + high) / 2
-            part = count if low >= elapsed_ns else count * (high - elapsed_ns) / (high - low)
+            part: float = count
+            if low < elapsed_ns:
+                part *= (high - elapsed_ns) / (high - low)
+                low = elapsed_ns
+            middle = (low + high) / 2
             weight += part
             if middle < end_ns:
                 delay += part * (end_ns - middle)
@@ -179,6 +183,7 @@ def _bucket(ns: int) -> int:
     return (shift << _STEP_BITS) + (ns >> shift) if shift > 0 else max(ns, 0)
 
 
+@cache
 def _edges(bucket: int) -> tuple[int, int]:
     shift = (bucket >> _STEP_BITS) - 1
     if shift <= 0:
