@@ -5,11 +5,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from ...sim.kernels import TaskResult
 from ...sim.sequences import HOSTS
+from ...units import MS
 from ..experiment import Lab
 from .fikit_world import POLICIES, Outcome
 
-__all__ = ["draw_ageing", "draw_bound", "draw_policies", "draw_sensitivity", "draw_speedups"]
+__all__ = [
+    "draw_ageing",
+    "draw_bound",
+    "draw_loads",
+    "draw_policies",
+    "draw_sensitivity",
+    "draw_speedups",
+    "draw_stability",
+]
 
 Cells = Mapping[tuple[str, str, str], Sequence[Sequence[Outcome]]]
 TITLES = {
@@ -130,6 +140,38 @@ def draw_loads(lab: Lab, found: Mapping[tuple[str, str], Mapping[float, Sequence
             ylabel="low-priority time, default over ours; pairs and hosts",
         )
         axes.legend(title="median (line), lowest (dashed)", frameon=False, fontsize=8, title_fontsize=8)
+
+
+def draw_stability(
+    lab: Lab,
+    pair: tuple[str, str],
+    found: Mapping[str, Sequence[TaskResult]],
+    alone_ns: int,
+    variation: Mapping[str, Sequence[float]],
+) -> None:
+    """Low-priority completion times one after the other, high-priority tasks in grey; and how much they vary."""
+    with lab.figure("stability", width_in=11.0, height_in=6.4) as figure:
+        grid = figure.add_gridspec(len(found), 2, width_ratios=(3, 1))
+        last_ns = min(max(r.end_ns for r in results) for results in found.values())
+        above = None
+        for row, (policy, results) in enumerate(found.items()):
+            axes = above = figure.add_subplot(grid[row, 0], sharex=above, sharey=above)
+            for result in results:
+                if result.client == 0 and result.begin_ns < last_ns:
+                    axes.axvspan(result.begin_ns / MS, min(result.end_ns, last_ns) / MS, color="0.9", lw=0)
+            lows = [r for r in results if r.client == 1 and r.end_ns <= last_ns]
+            axes.plot([r.end_ns / MS for r in lows], [r.took_ns / alone_ns for r in lows], ".-", ms=4, lw=0.8)
+            axes.set_ylabel(policy)
+            axes.tick_params(labelbottom=row == len(found) - 1)
+        figure.axes[0].set_yscale("log", base=2)
+        figure.axes[0].yaxis.set_major_formatter("{x:g}")
+        figure.axes[0].set_title(f"time of each {pair[1]} task beside {pair[0]} (grey: it is there), alone = 1")
+        figure.axes[-1].set_xlabel("ms")
+        right = figure.add_subplot(grid[:, 1])
+        right.boxplot(list(variation.values()), whis=(0, 100))
+        right.set_xticks(range(1, len(variation) + 1), list(variation))
+        right.set(title="variation, all pairs", ylabel="deviation / mean")
+        right.set_ylim(bottom=0)
 
 
 def draw_ageing(lab: Lab, cells: Mapping[tuple[str, int], Sequence[Outcome]], ageing_ms: Sequence[int]) -> None:

@@ -22,11 +22,23 @@ from ...device import (
 from ...device.record import KernelRecord
 from ...profile.kernels import KernelStats, Spread
 from ...sim.kernel_policies import PART_EXTRA, PART_NS, Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
-from ...sim.kernels import ClientSpec, KernelDevice, Sharing
+from ...sim.kernels import ClientSpec, KernelDevice, Sharing, TaskResult
 from ...sim.sequences import AHEAD, HOSTS, Host, KernelSequence, make_sequence
 from ...units import US
 
-__all__ = ["GRAIN_NS", "PAIRS", "POLICIES", "THINK", "Job", "Outcome", "alone_ns", "clients", "record", "simulate"]
+__all__ = [
+    "GRAIN_NS",
+    "PAIRS",
+    "POLICIES",
+    "THINK",
+    "Job",
+    "Outcome",
+    "alone_ns",
+    "clients",
+    "record",
+    "simulate",
+    "tasks",
+]
 
 #: High and low priority. Light beside heavy, heavy beside light, inference beside training.
 PAIRS = (
@@ -152,6 +164,11 @@ def record(job: Job) -> list[KernelRecord]:
     records: list[KernelRecord] = []
     _device(job, records)
     return records
+
+
+def tasks(job: Job) -> list[TaskResult]:
+    """Every task of one job that was done, of both clients."""
+    return _device(job, None).results
 
 
 def clients(job: Job) -> tuple[ClientSpec, ClientSpec]:
