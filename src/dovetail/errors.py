@@ -56,3 +56,5 @@ class Overloaded(DovetailError):
     def __init__(self, reason: str, retry_after_ms: int) -> None:
         super().__init__(reason)
         self.retry_after_ms = retry_after_ms
+        #: The number by which the log knows the request that was turned away; 0 if it does not.
+        self.request = 0

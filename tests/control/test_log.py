@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.control.recorded import ENTRIES, document, header, plain, run
 
-from dovetail.control import Drained, DrainStarted, RequestArrived, RunBatch
+from dovetail.control import Drained, DrainStarted, Reject, RequestArrived, RequestRefused, RunBatch
 from dovetail.control.log import VERSION, LogReader, LogWriter, Step
 from dovetail.errors import LogError
 from dovetail.wiring import PolicySpec
@@ -24,7 +24,8 @@ from dovetail.wiring import PolicySpec
 STEPS = [
     Step(RequestArrived(5, 0, 1, 0, deadline_ns=9), [RunBatch(1, 1, 2, "read", ((1, 0, 0),), 1, 50, 5, 9, 3)], "née"),
     Step(RequestArrived(6, 0, 2, 1, counts=(3, 0)), []),
-    Step(DrainStarted(7, 0), [Drained(3)]),
+    Step(RequestRefused(6, 0, 3, 1, 2, "no memory", 9), [Reject(3, 3, 1, 2, "shed", 6, 0.0, "no memory", 9)], "mine"),
+    Step(DrainStarted(7, 0), [Drained(4)]),
 ]
 
 
@@ -53,7 +54,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         assert log.header.entries == ENTRIES
         assert msgspec.msgpack.decode(log.header.policy, type=PolicySpec) == PolicySpec()
         assert list(log) == STEPS
-        assert (log.steps, log.cut_short) == (3, False)
+        assert (log.steps, log.cut_short) == (4, False)
         assert log.read_bytes == log.size_bytes == path.stat().st_size
 
 
@@ -136,7 +137,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -
 
 def test_a_step_of_another_make_is_refused(tmp_path: Path, whole: bytes) -> None:
     (tmp_path / "run.log").write_bytes(whole + frame([["SomethingNew", 1, 2], [], ""]))
-    with LogReader(tmp_path / "run.log") as log, pytest.raises(LogError, match=r"step 4 of .* cannot be read"):
+    with LogReader(tmp_path / "run.log") as log, pytest.raises(LogError, match=r"step 5 of .* cannot be read"):
         list(log)
 
 
@@ -195,7 +196,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     try:
         write(path, STEPS * 5_000)
         with LogReader(path) as log:
-            assert sum(1 for _ in log) == 15_000
+            assert sum(1 for _ in log) == 20_000
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

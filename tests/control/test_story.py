@@ -26,6 +26,7 @@ from dovetail.control import (
     Reply,
     RequestArrived,
     RequestCancelled,
+    RequestRefused,
     RunBatch,
     TimerFired,
     WorkerJoined,
@@ -250,6 +251,21 @@ def test_refused_at_the_door() -> None:
     told = scene.story(1)
     assert told.verdict == "shed on arrival: the server is draining; worth another try after 2 s"
     assert (told.path, told.visits) == ((), ())
+
+
+def test_turned_away_before_the_controller_could_refuse_it() -> None:
+    scene = Scene(one_stage())
+    scene.join()
+    scene.arrive(0, 1)
+    scene.tell(RequestRefused(2 * MS, 0, 2, 0, 3, "no memory", 1000 * MS), "mine")
+    told = scene.story("mine")
+    assert told == scene.story(2)
+    assert texts(told) == ["2 #4 arrived for ask, class 3: objective 15 ms", "2 #4 ended, shed: no memory"]
+    assert told.verdict == "shed on arrival: no memory; worth another try after 1 s"
+    (ending,) = worst(scene.steps, scene.graphs, 5, "shed")
+    assert (ending.request, ending.client_id, ending.priority, ending.reason) == (2, "mine", 3, "no memory")
+    scene.finish(1, 0, 10)
+    assert scene.story(1).outcome == "ok"
 
 
 def test_expired_and_cancelled_say_what_it_was_doing() -> None:

@@ -25,6 +25,8 @@ from dovetail.control import (
     Reject,
     Reply,
     RequestArrived,
+    RequestCancelled,
+    RequestRefused,
     RunBatch,
     SetTimer,
     TimerFired,
@@ -101,6 +103,31 @@ def finished(at_ms: int, cause: int, batch: int, took_ms: int, counts: tuple[int
 
 def ok(cause: int, request: int, arrived_ms: int, cost_usd: float) -> Reply:
     return Reply(cause, request, 0, 1, "ok", arrived_ms * MS, cost_usd)
+
+
+def test_what_the_front_refused_has_its_outcome_and_leaves_nothing() -> None:
+    c = with_worker(controller(chain("one", SLO_NS, [stage("a")], priority=2)))
+    play(
+        c,
+        [
+            (RequestRefused(1 * MS, 0, 1, 0, 0, "no memory", 5), [refused(3, 1, 2, 1, 5)]),
+            (RequestRefused(2 * MS, 0, 2, 0, 3, "no memory"), [refused(4, 2, 3, 2)]),
+            (RequestCancelled(3 * MS, 0, 1), []),
+        ],
+    )
+    assert not c.requests and not c.timers
+    # Also while the server drains: it is answered, so nothing is left to wait for.
+    play(
+        c,
+        [
+            (DrainStarted(4 * MS, 0), [Drained(6)]),
+            (RequestRefused(5 * MS, 0, 3, 0, 0, "no memory"), [refused(7, 3, 2, 5)]),
+        ],
+    )
+
+
+def refused(cause: int, request: int, priority: int, at_ms: int, retry_ns: int = 0) -> Reject:
+    return Reject(cause, request, 0, priority, "shed", at_ms * MS, 0.0, "no memory", retry_ns)
 
 
 def test_one_request_through_a_diamond() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 from tests.laws.recipes import Lengths, counts_of, input_counts
 
@@ -28,6 +29,7 @@ from dovetail.control import (
     Reply,
     RequestArrived,
     RequestCancelled,
+    RequestRefused,
     RunBatch,
     SetTimer,
     TimerFired,
@@ -35,15 +37,14 @@ from dovetail.control import (
     WorkerLost,
 )
 from dovetail.control.validate import validate
-from dovetail.lab.simulate import STEADY_POLICIES
-from dovetail.profile.curve import Curve
-from dovetail.profile.table import Entry
+from dovetail.profile.table import Entry, Point
 from dovetail.state import WorkerRow, WorkerSpec
 from dovetail.units import MS
 from dovetail.wiring import ROUTED_POLICIES, PolicySpec, make_controller
 from dovetail.workflow.graph import Graph
 
-KIND = "any"
+KIND = "cpu"
+CORES = 8
 #: Priorities of requests go from 1 (and 0, which means the workflow's) to this.
 CLASSES = 3
 REASONS = ("error", "too_late", "not_loaded", "no_share", "no_memory")
@@ -51,19 +52,35 @@ REASONS = ("error", "too_late", "not_loaded", "no_share", "no_memory")
 MAX_STEPS = 20_000
 
 
-def entries_of(graphs: Sequence[Graph]) -> list[Entry]:
-    """Every stage takes 5 ms alone and 8 ms in a batch of four."""
-    curve = Curve((1, 4), (5 * MS, 8 * MS), (2 * MS, 6 * MS))
-    return [Entry(name, KIND, curve=curve) for name in dict.fromkeys(s.name for g in graphs for s in g.stages)]
+#: Of a stage: milliseconds on one core, and how much of each doubling of the cores is lost, in per cent.
+Pace = tuple[int, int]
+
+
+def entries_of(graphs: Sequence[Graph], paces: Sequence[Pace]) -> list[Entry]:
+    """Profiles of all stages, whose paces take turns; a batch of four takes twice as long as one item.
+
+    So speed costs more than it saves, and how much of it is worth its price depends on the time that is left.
+    """
+    names = dict.fromkeys(s.name for g in graphs for s in g.stages)
+    entries = []
+    for name, (alone_ms, lost_pct) in zip(names, cycle(paces), strict=False):
+        gain = 2 * (1 - lost_pct / 200)
+        times = {2**i: int(alone_ms * MS / gain**i) for i in range(CORES.bit_length())}
+        points = [
+            Point(batch, c, ns * factor, 0.1, 1) for batch, factor in ((1, 1), (4, 2)) for c, ns in times.items()
+        ]
+        entries.append(Entry(name, KIND, points=tuple(points), spread=0.1))
+    return entries
 
 
 class Play:
     """Feeds one controller, and keeps the second set of books."""
 
-    def __init__(self, graphs: Sequence[Graph], policy: PolicySpec | None = None) -> None:
+    def __init__(self, graphs: Sequence[Graph], policy: PolicySpec | None = None, *paces: Pace) -> None:
         self.graphs = graphs
         self.policy = policy or PolicySpec()
-        self.controller = make_controller(graphs, self.policy, entries_of(graphs), cores=1)
+        entries = entries_of(graphs, paces or ((12, 50),))
+        self.controller = make_controller(graphs, self.policy, entries, cores=CORES)
         self.now_ns = 0
         self.events: list[Event] = []
         self.actions: list[list[Action]] = []
@@ -88,14 +105,23 @@ class Play:
 
     # -- what may happen --------------------------------------------------------------------------------------
 
-    def arrive(self, graph: int, given: Lengths, *, priority: int = 0, patience_ns: int = 0) -> int:
-        """A new request; its number."""
+    def arrive(
+        self, graph: int, given: Lengths, *, priority: int = 0, patience_ns: int = 0, within_ns: int = 0
+    ) -> int:
+        """A new request, with an objective of its own or (0) its workflow's; its number."""
         ident = len(self.given) + 1
         self.given[ident] = (graph, given)
         deadline_ns = self.now_ns + patience_ns if patience_ns else 0
+        objective_ns = self.now_ns + within_ns if within_ns else 0
         counts = input_counts(self.graphs[graph], given)
-        self._step(RequestArrived(self.now_ns, 0, ident, graph, priority, 0, deadline_ns, counts))
+        self._step(RequestArrived(self.now_ns, 0, ident, graph, priority, objective_ns, deadline_ns, counts))
         return ident
+
+    def refuse(self, graph: int, priority: int = 0) -> None:
+        """The front has no room for one more."""
+        ident = len(self.given) + 1
+        self.given[ident] = (graph, {})
+        self._step(RequestRefused(self.now_ns, 0, ident, graph, priority, "no room", MS))
 
     def cancel(self, request: int) -> None:
         """A client gives up, perhaps one that was answered long ago."""
@@ -129,11 +155,9 @@ class Play:
 
     def join(self, memory_bytes: int = 0, *, preempts: bool = False) -> int:
         """A worker joins; its number. Where work is sent ahead it keeps a queue, and a host worker comes with it."""
-        runs: tuple[str, ...] = ("model", "python")
         if self.routed:
             self._join(("python",), 0, False)
-            runs = ("model",)
-        return self._join(runs, memory_bytes, self.routed, preempts and not self.routed)
+        return self._join(("model",), memory_bytes, self.routed, preempts and not self.routed)
 
     def _join(self, runs: tuple[str, ...], memory_bytes: int, keeps_queue: bool, preempts: bool = False) -> int:
         self.last_worker += 1
@@ -145,6 +169,7 @@ class Play:
             f"w{self.last_worker}",
             KIND,
             runs,
+            cores=CORES,
             memory_bytes=memory_bytes,
             usd_per_hour=3.6,
             keeps_queue=keeps_queue,
@@ -178,14 +203,14 @@ class Play:
         """Nothing new is taken any more."""
         self._step(DrainStarted(self.now_ns, 0))
 
-    def wait(self, until_ns: int) -> None:
-        """Time passes; timers that come due are told."""
+    def wait(self, until_ns: int, late_ns: int = 0) -> None:
+        """Time passes; timers that come due are told, perhaps late, as a real clock does."""
         while self.timers:
             timer, at_ns = min(self.timers.items(), key=lambda entry: (entry[1], entry[0]))
             if at_ns > until_ns:
                 break
             del self.timers[timer]
-            self.now_ns = max(self.now_ns, at_ns)
+            self.now_ns = max(self.now_ns, min(at_ns + late_ns, until_ns))
             self._step(TimerFired(self.now_ns, 0, timer))
         self.now_ns = max(self.now_ns, until_ns)
 
@@ -231,7 +256,7 @@ class Play:
             elif isinstance(action, Drained):
                 self.drains += 1
         self._check_devices()
-        validate(self.controller, ask_policies=self.policy.name in STEADY_POLICIES)
+        validate(self.controller)
 
     def _check_devices(self) -> None:
         shares: Counter[int] = Counter()

@@ -73,7 +73,8 @@ def graphs(draw: st.DrawFn, name: str = "workflow") -> Graph:
         return body([a, b])
 
     function = draw(st.sampled_from([one, two]))
-    return Workflow(function, slo="1s", priority=draw(st.integers(1, 3)), name=name).graph
+    slo = draw(st.sampled_from(["1s", "200ms", "50ms"]))
+    return Workflow(function, slo=slo, priority=draw(st.integers(1, 3)), name=name).graph
 
 
 @st.composite

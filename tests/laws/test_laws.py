@@ -31,7 +31,7 @@ def play_out(data: st.DataObject, declared: list[Graph], policy: PolicySpec) -> 
     """Anything that may happen, in any order, for a while; then everything comes to its end."""
     play = Play(declared, policy)
     for _ in range(data.draw(st.integers(1, STEPS), label="steps")):
-        happens = ["arrive", "arrive", "join", "wait", "cancel"]
+        happens = ["arrive", "arrive", "arrive", "refuse", "join", "wait", "cancel"]
         happens += ["finish", "finish", "fail"] * bool(play.running)
         happens += ["load", "load", "load", "no load"] * bool(play.loading)
         happens += ["lose"] * bool(play.held)
@@ -43,13 +43,22 @@ def play_out(data: st.DataObject, declared: list[Graph], policy: PolicySpec) -> 
                 graph = data.draw(st.integers(0, len(declared) - 1))
                 patience_ns = data.draw(st.sampled_from([0, 0, 1, 20 * MS]))
                 priority = data.draw(st.integers(0, CLASSES))
-                play.arrive(graph, data.draw(lengths(declared[graph])), priority=priority, patience_ns=patience_ns)
+                play.arrive(
+                    graph,
+                    data.draw(lengths(declared[graph])),
+                    priority=priority,
+                    patience_ns=patience_ns,
+                    within_ns=data.draw(st.sampled_from([0, 0, 12 * MS, 40 * MS])),
+                )
+            case "refuse":
+                play.refuse(data.draw(st.integers(0, len(declared) - 1)), data.draw(st.integers(0, CLASSES)))
             case "join":
                 play.join(data.draw(st.sampled_from([0, 0, 25])), preempts=data.draw(st.booleans()))
             case "lose":
                 play.lose(data.draw(st.sampled_from(sorted(play.held))))
             case "wait":
-                play.wait(play.now_ns + data.draw(st.sampled_from([0, 1, MS, 30 * MS])))
+                wait_ns = data.draw(st.sampled_from([0, 1, MS, 30 * MS]))
+                play.wait(play.now_ns + wait_ns, late_ns=data.draw(st.sampled_from([0, MS])))
             case "cancel":
                 play.cancel(data.draw(st.integers(1, len(play.given) + 1)))
             case "finish":

@@ -14,6 +14,7 @@ from dovetail.control import (
     Policy,
     Reject,
     RequestArrived,
+    RequestCancelled,
     RunBatch,
     SetTimer,
     WorkerJoined,
@@ -36,14 +37,14 @@ CURVE = Curve((1, 4), (10 * MS, 15 * MS), (6 * MS, 9 * MS))
 GPU = WorkerSpec("gpu", "v100", ("model",), usd_per_hour=3.6)
 
 
-def controller(slo_ms, *, names=("read",), settings=None, spread=0.0):
+def controller(slo_ms, *, names=("read",), settings=None, spread=0.0, loaded=None):
     stages = [StageSpec(n, "model", (1, 4), model=n) for n in names]
     graph = chain("flow", slo_ms * MS, stages)
     table = ProfileTable([Entry(n, "v100", curve=CURVE, spread=spread) for n in names])
     planner = DovetailPlanner(table, settings or PlannerSettings(space=SPACE))
     built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), ProfiledPredictor(table)))
     built.step(WorkerJoined(0, 0, 1, GPU))
-    for name in names:
+    for name in names if loaded is None else loaded:
         built.step(ModelLoaded(0, 0, 1, name, 0))
     return built
 
@@ -78,6 +79,24 @@ def test_a_request_that_is_late_already_is_run_as_cheaply_as_can_be():
     validate(two)
 
 
+def test_work_starts_without_a_plan_while_a_later_stage_has_no_worker():
+    two = controller(60, names=("first", "second"), loaded=("first",))
+    assert runs(two.step(RequestArrived(0, 0, 1, 0))) == [("first", 1, 100)]
+    assert runs(two.step(RequestArrived(1, 0, 2, 0))) == []
+    validate(two)
+    two.step(ModelLoaded(2, 0, 1, "second", 0))
+    assert runs(two.step(BatchFinished(10 * MS, 2, 1, 0, 10 * MS)))[0][0] == "second"
+
+
+def test_a_late_request_takes_the_room_that_is_left_at_the_next_event():
+    """In time only the whole device would do, and half of it is taken; once it is late, half is as good."""
+    half = controller(100, settings=PlannerSettings(space=SPACE, admission=False))
+    assert runs(half.step(RequestArrived(0, 0, 1, 0))) == [("read", 1, 50)]
+    assert runs(half.step(RequestArrived(0, 0, 2, 0, 0, 11 * MS))) == []
+    assert runs(half.step(RequestCancelled(2 * MS, 0, 99))) == [("read", 1, 50)]
+    validate(half)
+
+
 def test_what_cannot_be_in_time_is_refused_at_once_with_the_reason():
     never = controller(8)
     (reject,) = never.step(RequestArrived(0, 0, 1, 0))
@@ -91,6 +110,25 @@ def test_what_cannot_be_in_time_is_refused_at_once_with_the_reason():
     assert rejects, "more was asked for than can be done by then"
     assert all(r.retry_after_ns > 0 for r in rejects), "and each is told when it would be worth trying again"
     validate(full)
+
+
+def test_a_crowd_is_over_when_nobody_stands_in_it():
+    """Who is refused teaches nothing, so what was learned in a rush must not shut the door for ever."""
+    built = controller(100, names=("a", "b"), spread=0.1)
+    table = built.policy.predictor.table
+    rush = [RequestArrived(i * MS, 0, i, 0) for i in range(1, 101)]
+    calm = [RequestArrived(1000 * MS + i * 50 * MS, 0, i, 0) for i in range(101, 201)]
+    shed = []
+
+    def observe(_event, actions):
+        shed.extend(a.request for a in actions if isinstance(a, Reject))
+        validate(built)
+
+    simulation = Simulation(built, Ledger([("flow", 100 * MS)]), iter(rush + calm), [observe])
+    built.step(_lose(1))
+    simulation.join(SimDevice(2, GPU, built.stages, table, simulation.schedule, rng=random.Random(5)))
+    simulation.run()
+    assert shed and max(shed) <= 100, "in the rush many were refused, and after it nobody"
 
 
 @pytest.mark.parametrize("wait", [True, False])

@@ -93,7 +93,7 @@ class MemoryBackend:
     cancelled: threading.Event = field(default_factory=threading.Event)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def body(self, nbytes: int) -> MemoryBody:
+    def body(self, model: str, nbytes: int) -> MemoryBody:
         if nbytes > self.room_bytes:
             raise Overloaded("no room for the body", 1500)
         return MemoryBody(self, nbytes)

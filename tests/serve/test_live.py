@@ -243,6 +243,8 @@ def test_a_body_that_finds_no_memory_is_503_with_retry_after(serve):
     assert reply.status == 503
     assert "no memory for a body" in reply.error
     assert reply.headers["retry-after"] == "1"
+    assert reply.json["dovetail_request"] == 1
+    assert server.outcomes()["shed"] == 1
     assert server.ask("breakable", 1).status == 200
 
 

@@ -104,6 +104,9 @@ def slo_shares(graph: Graph, market: Market) -> dict[str, int]:
 class Rival(ABC):
     """Answers that all rivals give alike. Subclasses say what to prepare for a workflow, and choose."""
 
+    #: They are asked as their authors' schedulers ask: when work comes and when a batch ends.
+    restless = False
+
     def __init__(self, market: Market) -> None:
         self.market = market
         self.graphs: dict[str, Graph] = {}

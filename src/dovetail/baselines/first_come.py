@@ -26,6 +26,8 @@ _CLASS_STEP = 1 << 48
 class FirstComePlanner:
     """One fixed configuration per stage, work taken in order of arrival."""
 
+    restless = False
+
     def __init__(
         self,
         *,

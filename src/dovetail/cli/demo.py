@@ -155,12 +155,9 @@ def _show_accounts(out: Console, result: DemoResult) -> None:
     refused = sum(result.refused.values())
     if refused:
         by_class = ", ".join(f"{count} of class {priority}" for priority, count in result.refused.items() if count)
-        out.print(f"{refused} were turned away at the door with 503 for want of memory ({by_class}): no log has them")
+        out.print(f"{refused} were turned away at the door with 503 for want of memory ({by_class})")
     if not result.unaccounted:
-        admitted = result.requests - refused
-        out.print(
-            f"{admitted} of {result.requests} requests were admitted; each has one outcome, the same at the client"
-        )
+        out.print(f"each of {result.requests} requests has one outcome in the log, the same at the client")
     else:
         some = ", ".join(result.unaccounted[:3])
         out.print(f"[bold red]{len(result.unaccounted)} of {result.requests} are not accounted for[/]: {some}")

@@ -22,6 +22,7 @@ __all__ = [
     "PeerStateReceived",
     "RequestArrived",
     "RequestCancelled",
+    "RequestRefused",
     "TimerFired",
     "WorkerJoined",
     "WorkerLost",
@@ -46,6 +47,18 @@ class RequestArrived(_Event, frozen=True, gc=False, array_like=True, tag=True):
     deadline_ns: int = 0
     #: Counts of the inputs that are mapped over or tested, in the order of `Graph.counted_inputs`.
     counts: tuple[int, ...] = ()
+
+
+class RequestRefused(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A client asked and was turned away at once: the front had no memory for it, or no worker."""
+
+    request: int
+    graph: int
+    #: 0: its class was not known yet, and counts as the workflow's own.
+    priority: int
+    reason: str
+    #: When the client was told to come back; 0 is never.
+    retry_after_ns: int = 0
 
 
 class RequestCancelled(_Event, frozen=True, gc=False, array_like=True, tag=True):
@@ -134,6 +147,7 @@ class DrainStarted(_Event, frozen=True, gc=False, array_like=True, tag=True):
 
 Event = (
     RequestArrived
+    | RequestRefused
     | RequestCancelled
     | BatchFinished
     | BatchFailed

@@ -23,6 +23,7 @@ from .events import (
     ModelEvicted,
     ModelLoaded,
     RequestArrived,
+    RequestRefused,
     WorkerJoined,
     WorkerLost,
 )
@@ -104,6 +105,8 @@ class Follower:
         self.now_ns = event.at_ns
         change = Change()
         if isinstance(event, RequestArrived):
+            change.arrived = self._arrived(event, event.objective_ns, event.deadline_ns)
+        elif isinstance(event, RequestRefused):
             change.arrived = self._arrived(event)
         # Closing comes first: the walk below then leaves those requests alone, as the controller did.
         for action in actions:
@@ -143,15 +146,17 @@ class Follower:
         """What a worker calls itself, also after it was lost."""
         return self._names.get(worker, f"worker {worker}")
 
-    def _arrived(self, event: RequestArrived) -> Request:
+    def _arrived(
+        self, event: RequestArrived | RequestRefused, objective_ns: int = 0, deadline_ns: int = 0
+    ) -> Request:
         graph = self.graphs[event.graph]
         request = self.requests[event.request] = Request(
             event.request,
             graph,
             event.priority or graph.graph.priority,
             event.at_ns,
-            event.objective_ns or event.at_ns + graph.slo_ns,
-            event.deadline_ns,
+            objective_ns or event.at_ns + graph.slo_ns,
+            deadline_ns,
         )
         self.waiting[request.id] = {}
         return request

@@ -16,17 +16,16 @@ from .controller import Controller
 __all__ = ["validate"]
 
 
-def validate(controller: Controller, *, ask_policies: bool = True) -> None:
+def validate(controller: Controller) -> None:
     """Raise AssertionError if the controller's books do not balance.
 
-    Whether something idle could run (4) only planner and placer know. A planner that makes its plans when it is first
-    asked would plan otherwise for being asked here; leave it alone with `ask_policies=False`.
+    Whether something idle could run (4) only planner and placer know, so they are asked: nothing that the step itself
+    has not asked them, so that a run is the same with and without these checks.
     """
     _requests(controller)
     _batches(controller)
     _workers(controller)
-    if ask_policies:
-        _work_conserving(controller)
+    _work_conserving(controller)
 
 
 def _requests(c: Controller) -> None:
@@ -101,15 +100,17 @@ def _workers(c: Controller) -> None:
 
 
 def _work_conserving(c: Controller) -> None:
-    """Idle device and runnable work means a launch, unless the policy declares the hold and its reason."""
+    """Idle device and runnable work means a launch, unless the policy declares the hold, its reason and its end."""
+    held = {purpose for purpose in c.timers.values() if isinstance(purpose, str)}
     for queue in c.queues.values():
-        if not queue.size or queue.held_until_ns > c.now_ns:
-            continue  # nothing waits, or a hold that was declared is still in force and its timer set
-        choice = c.policy.planner.choose(queue, c.now_ns)
-        if isinstance(choice, Hold):
-            assert choice.reason, f"queue {queue.key} is held without a reason [4]"
-            continue
         holders = c.holders[queue.stage.name]
+        if not queue.size or not any(worker.free_pct for worker in holders.values()):
+            continue
+        if queue.held_until_ns > c.now_ns:
+            assert queue.key in held, f"queue {queue.key} is held without an end [4]"
+            continue
+        choice = c.policy.planner.choose(queue, c.now_ns)
+        assert not isinstance(choice, Hold), f"queue {queue.key} is held ({choice.reason}), but nobody was told [4]"
         for config in choice:
             place = c.policy.placer.choose(queue, config, holders, c.now_ns)
             assert place is None, f"queue {queue.key} could run on worker {place and place.id} but waits [4]"

@@ -9,7 +9,7 @@ import msgspec
 
 from ..workflow.graph import Graph
 from .actions import Reject, Reply
-from .events import RequestArrived
+from .events import RequestArrived, RequestRefused
 from .log import Step
 
 __all__ = ["Ending", "worst"]
@@ -36,15 +36,18 @@ def worst(steps: Iterable[Step], graphs: Sequence[Graph], count: int, outcome: s
 
 
 def _endings(steps: Iterable[Step], graphs: Sequence[Graph]) -> Iterator[Ending]:
-    arrivals: dict[int, tuple[RequestArrived, str]] = {}
+    #: Request -> when it came, when it should be answered (0: by its workflow), the client's own id.
+    arrivals: dict[int, tuple[int, int, str]] = {}
     for step in steps:
         event = step.event
         if isinstance(event, RequestArrived):
-            arrivals[event.request] = (event, step.note)
+            arrivals[event.request] = (event.at_ns, event.objective_ns, step.note)
+        elif isinstance(event, RequestRefused):
+            arrivals[event.request] = (event.at_ns, 0, step.note)
         for action in step.actions:
             if not isinstance(action, Reply | Reject):
                 continue
-            arrival, client_id = arrivals.pop(action.request)
+            arrived_ns, objective_ns, client_id = arrivals.pop(action.request)
             graph = graphs[action.graph]
             yield Ending(
                 request=action.request,
@@ -52,8 +55,8 @@ def _endings(steps: Iterable[Step], graphs: Sequence[Graph]) -> Iterator[Ending]
                 workflow=graph.name,
                 priority=action.priority,
                 outcome=action.outcome,
-                arrived_ns=arrival.at_ns,
-                spent_ns=event.at_ns - arrival.at_ns,
-                over_ns=event.at_ns - (arrival.objective_ns or arrival.at_ns + graph.slo_ns),
+                arrived_ns=arrived_ns,
+                spent_ns=event.at_ns - arrived_ns,
+                over_ns=event.at_ns - (objective_ns or arrived_ns + graph.slo_ns),
                 reason=action.reason if isinstance(action, Reject) else "",
             )

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from ..control import Reject, Reply, RequestArrived
+from ..control import Reject, Reply, RequestArrived, RequestRefused
 from ..control.ledger import Ledger, Summary
 from ..control.log import LogReader
 from ..errors import DovetailError
@@ -52,10 +52,6 @@ MAX_BATCH = 2
 CALIBRATION_PART = 0.12
 #: Lines that must be read without any error: 617 of 618 are with the releases in constraints.txt, see docs/models.md.
 LEAST_EXACT = 0.97
-
-
-#: Outcome of a request that the front had no memory for: the controller never heard of it, so no log has it.
-REFUSED = "refused"
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -95,9 +91,9 @@ class StepResult(msgspec.Struct, frozen=True):
 
     load_pct: int
     rate_per_s: float
-    #: Class -> requests that the client sent, refused ones included: what "in time" is a share of.
+    #: Class -> requests that the client sent: what "in time" is a share of.
     sent: dict[int, int]
-    #: Of the requests that the controller heard of.
+    #: As the log has it: there a request that was refused before it was read counts as of its workflow's class.
     classes: list[Summary]
 
 
@@ -111,7 +107,7 @@ class DemoResult(msgspec.Struct, frozen=True):
     #: Class -> 95th percentile as the client measured it, from the time at which the request was due.
     client_p95_ms: dict[int, float]
     requests: int
-    #: Class -> requests that were turned away with 503 before the controller heard of them: they are in no log.
+    #: Class -> requests that were turned away with 503 for want of memory. The log has them as shed.
     refused: dict[int, int]
     #: Requests without exactly one outcome in the log, or with another one at the client; there should be none.
     unaccounted: list[str]
@@ -129,7 +125,7 @@ class DemoResult(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Whether every request has one outcome in the log or was refused at the door, and the texts are right."""
+        """Whether every request has one outcome in the log, the same as at the client, and the texts are right."""
         return not self.unaccounted and self.texts_right
 
 
@@ -157,7 +153,7 @@ def outcome_of(answer: Answer) -> str:
     if answer.status == 200:
         parameters: Any = answer.json().get("parameters", {})
         return str(parameters.get("dovetail_outcome", "unknown"))
-    by_status = {429: "shed", 504: "expired", 500: "failed", 503: REFUSED}
+    by_status = {429: "shed", 503: "shed", 504: "expired", 500: "failed"}
     return by_status.get(answer.status, f"no answer ({answer.error or answer.status})")
 
 
@@ -285,13 +281,15 @@ def _settle(
     books = [(g.name, g.slo_ns) for g in app.graphs]
     by_step = {load: Ledger(books) for load in LOADS_PCT}
     total = Ledger(books)
+    # Of what is refused before it is read the log knows no name, but its client was told the number.
+    told = {a.json().get("dovetail_request"): name for name, a in tally.answers.items() if a.status != 200}
     names: dict[int, str] = {}
     logged: dict[str, list[str]] = {}
     slowest = (0, 0.0, 0)
     with LogReader(options.log) as log:
         for step in log:
-            if isinstance(step.event, RequestArrived):
-                names[step.event.request] = step.note
+            if isinstance(step.event, RequestArrived | RequestRefused):
+                names[step.event.request] = step.note or told.get(step.event.request, "")
             for action in step.actions:
                 if not isinstance(action, Reply | Reject):
                     continue
@@ -304,7 +302,7 @@ def _settle(
                 total.add(action, now_ns)
                 slowest = max(slowest, (action.request, (now_ns - action.arrived_ns) / 1e6, action.priority), key=_ms)
     ends = {name: outcome_of(answer) for name, answer in tally.answers.items()}
-    unaccounted = [n for n, end in ends.items() if logged.get(n, []) != ([] if end == REFUSED else [end])]
+    unaccounted = [name for name, end in ends.items() if logged.get(name) != [end]]
     exact, lines = _compare(pages, tally)
     read = sorted(tally.texts)
     shown = [i for turned in (180, 0) for i in read if pages[i].turned_deg == turned][:1]
@@ -318,7 +316,7 @@ def _settle(
         classes=total.summary(),
         client_p95_ms={priority: _p95_ms(tally, name) for priority, (name, _) in CLASSES.items()},
         requests=len(tally.answers),
-        refused=_per_class({name: end for name, end in ends.items() if end == REFUSED}),
+        refused=_per_class([name for name, answer in tally.answers.items() if answer.status == 503]),
         unaccounted=unaccounted,
         lines=lines,
         lines_exact=exact,

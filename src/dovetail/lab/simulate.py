@@ -32,10 +32,8 @@ from ..sim.world import build_world
 from ..units import SECOND
 from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller
 
-__all__ = ["STEADY_POLICIES", "DeviceUse", "Result", "Run"]
+__all__ = ["DeviceUse", "Result", "Run"]
 
-#: Policies that decide the same however often they are asked; of others, work conservation is not checked.
-STEADY_POLICIES = ("first-come", "by-class")
 #: Arrivals between two calls of `progress`.
 _STRIDE = 512
 
@@ -117,8 +115,7 @@ class Run:
         """Simulate; with `check`, the invariants are checked after every step, and the run is the same as without."""
         watchers = list(observers)
         if check:
-            steady = self.policy.name in STEADY_POLICIES
-            watchers.append(lambda event, actions: self._validate(steady))
+            watchers.append(lambda event, actions: self._validate())
         branches = self._branches()
         arrivals = requests(
             self.world.streams,
@@ -153,9 +150,9 @@ class Run:
             met=all(line.hit_rate >= self.scenario.target for line in summaries),
         )
 
-    def _validate(self, steady: bool) -> None:
+    def _validate(self) -> None:
         for controller in self.controllers:
-            validate(controller, ask_policies=steady)
+            validate(controller)
 
     def _peers(self, arrivals: Iterator[RequestArrived], watchers: Sequence[Observer]) -> Peers:
         """Requests come to any of the ingresses."""

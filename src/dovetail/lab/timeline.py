@@ -17,6 +17,7 @@ from ..control import (
     Reject,
     Reply,
     RequestArrived,
+    RequestRefused,
     RunBatch,
     WorkerJoined,
     WorkerLost,
@@ -82,7 +83,7 @@ class Timeline:
     def observe(self, event: Event, actions: Sequence[Action]) -> None:
         """Take one step."""
         now_ns = event.at_ns
-        if type(event) is RequestArrived:
+        if type(event) is RequestArrived or type(event) is RequestRefused:
             self._bin(now_ns).arrived += 1
         elif type(event) is BatchFinished:
             batch = self._batches.pop(event.batch, None)

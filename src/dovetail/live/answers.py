@@ -45,9 +45,14 @@ class Answers:
 
     def open(self, request: LiveRequest, done: Tell) -> int:
         """One more request; its number."""
+        ident = self.number()
+        self.requests[ident] = request
+        self._waiting[ident] = done
+        return ident
+
+    def number(self) -> int:
+        """The next number, for a request that is answered already."""
         self._last += 1
-        self.requests[self._last] = request
-        self._waiting[self._last] = done
         return self._last
 
     def end(self, action: Reply | Reject, latency_ns: int) -> None:

@@ -36,6 +36,7 @@ from ..control import (
     Reply,
     RequestArrived,
     RequestCancelled,
+    RequestRefused,
     RunBatch,
     SetTimer,
     WorkerJoined,
@@ -44,6 +45,7 @@ from ..control import (
 from ..control.ledger import Ledger
 from ..control.log import LogWriter
 from ..errors import DovetailError, Overloaded
+from ..units import MS
 from .answers import Answers, Result, Tell
 from .batches import Batches
 from .codec import Ref
@@ -192,14 +194,19 @@ class LiveSystem:
         """Put a request to the controller; its number. `done` is told its end, once and perhaps before this returns.
 
         Inputs are blocks of the front's arena, or values that are copied there. `on_free` is called when no worker
-        reads the inputs any more. Raises `Overloaded` if there is no memory for it, or no worker for its stages.
+        reads the inputs any more. Raises `Overloaded` if there is no memory for it, or no worker for its stages; the
+        controller is told of that, too.
         """
         index = self._graph_index[workflow]
         graph = self.settings.graphs[index]
         if self._closing or self.fault.done():
             raise Overloaded("the server has stopped", 1000)
-        self._readiness.admit(graph, self.now_ns())
-        refs, made = self._make_room(index, priority or graph.priority, inputs)
+        try:
+            self._readiness.admit(graph, self.now_ns())
+            refs, made = self._make_room(index, priority or graph.priority, inputs)
+        except Overloaded as refusal:
+            self.refuse(workflow, refusal, priority=priority, note=note)
+            raise
 
         def freed() -> None:
             self.memory.displace(made)
@@ -225,7 +232,7 @@ class LiveSystem:
     def _make_room(self, workflow: int, priority: int, inputs: Sequence[Ref | Any]) -> tuple[list[Ref], list[Ref]]:
         """Memory for a request: blocks of its inputs, and those of them that were made here.
 
-        Whatever is refused for want of memory is refused here, before the controller has heard of it.
+        Whatever is refused for want of memory is refused here, before any of its work is done.
         """
         if self.memory.full():
             raise Overloaded(f"the memory of worker {self.memory.full()} is full of results still in use", 1000)
@@ -236,6 +243,15 @@ class LiveSystem:
             self.memory.displace(made)
             raise
         return refs, made
+
+    def refuse(self, workflow: str, refusal: Overloaded, *, priority: int = 0, note: str = "") -> None:
+        """A request was turned away before it was submitted: books and log have it, and nothing of it is kept."""
+        if self._closing or self.fault.done():
+            return
+        refusal.request = self.answers.number()
+        index, retry_ns = self._graph_index[workflow], refusal.retry_after_ms * MS
+        event = RequestRefused(self.now_ns(), 0, refusal.request, index, priority, str(refusal), retry_ns)
+        self._post(event, note)
 
     def cancel(self, ident: int) -> None:
         """The client gave up."""
@@ -309,12 +325,13 @@ class LiveSystem:
     def _end(self, action: Reply | Reject) -> None:
         """Answer a request."""
         now = self.now_ns()
-        request = self.answers.requests[action.request]
-        if request.state is not None:
-            self._timers.cancel(request.state.timer)
-        self._door.leave(action.graph, request.taken_bytes(self.memory.kinds))
         latency = now - action.arrived_ns
-        self.answers.end(action, latency)
+        request = self.answers.requests.get(action.request)
+        if request is not None:  # else it was refused, and knows it
+            if request.state is not None:
+                self._timers.cancel(request.state.timer)
+            self._door.leave(action.graph, request.taken_bytes(self.memory.kinds))
+            self.answers.end(action, latency)
         # Books after answers.
         self.ledger.add(action, now)
         self.statistics.answered(action, latency)

@@ -28,7 +28,7 @@ from .demand import Demand
 from .frontier import Choice
 from .learned import Mean, Rate
 from .protocol import Hold, Refusal
-from .space import Space
+from .space import Space, configs_for
 from .tables import WorkflowPlan
 
 __all__ = ["DovetailPlanner", "PlannerSettings"]
@@ -69,6 +69,9 @@ class PlannerSettings(msgspec.Struct, frozen=True):
 
 class DovetailPlanner:
     """Answers how."""
+
+    #: Budgets shrink with time, and a crowd that has become known changes what is offered.
+    restless = True
 
     def __init__(self, table: ProfileTable, settings: PlannerSettings | None = None) -> None:
         self._table = table
@@ -121,20 +124,21 @@ class DovetailPlanner:
         plan = self.plan_of(graph.name) if self._settings.admission else None
         if plan is None or not plan.profiled:
             return None
-        crowded = self._crowded(plan)
+        capacity_pct = max(1, self._capacity_pct())
+        queued_ns = self._queued_work() // capacity_pct
+        # A crowd that nobody stands in is over, however it was remembered: who is refused teaches nothing.
+        crowded = queued_ns > 0 and self._crowded(plan)
         slack_ns = objective_ns - now_ns - (plan.lean_ns if crowded else plan.fastest_ns)
         if slack_ns < 0 and not crowded:
             return Refusal(
                 f"its fastest plan takes {format_ns(plan.fastest_ns)}, longer than its objective, on an idle cluster"
             )
-        queued_ns = self._queued_work() // max(1, self._capacity_pct())
         if crowded and queued_ns > slack_ns:
             return Refusal(
                 f"it would wait for {format_ns(queued_ns)} behind others and be late", queued_ns - slack_ns
             )
-        capacity_pct = self._capacity_pct()
         due = self._demand.due_by(objective_ns, priority) + plan.least_work_total
-        excess_ns = due // max(1, capacity_pct) - (objective_ns - now_ns) * _COUNTED_ON_PCT // 100
+        excess_ns = due // capacity_pct - (objective_ns - now_ns) * _COUNTED_ON_PCT // 100
         if excess_ns > 0:
             return Refusal(f"{format_ns(excess_ns)} more work is due by its objective than can be done", excess_ns)
         return None
@@ -173,7 +177,7 @@ class DovetailPlanner:
         request, node = head.request, head.node
         plan = self.plan_of(request.graph.name)
         if plan is None:
-            return ()
+            return self._unplanned(queue)
         if not self._settings.replan:
             return (self._as_planned(plan, request, node),)
         left_ns = request.objective_ns - now_ns
@@ -192,6 +196,13 @@ class DovetailPlanner:
                 self._held_since_ns.setdefault(queue.key, now_ns)
                 return hold
         return [choice.option.config for choice in in_time]
+
+    def _unplanned(self, queue: Queue) -> Sequence[Config]:
+        """All that is at hand on as much of a device as is free: some other stage has no worker to plan with yet."""
+        worker = next(iter(self._cluster.holders[queue.stage.name].values()))
+        configs = configs_for(queue.stage, worker.spec, self._settings.space)
+        batch = max((c.batch for c in configs if c.batch <= queue.size), default=configs[0].batch)
+        return sorted((c for c in configs if c.batch == batch), key=lambda c: -c.share_pct)
 
     def _by_chance(
         self, chances: Chances, queue: Queue, node: int, left_ns: int, now_ns: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, final
 
 import msgspec
 
@@ -13,6 +13,7 @@ from ..workflow.graph import Graph, Node
 __all__ = ["Hold", "Planner", "Refusal"]
 
 
+@final
 class Hold(msgspec.Struct, frozen=True, gc=False):
     """Start nothing from this queue before `until_ns` unless it changes; the reason is declared and logged."""
 
@@ -29,6 +30,10 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 class Planner(Protocol):
     """Answers how."""
+
+    #: Whether what `choose` says of a queue changes by itself: with time, or with what starts elsewhere. Then queues
+    #: that found no room are asked in every step, not only when they or the room have changed.
+    restless: bool
 
     def queue_key(self, graph: Graph, node: Node) -> str:
         """Nodes of one stage with the same key share a queue, and so batches."""
@@ -47,7 +52,10 @@ class Planner(Protocol):
         ...
 
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
-        """Configurations for the queue's next batch in order of preference. The first that can be placed runs."""
+        """Configurations for the queue's next batch in order of preference. The first that can be placed runs.
+
+        Asked again in the same state it says the same, and what it says later does not depend on being asked again.
+        """
         ...
 
     def note(self, item: Item, now_ns: int) -> None:

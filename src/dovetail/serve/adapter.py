@@ -78,12 +78,14 @@ class LiveBackend:
             config={"parameters": parameters},
         )
 
-    def body(self, nbytes: int) -> _Body:
-        """Room for a request body in shared memory."""
+    def body(self, model: str, nbytes: int) -> _Body:
+        """Room for a request body in shared memory. Who finds none is on record, though its id has not been read."""
         try:
             return _Body(self._system.memory.front, nbytes)
         except ArenaFull as error:
-            raise Overloaded(f"no memory for a body of {nbytes} bytes now: {error}", retry_after_ms=1000) from error
+            refusal = Overloaded(f"no memory for a body of {nbytes} bytes now: {error}", retry_after_ms=1000)
+            self._system.refuse(model, refusal)
+            raise refusal from error
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All workflows."""
@@ -142,7 +144,9 @@ class LiveBackend:
     def _answer(self, ident: int, result: Result) -> Answer | Exception:
         if result.outcome == "cancelled":  # if a client waits, it was us
             result.release()
-            return Overloaded(result.reason, retry_after_ms=1000)
+            given_up = Overloaded(result.reason, retry_after_ms=1000)
+            given_up.request = ident
+            return given_up
         parameters: dict[str, str | int | float | bool] = {"dovetail_request": ident}
         if self._label:
             parameters["dovetail_device"] = self._label

@@ -89,8 +89,8 @@ class Answer(msgspec.Struct):
 class Backend(Protocol):
     """The live system."""
 
-    def body(self, nbytes: int) -> Body:
-        """Room for a request body. Raises `Overloaded` when there is none now."""
+    def body(self, model: str, nbytes: int) -> Body:
+        """Room for the body of a request to this model. Raises `Overloaded` when there is none now."""
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All models by name; cheap, it is asked for each request."""

@@ -65,6 +65,22 @@ class _InferResponse(msgspec.Struct, omit_defaults=True):
     id: str = ""
 
 
+class _Refusal(HttpError):
+    """An answer without results to a request that the log has; it says under which number (`dovetail explain`)."""
+
+    def __init__(
+        self, status: int, reason: str, *headers: tuple[str, str], request: int = 0, close: bool = False
+    ) -> None:
+        super().__init__(status, reason, *headers, close=close)
+        self._request = request
+
+    def response(self) -> Response:
+        response = super().response()
+        if self._request:
+            response.parts = [msgspec.json.encode({"error": str(self), "dovetail_request": self._request})]
+        return response
+
+
 _Place = tuple[int, int, str, tuple[int, ...]]
 _decode_request = msgspec.json.Decoder(_InferRequest).decode
 
@@ -78,7 +94,7 @@ class _Upload:
         self._pad = -json_bytes % BODY_ALIGN_BYTES if json_bytes < nbytes else 0
         #: Where the tensors lie that were asked for: arguments of `ref`.
         self.places: list[_Place] = []
-        self._body = backend.body(nbytes + self._pad)
+        self._body = backend.body(info.name, nbytes + self._pad)
         self.view = self._body.view[self._pad : self._pad + nbytes]
         self.release = self._body.release
 
@@ -244,7 +260,7 @@ def _told(error: Exception) -> Exception:
     if isinstance(error, BadRequest):
         return HttpError(400, str(error))
     if isinstance(error, Overloaded):
-        return HttpError(503, str(error), *_come_back(error.retry_after_ms))
+        return _Refusal(503, str(error), *_come_back(error.retry_after_ms), request=error.request)
     return error
 
 
@@ -401,7 +417,8 @@ def _failure(answer: Answer) -> Response:
     status = _REFUSALS[answer.outcome]
     headers = _come_back(answer.retry_after_ms) if answer.outcome == "shed" else ()
     reason = answer.reason or f"the request was {answer.outcome}"
-    error = HttpError(status, reason, *headers, close=answer.outcome == "cancelled")
+    number = answer.parameters.get("dovetail_request", 0)
+    error = _Refusal(status, reason, *headers, request=int(number), close=answer.outcome == "cancelled")
     response = error.response()
     response.release = answer.release
     return response

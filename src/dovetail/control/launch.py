@@ -1,0 +1,259 @@
+"""From queues to workers: what starts in a step, in which configuration and where.
+
+Rules of this file
+- Work waits in queues and goes to a worker that is free; or, if the policy has a router, it goes at once to a worker
+  that keeps a queue of its own (`send`). A worker that is about to be free, or that lets a higher class in, may be
+  sent a batch before there is room for it (`ahead.py`).
+- At the end of a step nothing waits that the planner would start and the placer would place, unless it is held and
+  a timer is set for the end of the hold (promise 4). A queue is asked when its work or the room for it has changed,
+  and when its hold is over. The answers of a restless planner change by themselves: its queues are asked in every
+  step, and once more if another batch has started since.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heapreplace
+
+from ..plan import Hold
+from ..state import Batch, Cluster, Config, Item, Queue, Worker
+from ..state.worker import FULL_SHARE
+from .actions import NEVER_NS, RunBatch
+from .ahead import ENDING, HIGHER, Loan, ending, leave_line, outranked, settle
+from .policy import Policy
+from .turn import Turn
+
+__all__ = ["MAX_REFUSALS", "Launcher"]
+
+#: Workers that may refuse an item for their queue; the next one has to take it, or no one can in time.
+MAX_REFUSALS = 4
+
+
+class Launcher:
+    """Starts batches, and takes them off their workers again."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, turn: Turn) -> None:
+        self._queues, self._holders, self._batches = cluster.queues, cluster.holders, cluster.batches
+        self._workers = cluster.workers
+        self._planner, self._placer, self._predictor = policy.planner, policy.placer, policy.predictor
+        self._router = policy.router
+        self._lead_ns = policy.lead_ns
+        self._turn = turn
+        self._restless = policy.planner.restless
+        #: Whether a batch may ever be sent before there is room for it.
+        self.looks_ahead = policy.lead_ns > 0
+        #: Queues whose work has changed in this step, and whether there is more room than before.
+        self.touched: list[Queue] = []
+        self.freed = False
+        #: Queues with a hold that has not been ended.
+        self._held: dict[str, Queue] = {}
+        self._last_batch = 0
+
+    # -- what starts ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start whatever can be started now that the event's own changes are made."""
+        if self._held:
+            self._end_holds()
+        touched = self.touched
+        before = self._last_batch
+        if self.freed:
+            self.freed = False
+            self._dispatch([q for q in self._queues.values() if q.size])
+        elif self._restless:
+            self._dispatch([q for q in self._queues.values() if q.size and (not q.held_until_ns or q in touched)])
+        elif touched:
+            asked = touched if len(touched) == 1 else dict.fromkeys(touched)
+            self._dispatch([q for q in asked if q.size])
+        touched.clear()
+        if self._restless and self._last_batch != before:
+            self._start_rest()
+        if self.looks_ahead and self._look_ahead() and self._restless:
+            self._start_rest()
+
+    def _end_holds(self) -> None:
+        """Ask the queues whose time has come, whether or not their own timer has been heard of yet."""
+        now = self._turn.now_ns
+        for queue in [q for q in self._held.values() if q.held_until_ns <= now]:
+            self._let_go(queue)
+            self.touched.append(queue)
+
+    def _let_go(self, queue: Queue) -> None:
+        queue.held_until_ns = 0
+        self._held.pop(queue.key, None)
+
+    def _start_rest(self) -> None:
+        """What has started changed the planner's mind, perhaps: ask until nothing more starts."""
+        before = -1
+        while self._last_batch != before:
+            before = self._last_batch
+            self._dispatch([q for q in self._queues.values() if q.size and not q.held_until_ns])
+
+    def _dispatch(self, queues: list[Queue]) -> None:
+        """Start what can be started from these queues, which all have work; the one with the first item first."""
+        if len(queues) == 1:
+            queue = queues[0]
+            while self._start_batch(queue) and queue.size:
+                pass
+            return
+        # The position keeps ties in the order of the queues.
+        candidates = [(queue.head_order(), position, queue) for position, queue in enumerate(queues)]
+        heapify(candidates)
+        while candidates:
+            _, position, queue = candidates[0]
+            if self._start_batch(queue) and queue.size:
+                heapreplace(candidates, (queue.head_order(), position, queue))
+            else:
+                heappop(candidates)
+
+    def _start_batch(self, queue: Queue) -> bool:
+        """Start one batch from the queue if the policies find a configuration and a place; say whether it did."""
+        stage = queue.stage
+        holders = self._holders[stage.name]
+        for worker in holders.values():
+            if worker.free_pct:
+                break
+        else:
+            return False  # whatever the policies would say, there is no room
+        now = self._turn.now_ns
+        choice = self._planner.choose(queue, now)
+        if type(choice) is Hold:
+            if choice.until_ns <= now:
+                raise ValueError(f"the planner holds queue {queue.key!r} until the past ({choice.reason})")
+            if queue.held_until_ns != choice.until_ns:
+                queue.held_until_ns = choice.until_ns
+                self._held[queue.key] = queue
+                self._turn.set_timer(choice.until_ns, queue.key, choice.reason)
+            return False
+        for config in choice:
+            chosen = self._placer.choose(queue, config, holders, now)
+            if chosen is not None:
+                worker = chosen
+                break
+        else:
+            return False
+        if queue.held_until_ns:
+            self._let_go(queue)
+        batch = self._batch(queue, worker, config, queue.pop(config.batch))
+        worker.free_pct -= config.share_pct
+        worker.free_cpus -= config.cpus
+        if worker.lending:
+            batch.ahead = True
+            worker.ahead.append(batch)
+        self._run(batch, reason=worker.lending)
+        return True
+
+    def _look_ahead(self) -> bool:
+        """Send what waits to workers that let a higher class in, or are about to be free; see `ahead`.
+
+        Says whether anything was sent.
+        """
+        now, lead = self._turn.now_ns, self._lead_ns
+        holders = self._holders
+        waiting = [q for q in self._queues.values() if q.size and q.held_until_ns <= now and not q.stage.on_host]
+        if not waiting:
+            return False
+        before = self._last_batch
+        for queue in waiting:
+            for worker in list(holders[queue.stage.name].values()):
+                head = queue.head() if worker.spec.preempts else None
+                if head is not None and (lenders := outranked(worker, head.request.priority)):
+                    loan = Loan(worker, lenders, HIGHER)
+                    self._start_batch(queue)
+                    loan.close(now)
+        if lead:
+            self._lend_ends(waiting, lead)
+        return self._last_batch != before
+
+    def _lend_ends(self, waiting: list[Queue], lead_ns: int) -> None:
+        """Let batches that are about to end lend their room to what still waits of these queues."""
+        now, holders = self._turn.now_ns, self._holders
+        loans = []
+        for worker in {w.id: w for q in waiting if q.size for w in holders[q.stage.name].values()}.values():
+            lenders, next_ns = ending(worker, lead_ns, now)
+            if lenders:
+                loans.append(Loan(worker, lenders, ENDING))
+            elif next_ns and not now < worker.look_ns <= next_ns:
+                worker.look_ns = next_ns
+                self._turn.set_timer(next_ns, worker, "a batch is about to end")
+        if loans:
+            self._dispatch([q for q in waiting if q.size])
+            for loan in loans:
+                loan.close(now)
+
+    def send(self, item: Item, queue: Queue) -> None:
+        """Send one item to the worker that the router names; without any it waits here until one joins."""
+        router, now = self._router, self._turn.now_ns
+        assert router is not None
+        route = router.route(item, now)
+        if route is None:
+            queue.push(self._planner.order(item.request, item.node), item)
+            return
+        worker = self._workers[route.worker]
+        batch = self._batch(queue, worker, Config(1, worker.spec.cores or 1, FULL_SHARE), [item])
+        # Whoever was refused so often goes where it is sent, however long it takes there.
+        accept_ns = route.latest_ns if item.refused < MAX_REFUSALS else 0
+        self._run(batch, route.order, route.reason, accept_ns)
+        router.sent(batch, now)
+
+    # -- the books of what runs -------------------------------------------------------------------------------
+
+    def _batch(self, queue: Queue, worker: Worker, config: Config, items: list[Item]) -> Batch:
+        """Enter a new batch into the books."""
+        self._last_batch = ident = self._last_batch + 1
+        now = self._turn.now_ns
+        expected = self._predictor.duration_ns(queue.stage, len(items), config, worker)
+        batch = Batch(ident, queue, worker, config, items, now, expected, now)
+        self._batches[ident] = worker.running[ident] = batch
+        return batch
+
+    def _run(self, batch: Batch, order: int = 0, reason: str = "", accept_ns: int = 0) -> None:
+        """Tell the worker."""
+        self._planner.started(batch)
+        # The window ends with the last deadline: until then the batch is of use to someone.
+        latest = 0
+        triples = []
+        for item in batch.items:
+            request = item.request
+            triples.append((request.id, item.node, item.index))
+            deadline = request.deadline_ns or NEVER_NS
+            if deadline > latest:
+                latest = deadline
+        turn, config = self._turn, batch.config
+        turn.out.append(
+            RunBatch(
+                turn.number,
+                batch.id,
+                batch.worker.id,
+                batch.queue.stage.name,
+                tuple(triples),
+                config.cpus,
+                config.share_pct,
+                batch.sent_ns,
+                latest,
+                batch.expected_ns,
+                order,
+                reason,
+                accept_ns,
+            )
+        )
+
+    def release(self, ident: int) -> Batch | None:
+        """Take a batch off its worker; None if it is not known any more."""
+        batch = self._batches.pop(ident, None)
+        if batch is None:
+            return None
+        worker = batch.worker
+        del worker.running[ident]
+        if worker.spec.keeps_queue:
+            return batch  # its own account, not ours
+        if batch.ahead:  # it had no more than this
+            leave_line(worker, batch)
+            worker.free_pct += batch.got_pct
+            worker.free_cpus += batch.got_cpus
+        else:
+            worker.free_pct += batch.config.share_pct
+            worker.free_cpus += batch.config.cpus
+        if self.looks_ahead:
+            settle(worker, self._turn.now_ns)
+        self.freed = True
+        return batch
