@@ -18,6 +18,7 @@ from dovetail.control import (
     RunBatch,
     SetTimer,
     WorkerJoined,
+    WorkerLost,
 )
 from dovetail.control.ledger import Ledger
 from dovetail.control.validate import validate
@@ -25,7 +26,7 @@ from dovetail.place import BestFitPlacer
 from dovetail.plan import DovetailPlanner, PlannerSettings, Space
 from dovetail.predict import ProfiledPredictor
 from dovetail.profile.curve import Curve
-from dovetail.profile.table import Entry, ProfileTable
+from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.sim import SimDevice, Simulation
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
@@ -86,6 +87,23 @@ def test_work_starts_without_a_plan_while_a_later_stage_has_no_worker():
     validate(two)
     two.step(ModelLoaded(2, 0, 1, "second", 0))
     assert runs(two.step(BatchFinished(10 * MS, 2, 1, 0, 10 * MS)))[0][0] == "second"
+
+
+def test_when_only_smaller_workers_are_left_there_is_another_plan():
+    """Four cores answer in time, one does not; once there is but one, whoever waits runs on that."""
+    table = ProfileTable([Entry("read", "cpu", points=(Point(1, 1, 90 * MS, 0.0, 9), Point(1, 4, 30 * MS, 0.0, 9)))])
+    planner = DovetailPlanner(table, PlannerSettings(admission=False))
+    graph = chain("flow", 40 * MS, [StageSpec("read", "onnx", (1,), model="read")])
+    both = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), ProfiledPredictor(table)))
+    for worker, cores in ((1, 4), (2, 1)):
+        both.step(WorkerJoined(0, 0, worker, WorkerSpec(f"cpu:{cores}", "cpu", ("onnx",), cores=cores)))
+        both.step(ModelLoaded(0, 0, worker, "read", 0))
+    (run,) = [a for a in both.step(RequestArrived(0, 0, 1, 0)) if isinstance(a, RunBatch)]
+    assert (run.worker, run.cpus) == (1, 4)
+    assert runs(both.step(RequestArrived(0, 0, 2, 0))) == [], "it waits for the four"
+    started = [a for a in both.step(WorkerLost(1 * MS, 0, 1, "killed")) if isinstance(a, RunBatch)]
+    assert [(a.worker, a.cpus) for a in started] == [(2, 1)]
+    validate(both)
 
 
 def test_a_late_request_takes_the_room_that_is_left_at_the_next_event():

@@ -63,7 +63,7 @@ class Roster:
             self._router.lost(worker)
         else:
             for stage in worker.resident:
-                del self._cluster.holders[stage][worker.id]
+                self._cluster.let_go(stage, worker.id)
         return worker
 
     def _load(self, worker: Worker, stage: StageSpec) -> None:
@@ -84,7 +84,7 @@ class Roster:
             in_use = any(batch.queue.stage.name == name for batch in worker.running.values())
             if name in worker.resident and not in_use:
                 worker.resident_bytes -= worker.resident.pop(name)
-                del self._cluster.holders[name][ident]
+                self._cluster.let_go(name, ident)
                 turn.out.append(EvictModel(turn.number, ident, name, reason))
         for ident, name in wanted.loads:
             worker, stage = self._cluster.workers[ident], self._stages[name]
@@ -106,7 +106,7 @@ class Roster:
             return
         worker.resident_bytes += event.nbytes - worker.loading.pop(event.stage)
         worker.resident[event.stage] = event.nbytes
-        self._cluster.holders[event.stage][worker.id] = worker
+        self._cluster.hold(event.stage, worker)
         self._launcher.freed = True
 
     def model_evicted(self, event: ModelEvicted) -> None:

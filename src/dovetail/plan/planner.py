@@ -100,9 +100,12 @@ class DovetailPlanner:
         self._cluster = cluster
 
     def plan_of(self, name: str) -> WorkflowPlan | None:
-        """The frontiers of a workflow, made or made again if its fan-out has changed; None while it cannot run."""
-        plan = self._plans.get(name)
-        if plan is not None and not plan.stale:
+        """The frontiers of a workflow; None while it cannot run.
+
+        They are made again if its fan-out or its arrivals have changed, or if it runs on other devices now.
+        """
+        plan, moves = self._plans.get(name), self._cluster.moves
+        if plan is not None and not plan.stale and plan.moves == moves:
             return plan
         graph = self._graphs[name]
         if not all(self._cluster.holders[s.name] for s in graph.stages):
@@ -111,7 +114,9 @@ class DovetailPlanner:
             plan = self._plans[name] = WorkflowPlan(
                 graph, self._table, self._settings.space, self._settings.percentile, self._settings.premium
             )
-        plan.build(self._cluster.holders, self._intervals_ns())
+        if plan.stale or not plan.made_for(self._cluster.holders):
+            plan.build(self._cluster.holders, self._intervals_ns())
+        plan.moves = moves
         return plan
 
     # -- admission ----------------------------------------------------------------------------------------------

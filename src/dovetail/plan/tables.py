@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isqrt
 
+import msgspec
+
 from ..profile.table import ProfileTable
-from ..state import Config, Worker
+from ..state import Config, Worker, WorkerSpec
 from ..units import MS
 from ..workflow.graph import Graph
 from .chance import Chances, StageOptions, funded_price_usd, weighed
@@ -76,8 +78,11 @@ class WorkflowPlan:
         self._prices_usd: dict[tuple[object, ...], float] = {}
         #: False if some stage has no profile: then times are guesses and nothing is refused because of them.
         self.profiled = True
-        #: Fan-outs are not what they were.
+        #: Fan-outs or arrivals are not what they were.
         self.stale = False
+        #: Stage by stage, what its options were made for; and `Cluster.moves` when that was last looked at.
+        self._workers: list[WorkerSpec] = []
+        self.moves = -1
         #: Fastest time of the whole with lean options only.
         self.lean_ns = 0
         #: Fastest time of the whole, and from each node on; the fastest option of each node.
@@ -94,6 +99,7 @@ class WorkflowPlan:
     def build(self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]) -> None:
         """Make the frontiers for the workers that hold the stages now and for arrivals as they are now."""
         self.stale = False
+        self._workers = self._leads(holders)
         self._intervals_ns = {s.name: intervals_ns.get(s.name, _UNKNOWN_NS) for s in self._graph.stages}
         for node in self._sizes:
             if self._sizes[node].count:
@@ -118,6 +124,15 @@ class WorkflowPlan:
         entries = set(range(len(self.options))) - {j for row in self._successors for j in row}
         self.lean_ns = max(self._lean_frontiers.choose(i, 0).need_ns for i in entries)
         self.fastest_ns = max(self.fastest_rest_ns[i] for i in entries)
+
+    def made_for(self, holders: Mapping[str, Mapping[int, Worker]]) -> bool:
+        """Whether the stages are held by workers like those that the frontiers were made for."""
+        return self._leads(holders) == self._workers
+
+    def _leads(self, holders: Mapping[str, Mapping[int, Worker]]) -> list[WorkerSpec]:
+        """Stage by stage, the first worker that holds it, whatever its name: options are made for such."""
+        firsts = (next(iter(holders[s.name].values())).spec for s in self._graph.stages)
+        return [msgspec.structs.replace(spec, name="") for spec in firsts]
 
     def _node_options(self, index: int, holders: Mapping[str, Mapping[int, Worker]]) -> list[Option]:
         """The node's configurations and what they take.
@@ -158,9 +173,11 @@ class WorkflowPlan:
         return [o for o in row if o.cost_usd <= limit_usd]
 
     def _weighed(self, rows: list[list[Option]]) -> Chances | None:
-        """Tables that weigh the chance of being in time, for chains with profiles."""
+        """Tables that weigh the chance of being in time against cost, for chains with profiles and prices."""
         is_chain = all(list(after) == [i + 1] for i, after in enumerate(self._successors[:-1]))
         if self._premium is None or self._percentile <= 0.5 or not (is_chain and self.profiled):
+            return None
+        if not any(option.cost_usd for row in rows for option in row):
             return None
         stages = [
             StageOptions(row, {b: self.fill_ns[node, b] for b in sorted({o.config.batch for o in row})})
