@@ -45,6 +45,9 @@ def draw_speedups(lab: Lab, cells: Cells, pairs: Sequence[tuple[str, str]]) -> N
                 axes.plot(ratios, range(len(pairs)), marker, ms=5, label=f"default: {policy}")
             axes.axvspan(1.32, 16.41, color="#00000010", label="published range")
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("")
+            axes.set_xlim(left=0.9)
             axes.set(xlabel="default / ours", title=TITLES[host])
             axes.set_yticks(range(len(pairs)), [f"{high} | {low}" for high, low in pairs])
         figure.axes[0].invert_yaxis()
@@ -137,7 +140,7 @@ def draw_loads(lab: Lab, found: Mapping[tuple[str, str], Mapping[float, Sequence
         axes.axhline(0.86, color="0.6", lw=0.8)
         axes.set(
             xlabel="part of the time that high-priority tasks take alone",
-            ylabel="low-priority time, default over ours; pairs and hosts",
+            ylabel="low-priority time, default / ours",
         )
         axes.legend(title="median (line), lowest (dashed)", frameon=False, fontsize=8, title_fontsize=8)
 
