@@ -26,7 +26,7 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="the experiment; without it, all are listed")
-    parser.add_argument("--quick", action="store_true", help="fewer seeds, shorter runs: about two minutes at most")
+    parser.add_argument("--quick", action="store_true", help="fewer seeds, shorter runs: one to four minutes")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where figures go (default: out/NAME)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
