@@ -11,7 +11,6 @@ nothing and fails where the committed file is not what comes out. docs/kernels.m
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import tomllib
 from collections import defaultdict
@@ -21,9 +20,9 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any, NamedTuple
 
+from dovetail.sim.recorded_kernels import KINDS, SM_COUNT, read_rows
+
 TARGET = Path(__file__).resolve().parent.parent / "src" / "dovetail" / "profile" / "catalogue" / "kernels.toml"
-SM_COUNT = 80  # V100
-KINDS = {"1": "compute", "0": "memory", "-1": "unknown"}
 ORION = "eth-easl/orion at aded65d (MIT), V100, PyTorch eager FP32; rows are operators, without gaps"
 
 Row = dict[str, Any]
@@ -56,12 +55,6 @@ SEQUENCES = (
     Sequence("transformer-xl-train", "training step", 8, orion=f"{KERNELS}/transformer_xl_8_fb1"),
     Sequence("bert-large-train", "training step", 8, orion=f"{KERNELS}/bert_8_fb1"),
 )
-
-
-def read(path: Path) -> list[Row]:
-    """Rows of a profile, in the order of launch."""
-    with path.open(newline="") as file:
-        return [row for row in csv.DictReader(file) if float(row["Duration"]) > 0]
 
 
 def fit(sequence: Sequence, rows: list[Row]) -> Row:
@@ -128,9 +121,9 @@ def render(data: Path, orion: Path | None) -> str:
     ]
     for sequence in SEQUENCES:
         if sequence.data:
-            row = fit(sequence, read(data / "orion_kernels" / sequence.data))
+            row = fit(sequence, read_rows(data / "orion_kernels" / sequence.data))
         elif orion is not None:
-            row = fit(sequence, read(orion / sequence.orion))
+            row = fit(sequence, read_rows(orion / sequence.orion))
         elif sequence.name in kept:
             row = kept[sequence.name]
         else:

@@ -17,7 +17,7 @@ from ..profile.catalogue.kernels import KernelKind, SequenceEntry, sequence
 from ..state.worker import FULL_SHARE
 from ..units import US
 
-__all__ = ["AHEAD", "HOSTS", "HOST_BOUND", "SYNC", "Host", "Kernel", "KernelSequence", "make_sequence"]
+__all__ = ["AHEAD", "HOSTS", "HOST_BOUND", "SYNC", "Host", "Kernel", "KernelSequence", "host_ns", "make_sequence"]
 
 #: Between two kernels that are both in the device's queue. Kineto traces of a V100: 0.5 to 1.5 µs, median 0.75.
 SETUP_NS = 750
@@ -102,7 +102,7 @@ def make_sequence(name: str, seed: int, host: Host = HOST_BOUND, *, scale: float
     times_us = [durations[kind].pop() for kind in kinds]
     idents = _idents(entry, kinds, times_us, rng)
     kernels = tuple(
-        Kernel(ident, kind, shares[kind].pop(), round(us * US) + SETUP_NS, _host_ns(host, rng))
+        Kernel(ident, kind, shares[kind].pop(), round(us * US) + SETUP_NS, host_ns(host, rng))
         for ident, kind, us in zip(idents, kinds, times_us, strict=True)
     )
     return KernelSequence(entry.name, kernels, host)
@@ -152,7 +152,8 @@ def _idents(entry: SequenceEntry, kinds: list[KernelKind], times_us: list[float]
     return found
 
 
-def _host_ns(host: Host, rng: random.Random) -> int:
+def host_ns(host: Host, rng: random.Random) -> int:
+    """How long the host typically takes to launch a kernel."""
     if rng.random() < host.quick:
         return host.quick_ns
     return round(host.median_ns * math.exp(rng.gauss(0.0, host.sigma)))

@@ -19,6 +19,7 @@ from ...units import MS
 from ..experiment import Goal, Lab, over_seeds
 from .fikit_live import run_live
 from .fikit_plots import draw_policies, draw_speedups
+from .fikit_recorded import recorded
 from .fikit_studies import PUBLISHED_LOW, ageing, bound, hints, loads, parts, sensitivity, stability
 from .fikit_world import PAIRS, POLICIES, Job, Outcome, simulate
 
@@ -44,6 +45,7 @@ def run(lab: Lab) -> None:
     parts(lab, _tasks(lab), preemptive)
     loads(lab, _tasks(lab), preemptive)
     stability(lab, preemptive)
+    recorded(lab, _tasks(lab), preemptive)
     _against_fikit(lab, cells)
     _waits(lab, cells)
     sensitivity(lab, _tasks(lab))

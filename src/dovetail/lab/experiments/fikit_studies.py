@@ -16,7 +16,7 @@ from .fikit_plots import draw_ageing, draw_bound, draw_loads, draw_sensitivity, 
 from .fikit_world import GRAIN_NS, PAIRS, THINK, Job, Outcome, alone_ns, simulate
 from .fikit_world import tasks as tasks_of
 
-__all__ = ["ageing", "bound", "hints", "loads", "parts", "sensitivity", "stability"]
+__all__ = ["ageing", "bound", "hints", "loads", "low_ratios", "parts", "sensitivity", "stability"]
 
 #: (host, way of sharing) -> for each seed the outcomes of all pairs.
 Cells = Mapping[tuple[str, str], Sequence[Sequence[Outcome]]]
@@ -110,7 +110,7 @@ def parts(lab: Lab, tasks: int, cells: Cells) -> None:
         measured=over_seeds([min(r) for r in _ratios(rates("parts"), left)]),
     )
     enough = [mean >= PUBLISHED_LOW for mean in _by_pair(_ratios(left, rates("fifo")))]
-    kept = [list(compress(r, enough)) for r in _low_ratios(cells, "fifo", "parts", len(lab.seeds))]
+    kept = [list(compress(r, enough)) for r in low_ratios(cells, "fifo", "parts", len(lab.seeds))]
     lab.claim(
         "low.parts.fifo.possible",
         f"low-priority completion time under one queue, over ours, in parts: lowest of those {sum(enough)} (pair, "
@@ -190,7 +190,7 @@ def loads(lab: Lab, tasks: int, cells: Cells) -> None:
     seeds = len(lab.seeds)
     drawn = {
         (default, ours): {
-            1 / (1 + think): _by_pair(_low_ratios(there, default, ours, seeds)) for think, there in by_rest.items()
+            1 / (1 + think): _by_pair(low_ratios(there, default, ours, seeds)) for think, there in by_rest.items()
         }
         for default in ("slices", "fifo")
         for ours in ("ours", "parts")
@@ -212,11 +212,11 @@ def loads(lab: Lab, tasks: int, cells: Cells) -> None:
                 source="FIKIT, abstract (0.86 to 1); how often its high-priority tasks came is not known",
                 published=PUBLISHED_LOW,
                 goal=Goal("at least", PUBLISHED_LOW, "×"),
-                measured=over_seeds([min(r) for r in _low_ratios(by_rest[seldom], default, ours, seeds)]),
+                measured=over_seeds([min(r) for r in low_ratios(by_rest[seldom], default, ours, seeds)]),
             )
 
 
-def _low_ratios(cells: Cells, default: str, ours: str, seeds: int) -> list[list[float]]:
+def low_ratios(cells: Cells, default: str, ours: str, seeds: int) -> list[list[float]]:
     """For each seed, low-priority completion times of all hosts and pairs, default over ours."""
     return [
         [a.low / b.low for a, b in zip(_all(cells, default, n), _all(cells, ours, n), strict=True)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 
@@ -23,6 +24,7 @@ from ...device.record import KernelRecord
 from ...profile.kernels import KernelStats, Spread
 from ...sim.kernel_policies import PART_EXTRA, PART_NS, Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
 from ...sim.kernels import ClientSpec, KernelDevice, Sharing, TaskResult
+from ...sim.recorded_kernels import recorded_sequence
 from ...sim.sequences import AHEAD, HOSTS, Host, KernelSequence, make_sequence
 from ...units import US
 
@@ -90,6 +92,7 @@ LAUNCH_AHEAD = 2
 class Job(msgspec.Struct, frozen=True):
     """One run."""
 
+    #: Names of the catalogue's sequences, or files of measured ones (`recorded_sequence`).
     high: str
     low: str
     #: How the high client launches; the low one launches ahead.
@@ -235,7 +238,10 @@ def _sequence(name: str, host: str, gap_scale: float, length_scale: float, seed:
     launched_by: Host = HOSTS[host]
     if gap_scale != 1.0:
         launched_by = msgspec.structs.replace(launched_by, median_ns=round(launched_by.median_ns * gap_scale))
-    made = make_sequence(name, seed, launched_by, scale=length_scale)
+    if name.endswith(".csv"):
+        made = recorded_sequence(Path(name), seed, launched_by)
+    else:
+        made = make_sequence(name, seed, launched_by, scale=length_scale)
     return msgspec.structs.replace(made, name=f"{made.name}/{'low' if seed > LOW_SEED else 'high'}")
 
 
