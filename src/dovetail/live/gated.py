@@ -237,12 +237,12 @@ class GatedDevice:
         if isinstance(message, Launch):
             task = client.tasks.get(message.task)
             if task is not None:
-                self._launch(task, message.upto, message.at_ns, client.line.arrived_ns())
+                self._launch(task, message.upto, message.at_ns, client.line.arrived_ns(message.at_ns))
             else:  # it waits; or it is over, and its client will read so
                 client.launch_later(message)
         elif isinstance(message, Begin):
             if not client.put_off(message):
-                self._begin(client, message, client.line.arrived_ns())
+                self._begin(client, message, client.line.arrived_ns(message.at_ns))
         elif isinstance(message, Cancel):
             task = client.tasks.get(message.task)
             if task is not None:

@@ -131,8 +131,8 @@ class Begin(msgspec.Struct, array_like=True, tag=True):
     #: 1 is the highest class.
     priority: int
     launch: int
-    #: When its host asked for it (monotonic clock, which all processes of a machine share). On record only: the
-    #: message may be on its way for as long as the host's process is kept from its core.
+    #: When its host asked for it (monotonic clock, which all processes of a machine share). It counts from when it
+    #: came, not from this: it may be on its way for as long as the host's process is kept from its core.
     at_ns: int
     #: A task of the same client; if that is not over yet this one begins at its end, however it ends. 0: none.
     after: int = 0
@@ -211,15 +211,20 @@ FromDevice = Opened | OpenFailed | Finished | Ended | Reported
 class Line(Doorbell[Incoming]):
     """A doorbell for these messages."""
 
-    def arrived_ns(self) -> int:
-        """When the packet that was read last was put here (monotonic clock); its socket has to `stamp_arrivals`."""
+    def arrived_ns(self, sent_ns: int) -> int:
+        """When the packet that was read last was put here (monotonic clock); its socket has to `stamp_arrivals`.
+
+        Stamps are by the clock of the day, which may have been set since: no packet came before it was sent, as its
+        sender says, or after now.
+        """
         seconds, ns = _STAMP.unpack(self._stamp)
-        while True:  # stamps are by the clock of the day
+        while True:
             before_ns = time.monotonic_ns()
             day_ns = time.time_ns()
             after_ns = time.monotonic_ns()
             if after_ns - before_ns < CLOCKS_NS:
-                return int(seconds * SECOND + ns - day_ns + (before_ns + after_ns) // 2)
+                arrived_ns = int(seconds * SECOND + ns - day_ns + (before_ns + after_ns) // 2)
+                return min(max(arrived_ns, sent_ns), after_ns)
 
     def send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
         """As `Doorbell.send`, which packs any record."""
