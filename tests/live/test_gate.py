@@ -240,6 +240,7 @@ def test_a_gap_is_not_longer_because_the_device_was_busy_when_it_ended(gate: Gat
         for _ in range(4):
             task = client.begin(program, priority=1, launch=1)
             task.wait()
+            time.sleep(0.02)  # by now the device is busy with the kernel of the other
             task.launch()
             task.wait()
             task.cancel()
