@@ -22,7 +22,7 @@ from pathlib import Path
 from _models import LAYERS, SHAPE, make_model, picture
 from _serverproc import serving
 from dovetail.control import BatchFinished, Reply
-from dovetail.control.log import LogReader
+from dovetail.record.log import LogReader
 
 APP = """from dovetail import App, onnx, workflow
 

@@ -36,10 +36,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from dovetail.device import encode_record
 from dovetail.lab.experiment import Estimate
 from dovetail.lab.experiments import fikit_live as live
-from dovetail.lab.gaterun import ALONE, MODES, PairRun, Parts, Window
+from dovetail.lab.gate.run import ALONE, MODES, PairRun, Parts, Window
+from dovetail.record.kernels import encode_record
 
 Watch = Callable[[str, float], None]
 

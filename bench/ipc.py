@@ -32,8 +32,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from dovetail.live.arena import Arena
-from dovetail.live.codec import Ref, decode, encode
+from dovetail.live.tensors.arena import Arena
+from dovetail.live.tensors.codec import Ref, decode, encode
 
 SHAPE = (3, 224, 224)
 ROUNDS = 21

@@ -37,7 +37,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from _models import LAYERS, SHAPE, make_model, picture
-from dovetail.live.system import Result
+from dovetail.live.front.system import Result
 from dovetail.serve.launch import Options, Served, launch
 from dovetail.wiring import PolicySpec
 from dovetail.workflow import load_target

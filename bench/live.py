@@ -51,7 +51,7 @@ from _figures import machine, p50
 from _models import LAYERS, SHAPE, make_model
 from _serverproc import QUIET_BELOW, Child, Neighbours, Server, bare, child, echo, serving
 from dovetail.control import BatchFinished, RunBatch
-from dovetail.control.log import LogReader
+from dovetail.record.log import LogReader
 
 LARGE_SHAPE = (3, 224, 224)
 BATCHES = (1, 8)

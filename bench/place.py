@@ -8,7 +8,7 @@ others are free within two seconds, and each holds some of the models of Compass
 the plan of the whole workflow on the arrival of a request; Dovetail's includes the hints and copies that it decides
 on. The routing of one item at hand-over is timed as well, and so is taking a fresh row, by which what a decision
 changed is undone before the next: that is what an index costs. Contenders are Dovetail and Compass's scan
-(dovetail.baselines.compass) at 100, 1,000 and 10,000 workers. Times are processor time of the thread: a scan of
+(dovetail.lab.rivals.compass) at 100, 1,000 and 10,000 workers. Times are processor time of the thread: a scan of
 10,000 workers is long enough to be interrupted on a busy machine, a decision with an index hardly ever is. All take
 turns in every round; a figure is the median over rounds, with the least and the most. Results go to stdout, progress
 to stderr. Takes about a minute.
@@ -35,7 +35,7 @@ from rich.progress import track
 from rich.table import Table
 
 from _figures import over_rounds, ratio, table_or_json
-from dovetail.baselines.compass import CompassRouter
+from dovetail.lab.rivals.compass import CompassRouter
 from dovetail.place.dovetail import DovetailRouter
 from dovetail.place.index import Need, start_at
 from dovetail.place.router import Router

@@ -30,7 +30,7 @@ from rich.progress import track
 from rich.table import Table
 
 from _figures import over_rounds, ratio, table_or_json
-from dovetail.baselines.unverified import GROUP_SIZE, K_BEST
+from dovetail.lab.rivals.unverified import GROUP_SIZE, K_BEST
 from dovetail.plan.astar import search
 from dovetail.plan.distribute import average_normalised_lengths, distribute
 from dovetail.plan.frontier import Frontiers, build

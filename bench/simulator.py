@@ -22,11 +22,11 @@ from collections.abc import Callable, Generator, Sequence
 
 import simpy
 
-from dovetail.baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.control import Controller, Policy
-from dovetail.control.ledger import Ledger
 from dovetail.predict import ProfiledPredictor
 from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.record.ledger import Ledger
+from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.sim import SimDevice, Simulation
 from dovetail.sim.arrivals import Poisson, Stream, requests, stream_rng
 from dovetail.state import Worker, WorkerSpec

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any, NamedTuple
 
-from dovetail.sim.recorded_kernels import KINDS, SM_COUNT, read_rows
+from dovetail.lab.kernels.recorded import KINDS, SM_COUNT, read_rows
 
 TARGET = Path(__file__).resolve().parent.parent / "src" / "dovetail" / "profile" / "catalogue" / "kernels.toml"
 ORION = "eth-easl/orion at aded65d (MIT), V100, PyTorch eager FP32; rows are operators, without gaps"

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from .baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
-from .baselines.compass import CASCADE_FORM, HEFT_FORM, CompassRouter
-from .baselines.hashed import HashRouter
-from .baselines.jit import JitRouter
 from .control import Controller, Policy
 from .errors import DeclarationError
+from .lab.rivals.compass import CASCADE_FORM, HEFT_FORM, CompassRouter
+from .lab.rivals.hashed import HashRouter
+from .lab.rivals.jit import JitRouter
 from .place import BestFitPlacer, DovetailRouter, Router, Sole
-from .place.nearby import ONE_MACHINE, OneMachine
+from .place.local_delays import ONE_MACHINE, OneMachine
 from .plan import DovetailPlanner, PlannerSettings, Space
 from .predict import Predictor, ProfiledPredictor
 from .profile.table import Entry, ProfileTable
+from .schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from .units import US
 from .workflow.graph import Graph
 

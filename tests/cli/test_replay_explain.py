@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.control.recorded import header, run
+from tests.record.recorded import header, run
 
 from dovetail.cli import main
 from dovetail.cli.reading import printable
 from dovetail.control import Reply, RequestArrived
-from dovetail.control.log import LogWriter, Step
+from dovetail.record.log import LogWriter, Step
 from dovetail.wiring import PolicySpec
 
 Capture = pytest.CaptureFixture[str]

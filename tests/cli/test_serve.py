@@ -19,7 +19,7 @@ from tests.serve.live_support import at_once, item_request, triton, triton_input
 from tests.serve.support import HOST, Wire, until
 
 from dovetail.cli import main
-from dovetail.lab.replay import replay
+from dovetail.tools.replay import replay
 from examples import pages
 
 pytestmark = pytest.mark.cpu

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
-from dovetail.control.log import LogReader
-from dovetail.lab.replay import replay
+from dovetail.record.log import LogReader
+from dovetail.tools.replay import replay
 
 PROJECT = Path(__file__).parents[2]
 EXAMPLES = sorted((PROJECT / "examples" / "scenarios").glob("*.toml"))

@@ -31,10 +31,8 @@ from dovetail.control import (
     RunBatch,
 )
 from dovetail.control.actions import NEVER_NS
-from dovetail.live.arena import Arena
-from dovetail.live.codec import Ref, decode, encode
-from dovetail.live.process import WorkerProcess
-from dovetail.live.wire import (
+from dovetail.live.front.process import WorkerProcess
+from dovetail.live.links.wire import (
     Argument,
     Done,
     Evict,
@@ -52,6 +50,8 @@ from dovetail.live.wire import (
     Run,
     State,
 )
+from dovetail.live.tensors.arena import Arena
+from dovetail.live.tensors.codec import Ref, decode, encode
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.sim.cached import CachedDevice
 from dovetail.sim.device import SimDevice

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.device.record import KernelRecord, decode_records, encode_record
 from dovetail.errors import DovetailError
 from dovetail.profile.kernels import KernelStats, Spread, kernel_ids, kernel_name
+from dovetail.record.kernels import KernelRecord, decode_records, encode_record
 
 #: A busy machine is no reason to fail.
 PATIENT = settings(deadline=None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.control import (
     NEVER_NS,
     Action,
@@ -36,6 +35,7 @@ from dovetail.control import (
 from dovetail.control.validate import validate
 from dovetail.predict import ProfiledPredictor
 from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import Graph, Node, Source, StageSpec, chain

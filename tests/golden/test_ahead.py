@@ -9,7 +9,7 @@ import msgspec
 from tests.golden.test_actions import SLO_NS, SPEC, arrived, controller, finished, ok, play, run, stage, with_worker
 
 from dovetail.control import BatchFailed, Controller, Reply, RunBatch, SetTimer, TimerFired
-from dovetail.control.ahead import ENDING, HIGHER
+from dovetail.control.early_send import ENDING, HIGHER
 from dovetail.units import MS
 from dovetail.workflow.graph import chain
 

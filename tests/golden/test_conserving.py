@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 from tests.golden.test_actions import SLO_NS, TIMES_MS, arrived, play, run, stage, with_worker
 
-from dovetail.baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.control import Controller, Policy, RequestArrived, RequestCancelled, SetTimer, TimerFired
 from dovetail.plan import Hold
 from dovetail.predict import ProfiledPredictor
 from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.state import Batch, Config, Queue
 from dovetail.units import MS
 from dovetail.workflow.graph import chain

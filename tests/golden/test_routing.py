@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.control import (
     NEVER_NS,
     BatchFailed,
@@ -27,6 +26,7 @@ from dovetail.control.validate import validate
 from dovetail.place import Hint, Route
 from dovetail.predict import ProfiledPredictor
 from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.state import Batch, Item, Request, Worker, WorkerRow, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import Graph, StageSpec, chain

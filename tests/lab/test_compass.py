@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 
-from dovetail.baselines.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
-from dovetail.baselines.hashed import HashRouter
-from dovetail.baselines.jit import JitRouter
 from dovetail.lab.experiments.compass import POINTS, PUBLISHED, PUBLISHED_USED
 from dovetail.lab.experiments.compass_runs import JOBS, Job, Search, figure_job, make_router, search, simulate
 from dovetail.lab.experiments.compass_world import WORKFLOWS, MakeRouter, World, draw_jobs
+from dovetail.lab.rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
+from dovetail.lab.rivals.hashed import HashRouter
+from dovetail.lab.rivals.jit import JitRouter
 from dovetail.place.tickets import AUTHORS_SIMULATOR, COMPASS
 from dovetail.place.transfer import CASCADE, SIMULATOR
 from dovetail.predict import ProfiledPredictor
-from dovetail.sim.peers import Staleness
+from dovetail.sim.multi_ingress import Staleness
 from dovetail.units import MS, SECOND
 
 TASKS = (5, 2, 4, 4)

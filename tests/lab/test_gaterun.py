@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.live import gate_kernels as k
 
-from dovetail.device import KernelRecord
 from dovetail.lab.experiments.fikit_live import PAIRS, Overhead, live_figures, models
-from dovetail.lab.gaterun import MODES, SEEN_NS, Parts, Side, judged, measure_pair
+from dovetail.lab.gate.run import MODES, SEEN_NS, Parts, Side, judged, measure_pair
+from dovetail.record.kernels import KernelRecord
 from dovetail.units import MS
 
 

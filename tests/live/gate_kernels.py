@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.live.gate import GateClient, Source
+from dovetail.live.gate.client import GateClient, Source
 
 KERNELS = 4
 #: x = [what, at which kernel, seconds]

@@ -12,11 +12,11 @@ import numpy as np
 from tests.live import apps
 
 from dovetail.control import Action, Event, RunBatch
-from dovetail.control.log import LogWriter
 from dovetail.control.validate import validate
 from dovetail.live.devices import parse_device
-from dovetail.live.process import WorkerProcess
-from dovetail.live.system import LiveSystem, Result, Settings
+from dovetail.live.front.process import WorkerProcess
+from dovetail.live.front.system import LiveSystem, Result, Settings
+from dovetail.record.log import LogWriter
 from dovetail.wiring import PolicySpec, make_controller
 from dovetail.workflow import load_target
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import DovetailError
-from dovetail.live.arena import ALIGN_BYTES, BIG_BYTES, Arena, ArenaFull
+from dovetail.live.tensors.arena import ALIGN_BYTES, BIG_BYTES, Arena, ArenaFull
 
 SMALL_ARENA = 16 * mmap.PAGESIZE
 MIB = 1 << 20

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.device import StartKernel
-from dovetail.live.batchturns import TURNAROUND_NS, BatchTurns
-from dovetail.live.gatetasks import NEVER_NS
+from dovetail.live.gate.tasks import NEVER_NS
+from dovetail.live.worker.batchturns import TURNAROUND_NS, BatchTurns
 from dovetail.profile.kernels import MIN_COUNT, KernelStats
 from dovetail.units import MS, US
 

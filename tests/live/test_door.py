@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.errors import Overloaded
-from dovetail.live.door import UNKNOWN_OPEN, Door
+from dovetail.live.front.memory_admission import UNKNOWN_OPEN, Door
 from dovetail.state import WorkerSpec
 
 CPU = WorkerSpec("cpu-0", "cpu", ("onnx",))

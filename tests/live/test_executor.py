@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dovetail.errors import DovetailError
-from dovetail.live.arena import Arena, ArenaFull
-from dovetail.live.codec import UnsupportedValue, decode, encode
-from dovetail.live.executor import Values, counts
-from dovetail.live.wire import Argument, Run
+from dovetail.live.links.wire import Argument, Run
+from dovetail.live.tensors.arena import Arena, ArenaFull
+from dovetail.live.tensors.codec import UnsupportedValue, decode, encode
+from dovetail.live.worker.executor import Values, counts
 
 MIB = 1 << 20
 

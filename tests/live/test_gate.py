@@ -17,11 +17,11 @@ import pytest
 from tests import onnx_models
 from tests.live import gate_kernels as k
 
-from dovetail.device import decode_records, encode_record
 from dovetail.errors import DovetailError
-from dovetail.live.gate import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, Source, TaskEnded
+from dovetail.live.gate.client import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, Source, TaskEnded
 from dovetail.profile.machine import this_machine
 from dovetail.profile.store import ProfileStore
+from dovetail.record.kernels import decode_records, encode_record
 
 pytestmark = pytest.mark.cpu
 #: A gate that hangs should fail a test, not hang it.

@@ -14,8 +14,8 @@ from tests.serve.support import Wire, until
 
 from dovetail.cli import main
 from dovetail.control import ModelEvicted, ModelLoaded
-from dovetail.control.log import LogReader
 from dovetail.errors import DeclarationError, DovetailError
+from dovetail.record.log import LogReader
 from dovetail.wiring import PolicySpec
 
 pytestmark = pytest.mark.cpu

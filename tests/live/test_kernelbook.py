@@ -14,19 +14,19 @@ import pytest
 from tests import onnx_models
 
 from dovetail import onnx
-from dovetail.device import decode_records
-from dovetail.live.arena import Arena
-from dovetail.live.codec import encode
-from dovetail.live.executor import Values
-from dovetail.live.kernelbook import KernelBook
-from dovetail.live.kernelled import _TELL, KernelledExecutor
-from dovetail.live.system import Result
-from dovetail.live.wire import Argument, Done, FromWorker, Hello, Learned, Load, Loaded, Run
+from dovetail.live.front.kernel_store import KernelBook
+from dovetail.live.front.system import Result
+from dovetail.live.links.wire import Argument, Done, FromWorker, Hello, Learned, Load, Loaded, Run
+from dovetail.live.tensors.arena import Arena
+from dovetail.live.tensors.codec import encode
+from dovetail.live.worker.executor import Values
+from dovetail.live.worker.kernel_executor import _TELL, KernelledExecutor
 from dovetail.profile import kernels
 from dovetail.profile.kernelrows import pack, unpack_cut, unpack_stats
 from dovetail.profile.kernels import Cut, KernelStats, sequence_name
 from dovetail.profile.machine import Identity, this_machine
 from dovetail.profile.store import ProfileStore
+from dovetail.record.kernels import decode_records
 from dovetail.serve.launch import Options, Served, launch
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
@@ -120,7 +120,7 @@ def test_a_report_that_cannot_be_read_is_named_and_others_are_taken() -> None:
 
 
 def test_what_a_worker_is_told_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.live.kernelbook.MOST_BYTES", 5 * len(pack(learned())))
+    monkeypatch.setattr("dovetail.live.front.kernel_store.MOST_BYTES", 5 * len(pack(learned())))
     names = [sequence_name("read", [(i, 3)], MODEL, "3c9d1f02") for i in range(1, 9)]
     book = in_book(None, lambda book: book.take(Learned([pack(learned(name)) for name in names], [])))
     assert len(told(book)) == 5

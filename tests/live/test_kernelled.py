@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.device import decode_records
 from dovetail.errors import DeclarationError
 from dovetail.live.devices import parse_device
-from dovetail.live.system import Result
+from dovetail.live.front.system import Result
+from dovetail.record.kernels import decode_records
 from dovetail.serve.launch import Options, launch
 from dovetail.units import MS
 from dovetail.wiring import ROUTED_POLICIES, PolicySpec

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.live import apps
 
-from dovetail.live.arena import Arena
-from dovetail.live.codec import encode
-from dovetail.live.process import WorkerProcess
-from dovetail.live.wire import Argument, Failed, Free, Hello, Load, Loaded, Ready, Refused, Run
+from dovetail.live.front.process import WorkerProcess
+from dovetail.live.links.wire import Argument, Failed, Free, Hello, Load, Loaded, Ready, Refused, Run
+from dovetail.live.tensors.arena import Arena
+from dovetail.live.tensors.codec import encode
 from dovetail.state import WorkerSpec
 
 pytestmark = pytest.mark.cpu
@@ -187,7 +187,7 @@ def test_what_waits_for_a_worker_that_dies_is_dropped(play):
 
 
 def test_who_does_not_stop_is_killed(play, monkeypatch):
-    monkeypatch.setattr("dovetail.live.process.STOP_SECONDS", 0.2)
+    monkeypatch.setattr("dovetail.live.front.process.STOP_SECONDS", 0.2)
 
     async def scene(worker):
         await worker.until(lambda: worker.heard)

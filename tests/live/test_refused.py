@@ -10,10 +10,10 @@ import pytest
 from tests.live.support import Live
 
 from dovetail.control import Reject, RequestRefused
-from dovetail.control.log import LogReader, LogWriter, make_header
-from dovetail.control.story import story
 from dovetail.errors import Overloaded
-from dovetail.lab.replay import replay
+from dovetail.record.log import LogReader, LogWriter, make_header
+from dovetail.record.story import story
+from dovetail.tools.replay import replay
 from dovetail.units import MS
 
 pytestmark = pytest.mark.cpu

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from dovetail.live.footprint import anonymous_bytes, quick_bytes, weigh
-from dovetail.live.room import MARGIN_PCT, OVERTAKES, Room
+from dovetail.live.worker.footprint import anonymous_bytes, quick_bytes, weigh
+from dovetail.live.worker.working_memory import MARGIN_PCT, OVERTAKES, Room
 
 PATIENCE_SECONDS = 30.0
 MB = 1_000_000

@@ -14,9 +14,17 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from dovetail.errors import ModelError
-from dovetail.live.onnxgraph import read_graph
-from dovetail.live.segmentrun import Bound, Segments
-from dovetail.live.segments import ADDS_IN_PLACE, SLIVER, choose_cuts, cut, cut_again, divide_long, overwritten
+from dovetail.live.kernels.onnx_graph import read_graph
+from dovetail.live.kernels.segment_run import Bound, Segments
+from dovetail.live.kernels.segments import (
+    ADDS_IN_PLACE,
+    SLIVER,
+    choose_cuts,
+    cut,
+    cut_again,
+    divide_long,
+    overwritten,
+)
 from examples import weights
 
 WIDTH = 4

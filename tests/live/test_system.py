@@ -13,12 +13,12 @@ from tests.live import apps
 from tests.live.support import Live, item
 
 from dovetail.control import BatchFinished, RequestArrived, RequestCancelled
-from dovetail.control.log import LogReader, LogWriter, make_header
 from dovetail.errors import DovetailError, LogError, Overloaded
-from dovetail.lab.replay import replay
-from dovetail.live import readiness, watchdog
-from dovetail.live import system as live_system
-from dovetail.live.wire import Done
+from dovetail.live.front import readiness, watchdog
+from dovetail.live.front import system as live_system
+from dovetail.live.links.wire import Done
+from dovetail.record.log import LogReader, LogWriter, make_header
+from dovetail.tools.replay import replay
 from dovetail.units import MS
 from dovetail.wiring import PolicySpec
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.live.gatetasks import NEVER_NS, Client, Task
-from dovetail.live.gatewire import Begin, GatePolicy
-from dovetail.live.turns import WELL_KNOWN, Turns
+from dovetail.live.gate.tasks import NEVER_NS, Client, Task
+from dovetail.live.gate.turns import WELL_KNOWN, Turns
+from dovetail.live.gate.wire import Begin, GatePolicy
 from dovetail.profile.kernels import KernelStats
 
 NAMES = typing.get_args(typing.get_type_hints(GatePolicy)["name"])

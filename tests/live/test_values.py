@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tests.live import apps
 
-from dovetail.live.arena import Arena
-from dovetail.live.codec import Ref, encode
-from dovetail.live.values import LiveRequest, part
-from dovetail.live.wire import Argument
+from dovetail.live.links.wire import Argument
+from dovetail.live.tensors.arena import Arena
+from dovetail.live.tensors.codec import Ref, encode
+from dovetail.live.tensors.values import LiveRequest, part
 from dovetail.state import Request, compile_graphs
 from dovetail.workflow.graph import Source
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dovetail.control import RunBatch
-from dovetail.live.batches import Running
-from dovetail.live.watchdog import HANG_FACTOR, Watchdog
+from dovetail.live.front.batches import Running
+from dovetail.live.front.watchdog import HANG_FACTOR, Watchdog
 from dovetail.state import WorkerSpec
 from dovetail.units import MS, SECOND
 

@@ -8,7 +8,17 @@ import socket
 import msgspec
 import pytest
 
-from dovetail.live.wire import MAX_PACKET_BYTES, Attach, Doorbell, Free, FromWorker, Loaded, Ready, ToWorker, pair
+from dovetail.live.links.wire import (
+    MAX_PACKET_BYTES,
+    Attach,
+    Doorbell,
+    Free,
+    FromWorker,
+    Loaded,
+    Ready,
+    ToWorker,
+    pair,
+)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.baselines.routing import SPEC, item, join, other, predictor, request, row, stage, weights_for, workflow
+from tests.rivals.routing import SPEC, item, join, other, predictor, request, row, stage, weights_for, workflow
 
 from dovetail.lab.experiments.compass_world import Outcome, World, draw_jobs
 from dovetail.place import Route, Router
@@ -16,7 +16,7 @@ from dovetail.place.dovetail import DovetailRouter
 from dovetail.place.settings import RouterSettings
 from dovetail.place.tickets import Rules
 from dovetail.place.transfer import SIMULATOR, Delays
-from dovetail.sim.peers import Peers, Staleness
+from dovetail.sim.multi_ingress import Peers, Staleness
 from dovetail.state import Batch, CompiledGraph, Config, Item, Queue, Request, WorkerRow
 from dovetail.units import MS, SECOND
 

@@ -6,7 +6,6 @@ import random
 import msgspec
 import pytest
 
-from dovetail.baselines import LoadEverything
 from dovetail.control import (
     BatchFinished,
     Controller,
@@ -20,13 +19,14 @@ from dovetail.control import (
     WorkerJoined,
     WorkerLost,
 )
-from dovetail.control.ledger import Ledger
 from dovetail.control.validate import validate
 from dovetail.place import BestFitPlacer
 from dovetail.plan import DovetailPlanner, PlannerSettings, Space
 from dovetail.predict import ProfiledPredictor
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.record.ledger import Ledger
+from dovetail.schedule import LoadEverything
 from dovetail.sim import SimDevice, Simulation
 from dovetail.state import WorkerSpec
 from dovetail.units import MS

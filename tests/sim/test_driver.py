@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from dovetail.control import Action, Event, RequestArrived, WorkerLost
-from dovetail.control.ledger import Ledger
 from dovetail.control.validate import validate
 from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.record.ledger import Ledger
 from dovetail.sim import SimDevice, Simulation
 from dovetail.state import WorkerSpec
 from dovetail.units import MS

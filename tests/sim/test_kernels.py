@@ -9,9 +9,7 @@ import msgspec
 import pytest
 
 from dovetail.device import ArbiterSettings, GapArbiter, GapSettings, KernelArbiter, PriorityArbiter
-from dovetail.device.record import KernelRecord
-from dovetail.sim.kernel_policies import Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
-from dovetail.sim.kernels import (
+from dovetail.lab.kernels.device import (
     BESIDE,
     OPPOSITE,
     SAME_COMPUTE,
@@ -23,6 +21,8 @@ from dovetail.sim.kernels import (
     rests,
     slowdown,
 )
+from dovetail.lab.kernels.sharing import Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
+from dovetail.record.kernels import KernelRecord
 from dovetail.sim.sequences import AHEAD, SYNC, Host, Kernel, KernelSequence
 from dovetail.units import MS, US
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import trace
-from dovetail.device.record import KernelRecord, decode_records, encode_record
 from dovetail.errors import DovetailError
 from dovetail.lab.experiments.fikit_world import PAIRS, POLICIES, Job, record, simulate
-from dovetail.lab.lanes import draw_lanes, gaps, lanes, window, write_lanes
 from dovetail.profile.catalogue.kernels import sequences
+from dovetail.record.kernels import KernelRecord, decode_records, encode_record
+from dovetail.tools.lanes import draw_lanes, gaps, lanes, window, write_lanes
 
 PNG = b"\x89PNG"
 #: Two kernels of a high task with a gap between them, and a low one before and in the gap.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.errors import ScenarioError
-from dovetail.sim.located import Located, key_lines
+from dovetail.sim.scenario.toml_source import Located, key_lines
 
 TEXT = '''\
 # a comment

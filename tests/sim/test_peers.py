@@ -8,18 +8,18 @@ from itertools import pairwise
 
 import pytest
 
-from dovetail.baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
-from dovetail.baselines.compass import CompassRouter
-from dovetail.baselines.hashed import HashRouter
-from dovetail.baselines.routed import PlannedRouter
 from dovetail.control import Action, Controller, Event, ModelLoaded, Policy, Reject, Reply, RequestArrived
 from dovetail.control.validate import validate
+from dovetail.lab.rivals.compass import CompassRouter
+from dovetail.lab.rivals.hashed import HashRouter
+from dovetail.lab.rivals.routed import PlannedRouter
 from dovetail.place import Router
 from dovetail.place.transfer import Delays
 from dovetail.predict import ProfiledPredictor
 from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.sim.cached import CachedDevice
-from dovetail.sim.peers import Peers, Staleness
+from dovetail.sim.multi_ingress import Peers, Staleness
 from dovetail.state import Item, Request, WorkerRow, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import Graph, StageSpec, chain

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.sim.recorded_kernels import recorded_sequence
+from dovetail.lab.kernels.recorded import recorded_sequence
 from dovetail.sim.sequences import AHEAD, SETUP_NS, SYNC
 
 PROFILE = """Name,Profile,Memory_footprint,SM_usage,Duration

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from dovetail.control import RunBatch
-from dovetail.control.ledger import Ledger
 from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.record.ledger import Ledger
 from dovetail.sim import SimDevice, Simulation
 from dovetail.sim.arrivals import Poisson, Stream, requests
 from dovetail.state import WorkerSpec

@@ -13,8 +13,8 @@ from dovetail.profile.machine import HOST, this_machine
 from dovetail.profile.record import Key, Measured
 from dovetail.profile.store import ProfileStore
 from dovetail.sim.arrivals import Gamma, Poisson, requests
-from dovetail.sim.scenario import Scenario, read_scenario
-from dovetail.sim.world import World, build_world
+from dovetail.sim.scenario.file import Scenario, read_scenario
+from dovetail.sim.scenario.world import World, build_world
 from dovetail.units import MS, SECOND
 from dovetail.workflow import load_target
 from dovetail.workflow.graph import Source

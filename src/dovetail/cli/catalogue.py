@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from ..lab.table import results_console
 from ..profile import catalogue
+from ..tools.table import results_console
 from ..units import MS, format_bytes
 from .reading import new_table
 

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..control.ledger import Summary
-from ..lab.demo import CLASSES, MAX_BATCH, TARGET, DemoResult, Moment, Options, Watch, run_demo
-from ..lab.table import render, results_console
+from ..record.ledger import Summary
+from ..tools.demo import CLASSES, MAX_BATCH, TARGET, DemoResult, Moment, Options, Watch, run_demo
+from ..tools.table import render, results_console
 from ..units import MS, format_ns
 from .reading import new_table
 

@@ -14,13 +14,13 @@ from rich.measure import Measurement
 from rich.padding import Padding
 from rich.text import Text
 
-from ..control.log import LogReader
-from ..control.story import Moment, Story, UnknownRequest, story
-from ..control.verdict import Leg
-from ..control.worst import Ending, worst
 from ..errors import DovetailError
-from ..lab.table import results_console
+from ..record.log import LogReader
+from ..record.story import Moment, Story, UnknownRequest, story
+from ..record.verdict import Leg
+from ..record.worst import Ending, worst
 from ..state import OUTCOMES
+from ..tools.table import results_console
 from ..units import MS, format_ns
 from .reading import new_table, printable, reading, watched
 

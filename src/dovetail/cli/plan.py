@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..lab.planning import Advice, Plan, advise, draw, find_workflow, shown
-from ..lab.table import results_console
+from ..tools.planning import Advice, Plan, advise, draw, find_workflow, shown
+from ..tools.table import results_console
 from ..units import parse_duration, parse_rate
 from .reading import new_table
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ..control.log import LogReader, Step
+from ..record.log import LogReader, Step
 
 __all__ = ["new_table", "printable", "reading", "watched"]
 

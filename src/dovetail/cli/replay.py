@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from ..control.log import LogReader
 from ..errors import DovetailError
-from ..lab.replay import Difference, ReplayResult, replay
-from ..lab.table import render, results_console
-from ..lab.trace import TraceRecorder
+from ..record.log import LogReader
+from ..tools.replay import Difference, ReplayResult, replay
+from ..tools.table import render, results_console
+from ..tools.trace import TraceRecorder
 from .reading import printable, reading
 
 HELP = "run the controller again on a recorded log and compare its actions"

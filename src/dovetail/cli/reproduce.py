@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ..lab.experiment import Claim, Report, Watch, run_experiment
 from ..lab.experiments import EXPERIMENTS, find
-from ..lab.table import results_console
+from ..tools.table import results_console
 from .reading import new_table
 
 __all__ = ["configure", "run"]

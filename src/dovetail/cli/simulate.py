@@ -19,16 +19,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ..control.log import LogWriter
 from ..errors import DovetailError
-from ..lab.simulate import DeviceUse, Result, Run
-from ..lab.table import render, results_console
+from ..record.log import LogWriter
 from ..sim.driver import Observer
+from ..tools.simulate import DeviceUse, Result, Run
+from ..tools.table import render, results_console
 from ..wiring import POLICIES
 
 if TYPE_CHECKING:
-    from ..lab.timeline import Timeline
-    from ..lab.trace import TraceRecorder
+    from ..tools.timeline import Timeline
+    from ..tools.trace import TraceRecorder
 
 #: A bar is not worth drawing for less.
 _BAR_AFTER_S = 1.0
@@ -122,14 +122,14 @@ def _recorders(args: argparse.Namespace, simulated: Run) -> Iterator[list[_Recor
                 log = stack.enter_context(LogWriter(args.log, simulated.header))
             recorders.append(_Recorder(log.step, lambda: _say(f"wrote the log {args.log}")))
         if args.trace is not None:
-            from ..lab.trace import TraceRecorder
+            from ..tools.trace import TraceRecorder
 
             with _writing(args.trace):
                 args.trace.open("ab").close()
             trace = TraceRecorder(graphs)
             recorders.append(_Recorder(trace.observe, lambda: _write_trace(trace, args.trace)))
         if args.plot is not None:
-            from ..lab.timeline import Timeline
+            from ..tools.timeline import Timeline
 
             with _writing(args.plot):
                 args.plot.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def _write_trace(trace: TraceRecorder, path: Path) -> None:
 
 
 def _draw(simulated: Run, timeline: Timeline, folder: Path) -> None:
-    from ..lab.plots import draw_latency, draw_timeline
+    from ..tools.plots import draw_latency, draw_timeline
 
     timeline.finish()
     with _writing(folder):

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from ..device.record import KernelRecord, decode_records, encode_record
 from ..errors import DovetailError
 from ..lab.experiments.fikit_world import POLICIES, Job, record
-from ..lab.lanes import Lane, draw_lanes, lanes, write_lanes
-from ..lab.table import results_console
 from ..profile.catalogue.kernels import sequence
+from ..record.kernels import KernelRecord, decode_records, encode_record
 from ..sim.sequences import HOSTS
+from ..tools.lanes import Lane, draw_lanes, lanes, write_lanes
+from ..tools.table import results_console
 from ..units import MS, format_ns, parse_duration
 from .reading import new_table
 

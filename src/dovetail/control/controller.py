@@ -39,7 +39,7 @@ from .events import (
 from .launch import MAX_REFUSALS, Launcher
 from .policy import Policy
 from .roster import Roster
-from .turn import Turn
+from .step import Step
 from .walk import FanOutMismatch, arrive, item_done
 
 __all__ = ["MAX_ATTEMPTS", "MAX_REFUSALS", "Controller", "Policy"]
@@ -62,12 +62,12 @@ class Controller:
         self.requests, self.workers, self.batches = cluster.requests, cluster.workers, cluster.batches
         self.holders = cluster.holders
         policy.planner.bind(cluster)
-        self._turn = turn = Turn()
-        self.timers = turn.timers
-        launcher = Launcher(cluster, policy, turn)
+        self._step = step = Step()
+        self.timers = step.timers
+        launcher = Launcher(cluster, policy, step)
         self._start, self._send, self._release = launcher.start, launcher.send, launcher.release
         self._touched = launcher.touched
-        self._roster = roster = Roster(cluster, self.stages, policy, turn, launcher)
+        self._roster = roster = Roster(cluster, self.stages, policy, step, launcher)
         self._planner, self._router = policy.planner, policy.router
         self._scaler_adjusts = policy.scaler.adjusts
         self.draining = False
@@ -91,29 +91,29 @@ class Controller:
     @property
     def now_ns(self) -> int:
         """Time of the last event."""
-        return self._turn.now_ns
+        return self._step.now_ns
 
     @property
     def step_number(self) -> int:
         """Number of the last step."""
-        return self._turn.number
+        return self._step.number
 
     def step(self, event: Event) -> list[Action]:
         """Take one event and say what is to be done."""
-        turn = self._turn
-        if event.at_ns < turn.now_ns:
-            raise ValueError(f"time went back from {turn.now_ns} to {event.at_ns} ns at {type(event).__name__}")
-        turn.now_ns = event.at_ns
-        turn.number += 1
+        step = self._step
+        if event.at_ns < step.now_ns:
+            raise ValueError(f"time went back from {step.now_ns} to {event.at_ns} ns at {type(event).__name__}")
+        step.now_ns = event.at_ns
+        step.number += 1
         out: list[Action] = []
-        turn.out = out
+        step.out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
         self._start()
         if self._scaler_adjusts:
             self._roster.adjust()
         if self.draining and not self.requests and not self._drained:
             self._drained = True
-            out.append(Drained(turn.number))
+            out.append(Drained(step.number))
         return out
 
     # -- requests ---------------------------------------------------------------------------------------------
@@ -140,10 +140,10 @@ class Controller:
         request = Request(event.request, graph, priority, now, objective, event.deadline_ns)
         self.requests[request.id] = request
         if event.deadline_ns:
-            request.timer = self._turn.set_timer(event.deadline_ns, request.id)
+            request.timer = self._step.set_timer(event.deadline_ns, request.id)
         if self._router is not None:
             for hint in self._router.plan(request, now):
-                self._turn.out.append(LoadModel(self._turn.number, hint.worker, hint.stage))
+                self._step.out.append(LoadModel(self._step.number, hint.worker, hint.stage))
         try:
             ready = arrive(request, event.counts, now)
         except FanOutMismatch as error:
@@ -162,18 +162,18 @@ class Controller:
         self, event: RequestArrived | RequestRefused, priority: int, outcome: str, reason: str, retry_ns: int
     ) -> None:
         """End a request before it has begun."""
-        number, request, graph = self._turn.number, event.request, event.graph
+        number, request, graph = self._step.number, event.request, event.graph
         reject = Reject(number, request, graph, priority, outcome, event.at_ns, 0.0, reason, retry_ns)
-        self._turn.out.append(reject)
+        self._step.out.append(reject)
 
     def _continue(self, request: Request, ready: list[Item], origin: int = 0) -> None:
         """Queue the items that have become ready, and answer if there is nothing left to do."""
         if not request.nodes_left:
-            late = self._turn.now_ns > request.objective_ns
+            late = self._step.now_ns > request.objective_ns
             self._close(request, "late" if late else "ok")
             return
         nodes = request.graph.nodes
-        planner, now = self._planner, self._turn.now_ns
+        planner, now = self._planner, self._step.now_ns
         routed = self._router is not None
         for item in ready:
             item.origin = origin
@@ -199,11 +199,11 @@ class Controller:
             self._router.closed(request)
         index = request.graph.index
         arrived, cost = request.arrived_ns, request.cost_usd
-        turn = self._turn
-        turn.out.append(
-            Reply(turn.number, request.id, index, request.priority, outcome, arrived, cost)
+        step = self._step
+        step.out.append(
+            Reply(step.number, request.id, index, request.priority, outcome, arrived, cost)
             if outcome == "ok" or outcome == "late"
-            else Reject(turn.number, request.id, index, request.priority, outcome, arrived, cost, reason)
+            else Reject(step.number, request.id, index, request.priority, outcome, arrived, cost, reason)
         )
 
     def _request_cancelled(self, event: RequestCancelled) -> None:
@@ -255,14 +255,14 @@ class Controller:
         routed = batch.worker.spec.keeps_queue and self._router is not None
         if routed:
             assert self._router is not None
-            self._router.ended(batch, self._turn.now_ns, False)
+            self._router.ended(batch, self._step.now_ns, False)
         for item in batch.items:
             request = item.request
             if request.outcome:
                 continue
             if reason == "too_late":
                 # The worker never began it; items whose own deadline has not come go back into the queue.
-                if request.deadline_ns and request.deadline_ns <= self._turn.now_ns:
+                if request.deadline_ns and request.deadline_ns <= self._step.now_ns:
                     self._close(request, "expired", "its deadline passed before it could start")
                     continue
                 item.refused += 1

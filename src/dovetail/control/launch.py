@@ -18,9 +18,9 @@ from ..plan import Hold
 from ..state import Batch, Cluster, Config, Item, Queue, Worker
 from ..state.worker import FULL_SHARE
 from .actions import NEVER_NS, RunBatch
-from .ahead import ENDING, HIGHER, Loan, ending, leave_line, outranked, settle
+from .early_send import ENDING, HIGHER, Loan, ending, leave_line, outranked, settle
 from .policy import Policy
-from .turn import Turn
+from .step import Step
 
 __all__ = ["MAX_REFUSALS", "Launcher"]
 
@@ -31,13 +31,13 @@ MAX_REFUSALS = 4
 class Launcher:
     """Starts batches, and takes them off their workers again."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, turn: Turn) -> None:
+    def __init__(self, cluster: Cluster, policy: Policy, step: Step) -> None:
         self._queues, self._holders, self._batches = cluster.queues, cluster.holders, cluster.batches
         self._workers = cluster.workers
         self._planner, self._placer, self._predictor = policy.planner, policy.placer, policy.predictor
         self._router = policy.router
         self._lead_ns = policy.lead_ns
-        self._turn = turn
+        self._step = step
         self._restless = policy.planner.restless
         #: Whether a batch may ever be sent before there is room for it.
         self.looks_ahead = policy.lead_ns > 0
@@ -72,7 +72,7 @@ class Launcher:
 
     def _end_holds(self) -> None:
         """Ask the queues whose time has come, whether or not their own timer has been heard of yet."""
-        now = self._turn.now_ns
+        now = self._step.now_ns
         for queue in [q for q in self._held.values() if q.held_until_ns <= now]:
             self._let_go(queue)
             self.touched.append(queue)
@@ -114,7 +114,7 @@ class Launcher:
                 break
         else:
             return False  # whatever the policies would say, there is no room
-        now = self._turn.now_ns
+        now = self._step.now_ns
         choice = self._planner.choose(queue, now)
         if type(choice) is Hold:
             if choice.until_ns <= now:
@@ -122,7 +122,7 @@ class Launcher:
             if queue.held_until_ns != choice.until_ns:
                 queue.held_until_ns = choice.until_ns
                 self._held[queue.key] = queue
-                self._turn.set_timer(choice.until_ns, queue.key, choice.reason)
+                self._step.set_timer(choice.until_ns, queue.key, choice.reason)
             return False
         for config in choice:
             chosen = self._placer.choose(queue, config, holders, now)
@@ -147,7 +147,7 @@ class Launcher:
 
         Says whether anything was sent.
         """
-        now, lead = self._turn.now_ns, self._lead_ns
+        now, lead = self._step.now_ns, self._lead_ns
         holders = self._holders
         waiting = [q for q in self._queues.values() if q.size and q.held_until_ns <= now and not q.stage.on_host]
         if not waiting:
@@ -166,7 +166,7 @@ class Launcher:
 
     def _lend_ends(self, waiting: list[Queue], lead_ns: int) -> None:
         """Let batches that are about to end lend their room to what still waits of these queues."""
-        now, holders = self._turn.now_ns, self._holders
+        now, holders = self._step.now_ns, self._holders
         loans = []
         for worker in {w.id: w for q in waiting if q.size for w in holders[q.stage.name].values()}.values():
             lenders, next_ns = ending(worker, lead_ns, now)
@@ -174,7 +174,7 @@ class Launcher:
                 loans.append(Loan(worker, lenders, ENDING))
             elif next_ns and not now < worker.look_ns <= next_ns:
                 worker.look_ns = next_ns
-                self._turn.set_timer(next_ns, worker, "a batch is about to end")
+                self._step.set_timer(next_ns, worker, "a batch is about to end")
         if loans:
             self._dispatch([q for q in waiting if q.size])
             for loan in loans:
@@ -182,7 +182,7 @@ class Launcher:
 
     def send(self, item: Item, queue: Queue) -> None:
         """Send one item to the worker that the router names; without any it waits here until one joins."""
-        router, now = self._router, self._turn.now_ns
+        router, now = self._router, self._step.now_ns
         assert router is not None
         route = router.route(item, now)
         if route is None:
@@ -200,7 +200,7 @@ class Launcher:
     def _batch(self, queue: Queue, worker: Worker, config: Config, items: list[Item]) -> Batch:
         """Enter a new batch into the books."""
         self._last_batch = ident = self._last_batch + 1
-        now = self._turn.now_ns
+        now = self._step.now_ns
         expected = self._predictor.duration_ns(queue.stage, len(items), config, worker)
         batch = Batch(ident, queue, worker, config, items, now, expected, now)
         self._batches[ident] = worker.running[ident] = batch
@@ -218,10 +218,10 @@ class Launcher:
             deadline = request.deadline_ns or NEVER_NS
             if deadline > latest:
                 latest = deadline
-        turn, config = self._turn, batch.config
-        turn.out.append(
+        step, config = self._step, batch.config
+        step.out.append(
             RunBatch(
-                turn.number,
+                step.number,
                 batch.id,
                 batch.worker.id,
                 batch.queue.stage.name,
@@ -254,6 +254,6 @@ class Launcher:
             worker.free_pct += batch.config.share_pct
             worker.free_cpus += batch.config.cpus
         if self.looks_ahead:
-            settle(worker, self._turn.now_ns)
+            settle(worker, self._step.now_ns)
         self.freed = True
         return batch

@@ -14,7 +14,7 @@ from .actions import EvictModel, LoadModel
 from .events import LoadFailed, ModelEvicted, ModelLoaded, PeerStateReceived, WorkerJoined
 from .launch import Launcher
 from .policy import Policy
-from .turn import Turn
+from .step import Step
 
 __all__ = ["Roster"]
 
@@ -23,13 +23,13 @@ class Roster:
     """Keeps the books of workers and of models."""
 
     def __init__(
-        self, cluster: Cluster, stages: Mapping[str, StageSpec], policy: Policy, turn: Turn, launcher: Launcher
+        self, cluster: Cluster, stages: Mapping[str, StageSpec], policy: Policy, step: Step, launcher: Launcher
     ) -> None:
         self._cluster = cluster
         self._stages = stages
         self._scaler = policy.scaler
         self._router = policy.router
-        self._turn = turn
+        self._step = step
         self._launcher = launcher
         #: The timer at which the scaler is asked next; 0: none is set.
         self.scaler_timer = 0
@@ -69,12 +69,12 @@ class Roster:
     def _load(self, worker: Worker, stage: StageSpec) -> None:
         worker.loading[stage.name] = stage.weights_bytes
         worker.resident_bytes += stage.weights_bytes
-        self._turn.out.append(LoadModel(self._turn.number, worker.id, stage.name))
+        self._step.out.append(LoadModel(self._step.number, worker.id, stage.name))
 
     def adjust(self) -> None:
         """Ask the scaler, if work waits that could not be placed or its time has come."""
-        turn = self._turn
-        now = turn.now_ns
+        step = self._step
+        now = step.now_ns
         starved = [q for q in self._cluster.queues.values() if q.size and q.held_until_ns <= now]
         if not starved and self.scaler_timer:
             return
@@ -85,7 +85,7 @@ class Roster:
             if name in worker.resident and not in_use:
                 worker.resident_bytes -= worker.resident.pop(name)
                 self._cluster.let_go(name, ident)
-                turn.out.append(EvictModel(turn.number, ident, name, reason))
+                step.out.append(EvictModel(step.number, ident, name, reason))
         for ident, name in wanted.loads:
             worker, stage = self._cluster.workers[ident], self._stages[name]
             room = not worker.spec.memory_bytes or (
@@ -94,7 +94,7 @@ class Roster:
             if room and stage.kind in worker.spec.runs and name not in worker.resident and name not in worker.loading:
                 self._load(worker, stage)
         if wanted.next_ns > now and not self.scaler_timer:
-            self.scaler_timer = turn.set_timer(wanted.next_ns, None)
+            self.scaler_timer = step.set_timer(wanted.next_ns, None)
 
     def model_loaded(self, event: ModelLoaded) -> None:
         """A model is there."""
@@ -122,7 +122,7 @@ class Roster:
             worker.resident.pop(weights, None)
         else:
             worker.resident[weights] = nbytes
-        self._router.holds(worker.id, weights, nbytes is not None, self._turn.now_ns)
+        self._router.holds(worker.id, weights, nbytes is not None, self._step.now_ns)
 
     def peer_state_received(self, event: PeerStateReceived) -> None:
         """The state table has news."""

@@ -24,7 +24,6 @@ from .arbiter import (
 from .fikit import FikitArbiter, FikitSettings
 from .gap import GapArbiter, GapSettings
 from .priority import PriorityArbiter
-from .record import KernelRecord, decode_records, encode_record
 from .tasks import ArbiterSettings
 
 __all__ = [
@@ -43,7 +42,6 @@ __all__ = [
     "KernelEvent",
     "KernelFinished",
     "KernelReady",
-    "KernelRecord",
     "PriorityArbiter",
     "SetAlarm",
     "StartKernel",
@@ -51,6 +49,4 @@ __all__ = [
     "TaskExpected",
     "TaskGone",
     "Unlimited",
-    "decode_records",
-    "encode_record",
 ]

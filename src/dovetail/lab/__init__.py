@@ -1,1 +1,1 @@
-"""Experiments and what comes out of them: scenarios, replays, traces, tables and reports."""
+"""Experiments and the rivals in them: the extra `dovetail[lab]`. The product imports none of it."""

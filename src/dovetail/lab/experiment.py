@@ -238,7 +238,7 @@ class Lab:
         from matplotlib import rc_context
         from matplotlib.figure import Figure as MatplotlibFigure
 
-        from .plots import COLOURS
+        from ..tools.plots import COLOURS
 
         with rc_context({"axes.prop_cycle": cycler(color=COLOURS)}):
             figure = MatplotlibFigure((width_in, height_in), dpi=130, layout="constrained")

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
 from ..control import Action, Controller, Event, Policy, Reply, RunBatch
-from ..control.ledger import Ledger
 from ..predict import ProfiledPredictor
 from ..profile.table import Entry, Point, ProfileTable
+from ..record.ledger import Ledger
+from ..schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from ..sim import SimDevice, Simulation
 from ..sim.arrivals import Poisson, Stream, requests
 from ..sim.driver import Observer

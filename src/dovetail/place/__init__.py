@@ -11,7 +11,7 @@ from .dovetail import DovetailRouter
 from .protocol import Placer
 from .router import Hint, Route, Router
 from .settings import RouterSettings
-from .sole import Sole
+from .single_ingress import Sole
 from .tickets import AUTHORS_SIMULATOR, COMPASS, Rules
 
 __all__ = [

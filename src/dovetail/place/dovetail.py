@@ -1,6 +1,6 @@
 """Dovetail's own router: plan ahead, decide late, and let the worker say no.
 
-Compass (`baselines.compass`) plans a request on arrival and adjusts single tasks when a queue has grown. Beyond it:
+Compass (`lab.rivals.compass`) plans a request on arrival and adjusts single tasks when a queue has grown. Beyond it:
 - the best worker is found without a look at all of them (`index`), so a decision does not grow with the cluster;
 - a fetch is planned beside the wait for inputs, and the worker is told of it when the request arrives (`Hint`);
 - every item is decided afresh when its inputs are there, joins too: one controller has the whole request, so there is
@@ -25,10 +25,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..state import Batch, CompiledGraph, Item, Request, Worker, WorkerRow
-from .ahead import Ahead
 from .fleet import Choice, Fleet, Times
 from .index import Known
 from .outline import Outline, Task, outline
+from .replicas import Ahead
 from .router import Hint, Route
 from .settings import RouterSettings
 from .transfer import Delays

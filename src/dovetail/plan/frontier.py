@@ -28,8 +28,8 @@ import msgspec
 import numpy as np
 
 from ..errors import DeclarationError
-from .front import Floats, Ints, Limits
 from .options import Option
+from .pareto import Floats, Ints, Limits
 from .project import WHOLE, Table, node_tables
 from .quantile import Ruler, rulers
 from .series_parallel import Series, layered

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .front import Floats, Front, Ints, position, sieve
+from .pareto import Floats, Front, Ints, position, sieve
 from .quantile import Ruler
 from .series_parallel import Leaf
 from .solve import Block, Line

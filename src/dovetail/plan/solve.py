@@ -16,8 +16,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from .front import NOTHING, Floats, Front, Ints, Limits, beside, followed_by, sieve
 from .options import Option
+from .pareto import NOTHING, Floats, Front, Ints, Limits, beside, followed_by, sieve
 from .quantile import Ruler
 from .series_parallel import Leaf, Parallel, Series
 

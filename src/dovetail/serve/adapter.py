@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from ..errors import BadRequest, Overloaded
-from ..live.arena import Arena, ArenaFull
-from ..live.codec import Ref
-from ..live.system import LiveSystem, Result
+from ..live.front.system import LiveSystem, Result
+from ..live.tensors.arena import Arena, ArenaFull
+from ..live.tensors.codec import Ref
 from ..units import MS, US
 from ..workflow.graph import Graph
 from ..workflow.local import count_of

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from ..control import Action, Event
-from ..control.log import LogWriter, make_header
 from ..errors import DeclarationError, DovetailError
 from ..live.devices import keep_queues, parse_device
-from ..live.kernelbook import KernelBook
-from ..live.system import LiveSystem, Settings
+from ..live.front.kernel_store import KernelBook
+from ..live.front.system import LiveSystem, Settings
 from ..profile.machine import this_machine
 from ..profile.store import ProfileStore
 from ..profile.table import Entry
+from ..record.log import LogWriter, make_header
 from ..state.worker import FULL_SHARE
 from ..units import SECOND, format_bytes
 from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller

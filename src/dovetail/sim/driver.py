@@ -22,7 +22,7 @@ from ..control import (
     WorkerLost,
 )
 from ..control.actions import EvictModel, LoadModel, Reject, Reply
-from ..control.ledger import Ledger
+from ..record.ledger import Ledger
 from ..state import WorkerSpec
 
 __all__ = ["Device", "Simulation"]

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import msgspec
 
-from ...baselines.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
-from ...baselines.hashed import HashRouter
-from ...baselines.jit import JitRouter
 from ...place import Router
 from ...place.dovetail import DovetailRouter
 from ...place.tickets import AUTHORS_SIMULATOR, COMPASS, Rules
 from ...place.transfer import CASCADE, SIMULATOR
 from ...predict import ProfiledPredictor
-from ...sim.peers import Staleness
+from ...sim.multi_ingress import Staleness
 from ...units import MS, SECOND
+from ..rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
+from ..rivals.hashed import HashRouter
+from ..rivals.jit import JitRouter
 from .compass_world import DrawnRouter, Outcome, World, draw_jobs
 
 __all__ = ["FIGURE_INTERVAL_MS", "GRID", "JOBS", "TARGET", "Job", "Search", "figure_job", "search", "simulate"]

@@ -18,8 +18,6 @@ from heapq import heappop, heappush
 import msgspec
 import numpy as np
 
-from ...baselines import FirstComePlanner, FirstFitPlacer, LoadEverything
-from ...baselines.routed import PlannedRouter
 from ...control import Action, Controller, Event, Policy, Reply, RequestArrived
 from ...place import Router
 from ...place.tickets import Rules
@@ -27,11 +25,13 @@ from ...place.transfer import SIMULATOR, Delays, Links
 from ...predict import ProfiledPredictor
 from ...profile import catalogue
 from ...profile.table import Entry, Point, ProfileTable
+from ...schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from ...sim.cached import CachedDevice
-from ...sim.peers import Peers, Staleness
+from ...sim.multi_ingress import Peers, Staleness
 from ...state import Item, Request, WorkerSpec
 from ...units import MS
 from ...workflow.graph import Graph, StageSpec, chain
+from ..rivals.routed import PlannedRouter
 
 __all__ = ["WORKFLOWS", "Draw", "DrawnRouter", "Outcome", "World", "draw_jobs"]
 

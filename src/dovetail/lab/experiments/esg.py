@@ -1,7 +1,7 @@
 """How should each stage be run? ESG's setting, its rivals, ESG itself and Dovetail's planner on the same requests.
 
 Read with care: ESG's result tables, application profiles and cluster were not at hand. What stands in for them is
-recollection and inference (`baselines.unverified`, the catalogue's `esg/` entries), so the published margins can be
+recollection and inference (`lab.rivals.unverified`, the catalogue's `esg/` entries), so the published margins can be
 compared with only in kind. What is exact here is the comparison of policies with each other: same requests, same
 simulated devices, same profiles.
 """
@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ...baselines import unverified as u
-from ...baselines.common import Market, rival_policy
-from ...baselines.esg import EsgPlanner
-from ...baselines.first_come import LoadEverything
 from ...control import Policy
 from ...place import BestFitPlacer
 from ...plan import DovetailPlanner, PlannerSettings, Space
 from ...predict import ProfiledPredictor
+from ...schedule.first_come import LoadEverything
 from ..experiment import Goal, Lab, over_seeds
+from ..rivals import unverified as u
+from ..rivals.common import Market, rival_policy
+from ..rivals.esg import EsgPlanner
 from .esg_world import Outcome, World
 
 #: Held out: the planner's settings were chosen on seeds 1 to 5 and 101 to 105.
@@ -29,7 +29,7 @@ SEEDS = (11, 12, 13, 14, 15)
 QUICK_SEEDS = (11, 12)
 
 PAPER = "ESG, HPDC '24 (arXiv 2404.16812), abstract"
-SETTING = "our own; setting unverified (baselines/unverified.py)"
+SETTING = "our own; setting unverified (lab/rivals/unverified.py)"
 RIVALS = ("infless", "fast-gshare", "orion", "aquatope")
 #: Name -> what is different from the product.
 ABLATIONS = {
@@ -76,19 +76,19 @@ def make_policy(world: World, name: str, seed: int) -> Policy:
     if name == "esg":
         return rival_policy(EsgPlanner(market))
     if name == "infless":
-        from ...baselines.infless import INFlessPlanner
+        from ..rivals.infless import INFlessPlanner
 
         return rival_policy(INFlessPlanner(market))
     if name == "fast-gshare":
-        from ...baselines.fast_gshare import FastGSharePlanner
+        from ..rivals.fast_gshare import FastGSharePlanner
 
         return rival_policy(FastGSharePlanner(market))
     if name == "orion":
-        from ...baselines.orion import OrionPlanner
+        from ..rivals.orion import OrionPlanner
 
         return rival_policy(OrionPlanner(market))
     if name == "aquatope":
-        from ...baselines.aquatope import AquatopePlanner
+        from ..rivals.aquatope import AquatopePlanner
 
         return rival_policy(AquatopePlanner(market, seed=seed))
     settings = ABLATIONS.get(name, PlannerSettings())

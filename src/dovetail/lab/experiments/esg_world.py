@@ -1,6 +1,6 @@
 """The setting of ESG's evaluation as far as it is known: four applications on sixteen nodes with a sliced A100 each.
 
-What is unverified comes from `baselines.unverified` and the catalogue's `esg/` entries, which say so themselves.
+What is unverified comes from `lab.rivals.unverified` and the catalogue's `esg/` entries, which say so themselves.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from ...baselines import unverified as u
 from ...control import Controller, Policy, RequestArrived
-from ...control.ledger import Ledger, Summary
 from ...profile import catalogue
 from ...profile.table import Entry, ProfileTable
+from ...record.ledger import Ledger, Summary
 from ...sim import SimDevice, Simulation
 from ...state import WorkerSpec
 from ...units import MS, SECOND
 from ...workflow.graph import Graph, StageSpec, chain
+from ..rivals import unverified as u
 
 __all__ = ["APPLICATIONS", "KIND", "SLICE_PCT", "Outcome", "World"]
 

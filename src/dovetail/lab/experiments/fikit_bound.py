@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...sim.kernels import rests
+from ..kernels.device import rests
 from .fikit_world import Job, alone_ns, clients
 
 __all__ = ["DELAY", "lowest_low", "most_left"]

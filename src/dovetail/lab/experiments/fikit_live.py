@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ...live.gate import Gate, GateClient, GatePolicy, GateProgram
+from ...live.gate.client import Gate, GateClient, GatePolicy, GateProgram
 from ...units import MS, US
 from ..experiment import Estimate, Goal, Lab
-from ..gaterun import PairRun, Side, measure_pair
+from ..gate.run import PairRun, Side, measure_pair
 from .fikit_models import ONNX_MODELS, TORCH_MODELS, LiveModel
 
 __all__ = ["PAIRS", "LiveFigure", "Overhead", "Pair", "live_figures", "overheads", "pairs", "run_live"]

@@ -20,13 +20,13 @@ from ...device import (
     GapSettings,
     PriorityArbiter,
 )
-from ...device.record import KernelRecord
 from ...profile.kernels import KernelStats, Spread
-from ...sim.kernel_policies import PART_EXTRA, PART_NS, Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
-from ...sim.kernels import ClientSpec, KernelDevice, Sharing, TaskResult
-from ...sim.recorded_kernels import recorded_sequence
+from ...record.kernels import KernelRecord
 from ...sim.sequences import AHEAD, HOSTS, Host, KernelSequence, make_sequence
 from ...units import US
+from ..kernels.device import ClientSpec, KernelDevice, Sharing, TaskResult
+from ..kernels.recorded import recorded_sequence
+from ..kernels.sharing import PART_EXTRA, PART_NS, Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
 
 __all__ = [
     "GRAIN_NS",

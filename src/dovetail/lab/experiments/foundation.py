@@ -17,15 +17,16 @@ import msgspec
 from msgspec.structs import replace
 
 from ...control import Action, BatchFinished, Event, Reject, Reply, RequestCancelled
-from ...control.ledger import Ledger
-from ...control.log import LogWriter, make_header
 from ...control.validate import validate
 from ...profile import catalogue
 from ...profile.curve import fit
 from ...profile.table import Entry, Point, ProfileTable
+from ...record.ledger import Ledger
+from ...record.log import LogWriter, make_header
 from ...sim import SimDevice, Simulation
 from ...sim.arrivals import Poisson, Stream, requests
 from ...state import WorkerSpec
+from ...tools.replay import replay
 from ...units import MS, SECOND
 from ...wiring import PolicySpec, make_controller
 from ...workflow.graph import StageSpec, chain
@@ -39,7 +40,6 @@ from ..queueing import (
     mg1_wait_s,
     mmc_wait_s,
 )
-from ..replay import replay
 
 SEEDS = tuple(range(1, 11))
 QUICK_SEEDS = tuple(range(1, 6))

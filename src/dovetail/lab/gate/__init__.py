@@ -1,0 +1,1 @@
+"""Measuring kernels of several clients on one gated device."""

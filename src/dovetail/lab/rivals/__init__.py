@@ -1,0 +1,1 @@
+"""Rival policies behind the protocols of the five answers; one file each."""

@@ -1,0 +1,142 @@
+"""ESG as published, as far as it is known: search per queue with the budget that is left, dispatch by locality.
+
+Our own implementation after section A of the notes on ESG: the outline is second hand, names and several details are
+recollection or inference (`unverified`). One queue per workflow and function; the objective is distributed over
+groups of at most three stages; before each batch the K cheapest configurations of the group within its leftover
+budget are searched (`plan.astar`), only the first stage's part is acted on, and the dispatcher tries them in order.
+
+Two liberties, neither of which changes the best choice: stages behind the first are reduced to their (time, cost)
+front before the search, and answers are remembered per millisecond of budget (rounded down). Both keep a run of
+minutes from taking hours in Python; the time of a search that is not remembered is in docs/results/plan.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...plan import Hold
+from ...plan.astar import fastest_first, minimum, search
+from ...plan.distribute import Distribution, average_normalised_lengths, distribute
+from ...plan.dominators import successors_of
+from ...plan.options import Option, Prices, item_cost_usd, pareto
+from ...plan.series_parallel import decompose
+from ...state import Batch, Config, Item, Queue, Worker
+from ...units import MS
+from ...workflow.graph import Graph
+from .common import Market, Rival
+from .prewarm import Prewarmer, home_of
+from .unverified import GROUP_SIZE, K_BEST
+
+__all__ = ["EsgPlacer", "EsgPlanner"]
+
+#: Times a queue is looked at in vain before the minimum configuration is offered as well. [our choice: not known]
+RECHECKS = 3
+
+
+class EsgPlanner(Rival):
+    """ESG_1Q behind our protocol."""
+
+    def __init__(
+        self,
+        market: Market,
+        *,
+        k: int = K_BEST,
+        group_size: int = GROUP_SIZE,
+        prewarmer: Prewarmer | None = None,
+    ) -> None:
+        super().__init__(market)
+        self.placer = EsgPlacer()
+        #: None: every model is warm everywhere, as after a while of steady load.
+        self.prewarmer = prewarmer
+        self._k = k
+        self._group_size = group_size
+        self._prices = Prices(market.worker.usd_per_hour, market.worker.usd_per_core_hour)
+        self._options: dict[str, list[list[Option]]] = {}
+        self._fronts: dict[str, list[list[Option]]] = {}
+        self._shares: dict[str, Distribution] = {}
+        self._remembered: dict[tuple[str, int, int, int], tuple[Config, ...]] = {}
+        #: Queue -> (its head, when it was last looked at, how often in vain).
+        self._looked: dict[str, tuple[int, int, int]] = {}
+
+    def prepare(self, graph: Graph) -> None:
+        """Options of every stage and the distribution of the objective."""
+        specs = [graph.stage_of(i) for i in range(len(graph.nodes))]
+        rows = []
+        for stage in specs:
+            timed = [(c, self.market.time_ns(stage, c)) for c in self.market.configs(stage)]
+            spread = self.market.spread(stage)
+            rows.append([Option(c, t, spread, item_cost_usd(c, t, self._prices)) for c, t in timed])
+        self._options[graph.name] = rows
+        self._fronts[graph.name] = [pareto(row) for row in rows]
+        common = set.intersection(*({o.config for o in row} for row in rows))
+        lengths = average_normalised_lengths([[o.mean_ns for o in row if o.config in common] for row in rows])
+        self._shares[graph.name] = distribute(decompose(successors_of(graph)), lengths, self._group_size)
+
+    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+        """The K best configurations for the oldest job's leftover budget, then the fallbacks."""
+        head = queue.head()
+        assert head is not None
+        request = head.request
+        name = request.graph.name
+        share = self._shares[name].nodes[head.node]
+        objective = request.objective_ns - request.arrived_ns
+        deadline = share.group_deadline.numerator * objective // share.group_deadline.denominator
+        budget_ms = (request.arrived_ns + deadline - now_ns) // MS
+        limit = min(queue.size, queue.stage.batch[-1])
+        key = (name, head.node, budget_ms, limit)
+        found = self._remembered.get(key)
+        if found is None:
+            found = self._remembered[key] = self._search(name, head.node, share.group, budget_ms * MS, limit)
+        if self._in_vain(queue.key, request.id, now_ns) >= RECHECKS:
+            return (*found, minimum(self._options[name][head.node]).config)
+        return found
+
+    def note(self, item: Item, now_ns: int) -> None:
+        """Calls are what warm-ups are predicted from."""
+        if self.prewarmer is not None:
+            self.prewarmer.called(item.request.graph.nodes[item.node].stage.name, now_ns)
+
+    def started(self, batch: Batch) -> None:
+        """A model that is used is kept alive."""
+        if self.prewarmer is not None:
+            self.prewarmer.used(batch.worker.id, batch.queue.stage.name, batch.sent_ns)
+
+    def _search(self, name: str, node: int, group: tuple[int, ...], budget_ns: int, limit: int) -> tuple[Config, ...]:
+        rest = group[group.index(node) + 1 :]
+        stages = [self._options[name][node], *(self._fronts[name][n] for n in rest)]
+        result = search(stages, budget_ns, self._k, first_batch_max=limit) if budget_ns > 0 else None
+        if result is not None and result.paths:
+            return tuple(dict.fromkeys(path.options[0].config for path in result.paths))
+        return tuple(o.config for o in fastest_first(stages[0], self._k, batch_max=limit))
+
+    def _in_vain(self, key: str, head: int, now_ns: int) -> int:
+        """How often this head was looked at before without being started: the recheck list."""
+        seen, at_ns, times = self._looked.get(key, (0, -1, 0))
+        if seen != head:
+            times = 0
+        elif at_ns != now_ns:
+            times += 1
+        self._looked[key] = (head, now_ns, times)
+        return times
+
+
+class EsgPlacer:
+    """Where the data is; for a first stage the function's home; else the worker with most room."""
+
+    def choose(self, queue: Queue, config: Config, holders: Mapping[int, Worker], now_ns: int) -> Worker | None:
+        """A worker with room in that order of preference, or None."""
+
+        def fits(worker: Worker) -> bool:
+            return worker.free_pct >= config.share_pct and worker.free_cpus >= config.cpus
+
+        head = queue.head()
+        origin = head.origin if head is not None else 0
+        if origin in holders:
+            if fits(holders[origin]):
+                return holders[origin]
+        elif holders:
+            home = home_of(queue.stage.name, list(holders.values()))
+            if fits(home):
+                return home
+        roomy = [w for w in holders.values() if fits(w)]
+        return max(roomy, key=lambda w: (w.free_pct, w.free_cpus, -w.id), default=None)

@@ -1,0 +1,159 @@
+"""The worker processes of one system: started, started again when they die, stopped.
+
+A worker that comes back is a new worker with a new number and a new arena. Whoever dies at every start is tried more
+and more rarely, but for ever: the cause may be a full disk that somebody clears.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from ...profile.table import Entry
+from ...state import WorkerSpec
+from ...units import MS, SECOND
+from ...workflow.graph import Graph
+from ..links.wire import FromWorker, Hello, Learned, Ready, Refused, Weighed
+from .kernel_store import KernelBook
+from .memory import Memory
+from .process import WorkerProcess
+
+__all__ = ["Fleet", "Settings"]
+
+#: Wait before a worker that died is started again: at once the first time, then longer, never more than the last.
+RESTART_SECONDS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
+#: A worker that has answered a batch or lived this long was healthy, and the next wait starts from the beginning.
+HEALTHY_NS = 30 * SECOND
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a live system is started with."""
+
+    target: str
+    graphs: tuple[Graph, ...]
+    workers: tuple[WorkerSpec, ...]
+    entries: tuple[Entry, ...] = ()
+    #: Cores that a batch is given under the policy; empty is all of a device.
+    cpus: tuple[int, ...] = ()
+    arena_bytes: int = 1 << 30
+    #: A batch that has run for longer than this, and longer than 50 times what was expected, will never end.
+    hang_ns: int = 30_000 * MS
+    #: File for what runs on workers that run kernel by kernel; empty is none.
+    kernel_log: str = ""
+    #: There, one kernel of a lower class may start per this time, whatever is above it; 0: never.
+    ageing_ns: int = 0
+
+
+class Fleet:
+    """Workers by number. `on_lost` is called after a worker was taken out of `workers`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        origin_ns: int,
+        on_message: Callable[[WorkerProcess, FromWorker], None],
+        on_lost: Callable[[WorkerProcess, str], None],
+        say: Callable[[str], None],
+        kernels: KernelBook | None = None,
+    ) -> None:
+        self.workers: dict[int, WorkerProcess] = {}
+        self.memory = Memory(settings.arena_bytes, self.workers)
+        #: Workers that died, by name: how often in a row, and why the last time.
+        self.deaths: dict[str, tuple[int, str]] = {}
+        #: Workers that said themselves that they can never start, by name.
+        self.refusals: dict[str, str] = {}
+        self._settings = settings
+        self._origin_ns = origin_ns
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._say = say
+        #: What is known of kernels, for workers that run kernel by kernel.
+        self._kernels = kernels
+        #: What workers that keep their own memory have measured of their models, by kind of device.
+        self.weighed: dict[str, list[Weighed]] = {}
+        self._started_ns: dict[int, int] = {}
+        self._last = 0
+        self._restarts: set[asyncio.TimerHandle] = set()
+        self._stopping = False
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, specs: Sequence[WorkerSpec]) -> None:
+        """Start a process for each."""
+        for spec in specs:
+            self._start(spec)
+
+    def _start(self, spec: WorkerSpec) -> None:
+        self._last += 1
+        settings = self._settings
+        emulated = spec.enforcement == "emulated"
+        kernels, cuts = self._kernels.known() if self._kernels is not None and spec.preempts else ([], [])
+        hello = Hello(
+            worker=self._last,
+            spec=spec,
+            target=settings.target if "python" in spec.runs else "",
+            module_path=sys.path,
+            stages=list({s.name: s for g in settings.graphs for s in g.stages}.values()),
+            entries=[e for e in settings.entries if e.kind == spec.kind] if emulated else [],
+            cpus=settings.cpus or (spec.cores,),
+            origin_ns=self._origin_ns,
+            arena_bytes=settings.arena_bytes,
+            weighed=self.weighed.get(spec.kind, []) if spec.keeps_queue else [],
+            kernel_log=settings.kernel_log,
+            kernels=kernels,
+            cuts=cuts,
+            ageing_ns=settings.ageing_ns,
+        )
+        self._started_ns[self._last] = time.monotonic_ns()
+        self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost)
+
+    def _message(self, worker: WorkerProcess, message: FromWorker) -> None:
+        if isinstance(message, Refused):
+            self.refusals[worker.spec.name] = message.detail
+        elif isinstance(message, Ready) and message.weighed:
+            self.weighed[worker.spec.kind] = message.weighed
+        elif isinstance(message, Learned):
+            if self._kernels is not None:
+                self._kernels.take(message)
+            return
+        self._on_message(worker, message)
+
+    def _lost(self, worker: WorkerProcess, why: str) -> None:
+        name = worker.spec.name
+        del self.workers[worker.ident]
+        lived_ns = time.monotonic_ns() - self._started_ns.pop(worker.ident)
+        healthy = worker.answered or lived_ns > HEALTHY_NS
+        before = 0 if healthy else self.deaths.get(name, (0, ""))[0]
+        self.deaths[name] = before + 1, why
+        wait_s = RESTART_SECONDS[min(before, len(RESTART_SECONDS) - 1)]
+        again = f"; starting it again in {wait_s:g} s" if wait_s else "; starting it again"
+        self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
+        self._on_lost(worker, why)
+        self.memory.lose(worker.ident)
+        self._start_later(worker.spec, wait_s)
+
+    def _start_later(self, spec: WorkerSpec, wait_s: float) -> None:
+        def start() -> None:
+            self._restarts.discard(handle)
+            try:
+                self._start(spec)
+            except OSError as error:
+                self._say(f"worker {spec.name} could not be started: {error}; trying again")
+                self._start_later(spec, RESTART_SECONDS[-1])
+
+        if not self._stopping:
+            handle = self._loop.call_later(wait_s, start)
+            self._restarts.add(handle)
+
+    async def stop(self) -> None:
+        """End all workers; their memory is given back."""
+        self._stopping = True
+        for handle in self._restarts:
+            handle.cancel()
+        await asyncio.gather(*(w.stop() for w in self.workers.values()))
+        if self._kernels is not None:
+            await self._kernels.close()
+        self.memory.close()

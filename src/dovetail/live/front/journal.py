@@ -1,0 +1,52 @@
+"""The run log of a live system: as `control.log` writes it, but its troubles are its own.
+
+A service must not end because a disk is full. The first error is told and ends the log, which stays readable up to
+there; whatever would have been written after it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...control import Action, Event
+from ...errors import LogError
+from ...record.log import LogWriter
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """A log that never raises; without a writer it does nothing."""
+
+    def __init__(self, writer: LogWriter | None, say: Callable[[str], None]) -> None:
+        self._writer = writer
+        self._say = say
+
+    def step(self, event: Event, actions: list[Action], note: str) -> None:
+        """Append one step."""
+        if self._writer is not None:
+            try:
+                self._writer.step(event, actions, note)
+            except (LogError, OverflowError, UnicodeEncodeError) as error:
+                self._give_up(error)
+
+    def flush(self) -> None:
+        """Let readers see what was written."""
+        if self._writer is not None:
+            try:
+                self._writer.flush()
+            except LogError as error:
+                self._give_up(error)
+
+    def close(self) -> None:
+        """End it for good."""
+        if self._writer is not None:
+            try:
+                self._writer.close()
+            except LogError as error:
+                self._give_up(error)
+            self._writer = None
+
+    def _give_up(self, error: Exception) -> None:
+        self._say(f"{error}; serving goes on without a log")
+        self._writer = None

@@ -1,0 +1,107 @@
+"""Running totals for the statistics extension: how often each workflow and stage ran, and for how long."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ...control import Reject, Reply, RunBatch
+from ...workflow.graph import Graph
+from ..links.wire import State
+
+__all__ = ["Statistics"]
+
+
+class Statistics:
+    """Counts in the layout of Triton's statistics extension, without growing with the run."""
+
+    def __init__(self, graphs: Sequence[Graph]) -> None:
+        self._names = [g.name for g in graphs]
+        self._stages = {g.name: sorted({n.stage for n in g.nodes}) for g in graphs}
+        self._answered: dict[str, Counter[str]] = {g.name: Counter() for g in graphs}
+        self._latency_ns: dict[str, Counter[str]] = {g.name: Counter() for g in graphs}
+        self._last_ms = dict.fromkeys(self._names, 0)
+        #: Stage -> batch size -> (batches, time)
+        self._batches: dict[str, dict[int, list[int]]] = {}
+        #: Workers that keep their own memory, by name: their last word, and the sums of their predecessors.
+        self._states: dict[str, State] = {}
+        self._before: dict[str, Counter[str]] = {}
+
+    def batch(self, action: RunBatch, duration_ns: int) -> None:
+        """A batch was run."""
+        entry = self._batches.setdefault(action.stage, {}).setdefault(len(action.items), [0, 0])
+        entry[0] += 1
+        entry[1] += duration_ns
+
+    def state(self, worker: str, state: State) -> None:
+        """A worker that keeps its own memory has said how it is. Its counts start again when it does."""
+        known = self._states.get(worker)
+        if known is not None and known.row.worker != state.row.worker:
+            self._before[worker].update(_counts(known))
+        self._before.setdefault(worker, Counter())
+        self._states[worker] = state
+
+    def memory(self) -> dict[str, dict[str, int]]:
+        """Of each worker that keeps its own memory: how models were found there, and how much they take now."""
+        return {
+            name: {
+                **{key: self._before[name][key] + count for key, count in _counts(state).items()},
+                "held_bytes": state.held_bytes,
+                "usable_bytes": state.usable_bytes,
+            }
+            for name, state in self._states.items()
+        }
+
+    def answered(self, action: Reply | Reject, latency_ns: int) -> None:
+        """A request has ended."""
+        name = self._names[action.graph]
+        kind = "success" if isinstance(action, Reply) else "fail"
+        self._answered[name][kind] += 1
+        self._latency_ns[name][kind] += latency_ns
+        self._last_ms[name] = (action.arrived_ns + latency_ns) // 1_000_000
+
+    def model_stats(self, workflow: str) -> dict[str, Any]:
+        """One entry of `model_stats`. A workflow's executions are the batches of its stages."""
+        answered, latency = self._answered[workflow], self._latency_ns[workflow]
+        sizes: Counter[int] = Counter()
+        times: Counter[int] = Counter()
+        for stage in self._stages[workflow]:
+            for size, (count, ns) in self._batches.get(stage, {}).items():
+                sizes[size] += count
+                times[size] += ns
+        compute = sum(times.values())
+        nothing = {"count": 0, "ns": 0}
+        # Models serve all workflows, so these are the same in every entry.
+        memory = {"dovetail_memory": self.memory()} if self._states else {}
+        return {
+            **memory,
+            "name": workflow,
+            "version": "1",
+            "last_inference": self._last_ms[workflow],
+            "inference_count": answered["success"],
+            "execution_count": sum(sizes.values()),
+            "inference_stats": {
+                "success": {"count": answered["success"], "ns": latency["success"]},
+                "fail": {"count": answered["fail"], "ns": latency["fail"]},
+                "queue": {"count": answered["success"], "ns": max(0, latency["success"] - compute)},
+                "compute_input": dict(nothing),
+                "compute_infer": {"count": sum(sizes.values()), "ns": compute},
+                "compute_output": dict(nothing),
+                "cache_hit": dict(nothing),
+                "cache_miss": dict(nothing),
+            },
+            "batch_stats": [
+                {
+                    "batch_size": size,
+                    "compute_input": dict(nothing),
+                    "compute_infer": {"count": sizes[size], "ns": times[size]},
+                    "compute_output": dict(nothing),
+                }
+                for size in sorted(sizes)
+            ],
+        }
+
+
+def _counts(state: State) -> dict[str, int]:
+    return {"hits": state.hits, "misses": state.misses, "loads": state.loads, "evictions": state.evictions}

@@ -1,0 +1,408 @@
+"""The live world: the real clock, worker processes, and the same Controller as the simulator's.
+
+Rules of this file
+- It decides nothing. Events are stamped with the time at which they are taken, handed to `Controller.step`, and the
+  actions carried out. The data go with them: `batches` makes messages of values, `answers` makes results of them.
+- Everything runs in one thread, that of the event loop, and nothing in it blocks.
+- Every request that was taken gets its answer: a worker that hangs is killed, what waits for a stage that no worker
+  can run is given up in the end, and should the controller itself break, everything open is answered first. Who
+  hangs is known to `watchdog`, what nobody can run to `readiness`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from ...control import (
+    Action,
+    BatchFailed,
+    BatchFinished,
+    Controller,
+    Drained,
+    DrainStarted,
+    Event,
+    EvictModel,
+    LoadFailed,
+    LoadModel,
+    ModelEvicted,
+    ModelLoaded,
+    Reject,
+    Reply,
+    RequestArrived,
+    RequestCancelled,
+    RequestRefused,
+    RunBatch,
+    SetTimer,
+    WorkerJoined,
+    WorkerLost,
+)
+from ...errors import DovetailError, Overloaded
+from ...record.ledger import Ledger
+from ...record.log import LogWriter
+from ...units import MS
+from ..links.wire import Done, Evict, Evicted, Failed, FromWorker, Load, Loaded, LoadFailure, Loading, Ready, State
+from ..tensors.codec import Ref
+from ..tensors.values import LiveRequest
+from .answers import Answers, Result, Tell
+from .batches import Batches
+from .fleet import Fleet, Settings
+from .journal import Journal
+from .kernel_store import KernelBook
+from .memory_admission import Door
+from .process import WorkerProcess
+from .readiness import Readiness
+from .statistics import Statistics
+from .timers import Timers
+from .watchdog import Watchdog
+
+__all__ = ["LiveSystem", "Result", "Settings"]
+
+#: How often the log is flushed and batches are looked at that should have ended.
+SWEEP_SECONDS = 0.5
+#: Objectives and deadlines beyond this mean the same: there is none. Every time of a log fits into 64 bits.
+LONGEST_NS = 1 << 60
+
+
+class LiveSystem:
+    """Workers, controller and the data between them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        controller: Controller,
+        *,
+        log: LogWriter | None = None,
+        kernels: KernelBook | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        observers: Sequence[Callable[[Event, list[Action]], None]] = (),
+    ) -> None:
+        self.settings = settings
+        self.controller = controller
+        self.ledger = Ledger([(g.name, g.slo_ns) for g in settings.graphs])
+        self.statistics = Statistics(settings.graphs)
+        self._origin_ns = time.monotonic_ns()
+        self.fleet = Fleet(settings, self._origin_ns, self._on_message, self._on_lost, say, kernels)
+        self.memory = self.fleet.memory
+        self.answers = Answers(self.memory, say)
+        self.batches = Batches(self.memory)
+        self.watchdog = Watchdog(settings.hang_ns)
+        #: Stage -> why it could not be loaded.
+        self.load_errors: dict[str, str] = {}
+        #: Done when the controller has broken: nothing can be promised any more.
+        self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._graph_index = {g.name: i for i, g in enumerate(settings.graphs)}
+        self._door = Door(len(settings.graphs), settings.workers, settings.arena_bytes)
+        self._readiness = Readiness(settings.graphs, controller)
+        self._journal = Journal(log, say)
+        self._say = say
+        self._observers = list(observers)
+        #: Events that came while the actions of another were carried out.
+        self._later: deque[tuple[Event, str]] = deque()
+        self._posting = False
+        self._timers = Timers(self.now_ns, self._post)
+        self._drained = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        """Time since the start of the run."""
+        return time.monotonic_ns() - self._origin_ns
+
+    async def start(self, timeout_s: float = 60.0) -> None:
+        """Start the workers and wait until every stage can run somewhere."""
+        self.fleet.start(self.settings.workers)
+        deadline = self._loop.time() + timeout_s
+        kept = sum(spec.keeps_queue for spec in self.settings.workers)
+        while not self.ready() or kept > sum(w.spec.keeps_queue for w in self.controller.workers.values()):
+            self._changed.clear()
+            why = [*self.load_errors.values(), *self.fleet.refusals.values()]
+            why += [f"worker {name} dies at every start: {w}" for name, (n, w) in self.fleet.deaths.items() if n > 2]
+            left = deadline - self._loop.time()
+            if left <= 0:
+                missing = ", ".join(self._readiness.missing())
+                why.append(f"not ready after {timeout_s:g} s; stages without a worker: {missing}")
+            if why:
+                raise DovetailError("; ".join(sorted(set(why))))
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                continue
+
+    def ready(self) -> bool:
+        """Whether every stage is loaded on some worker."""
+        return self._readiness.complete and not self._closing
+
+    def _check_ready(self) -> None:
+        """Called whenever a model or a worker came or went."""
+        self._readiness.look(self.now_ns())
+        self._changed.set()
+
+    async def drain(self, timeout_s: float | None = None) -> bool:
+        """Take nothing new and wait until what was admitted is answered; False if time ran out first."""
+        if not self.controller.draining:
+            self._post(DrainStarted(self.now_ns(), 0))
+        try:
+            await asyncio.wait_for(self._drained.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return not self.fault.done()
+
+    def give_up(self, reason: str) -> None:
+        """Answer everything that is open, now, without results."""
+        for ident in list(self.answers.requests):
+            self._give_up(ident, reason)
+
+    def _give_up(self, ident: int, reason: str) -> None:
+        self.answers.requests[ident].given_up = reason
+        self._post(RequestCancelled(self.now_ns(), 0, ident))
+
+    async def close(self) -> None:
+        """Stop the workers. Requests that are still open get an answer, but no results."""
+        self._closing = True
+        self._sweeper.cancel()
+        self.give_up("the server stopped before it was done")
+        self._timers.close()
+        await self.fleet.stop()
+        self._journal.close()
+        self.fault.cancel()
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        workflow: str,
+        inputs: Sequence[Ref | Any],
+        done: Tell,
+        *,
+        priority: int = 0,
+        objective_ns: int = 0,
+        timeout_ns: int = 0,
+        note: str = "",
+        counts: tuple[int, ...] = (),
+        on_free: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Put a request to the controller; its number. `done` is told its end, once and perhaps before this returns.
+
+        Inputs are blocks of the front's arena, or values that are copied there. `on_free` is called when no worker
+        reads the inputs any more. Raises `Overloaded` if there is no memory for it, or no worker for its stages; the
+        controller is told of that, too.
+        """
+        index = self._graph_index[workflow]
+        graph = self.settings.graphs[index]
+        if self._closing or self.fault.done():
+            raise Overloaded("the server has stopped", 1000)
+        try:
+            self._readiness.admit(graph, self.now_ns())
+            refs, made = self._make_room(index, priority or graph.priority, inputs)
+        except Overloaded as refusal:
+            self.refuse(workflow, refusal, priority=priority, note=note)
+            raise
+
+        def freed() -> None:
+            self.memory.displace(made)
+            on_free()
+
+        ident = self.answers.open(LiveRequest(refs, self.memory.free, freed), done)
+        now = self.now_ns()
+        self._post(
+            RequestArrived(
+                now,
+                0,
+                ident,
+                index,
+                priority,
+                now + min(objective_ns, LONGEST_NS) if objective_ns else 0,
+                now + min(timeout_ns, LONGEST_NS) if timeout_ns else 0,
+                counts,
+            ),
+            note,
+        )
+        return ident
+
+    def _make_room(self, workflow: int, priority: int, inputs: Sequence[Ref | Any]) -> tuple[list[Ref], list[Ref]]:
+        """Memory for a request: blocks of its inputs, and those of them that were made here.
+
+        Whatever is refused for want of memory is refused here, before any of its work is done.
+        """
+        if self.memory.full():
+            raise Overloaded(f"the memory of worker {self.memory.full()} is full of results still in use", 1000)
+        refs, made = self.memory.place(inputs)
+        try:
+            self._door.enter(workflow, priority)
+        except Overloaded:
+            self.memory.displace(made)
+            raise
+        return refs, made
+
+    def refuse(self, workflow: str, refusal: Overloaded, *, priority: int = 0, note: str = "") -> None:
+        """A request was turned away before it was submitted: books and log have it, and nothing of it is kept."""
+        if self._closing or self.fault.done():
+            return
+        refusal.request = self.answers.number()
+        index, retry_ns = self._graph_index[workflow], refusal.retry_after_ms * MS
+        event = RequestRefused(self.now_ns(), 0, refusal.request, index, priority, str(refusal), retry_ns)
+        self._post(event, note)
+
+    def cancel(self, ident: int) -> None:
+        """The client gave up."""
+        if ident in self.answers.requests:
+            self._post(RequestCancelled(self.now_ns(), 0, ident))
+
+    # -- events and actions -------------------------------------------------------------------------------------
+
+    def _post(self, event: Event, note: str = "") -> None:
+        """Put one event to the controller and carry out what it says.
+
+        Whoever is told an answer may have a next request at once, or go: that is taken when this step is through.
+        """
+        self._later.append((event, note))
+        if self._posting:
+            return
+        self._posting = True
+        try:
+            while self._later:
+                self._step(*self._later.popleft())
+        finally:
+            self._posting = False
+
+    def _step(self, event: Event, note: str) -> None:
+        if self.fault.done():
+            return
+        try:
+            actions = self.controller.step(event)
+            if type(event) is RequestArrived:
+                # Batches of this very step read the state that the step made.
+                self.answers.requests[event.request].state = self.controller.requests.get(event.request)
+            # What keeps a device busy goes out first; answers and books can wait these microseconds.
+            for action in actions:
+                if type(action) is RunBatch:
+                    self._run(action)
+            for action in actions:
+                self._perform(action)
+        except Exception as error:
+            self._break(event, error)
+            return
+        self._journal.step(event, actions, note)
+        for observe in self._observers:
+            observe(event, actions)
+
+    def _run(self, action: RunBatch) -> None:
+        worker = self.fleet.workers[action.worker]
+        worker.send(self.batches.begin(action, self.answers.requests, worker.spec.preempts, self.now_ns()))
+
+    def _perform(self, action: Action) -> None:
+        kind = type(action)
+        if kind is Reply or kind is Reject:
+            self._end(action)  # type: ignore[arg-type]
+        elif isinstance(action, SetTimer):
+            self._timers.set(action)
+        elif isinstance(action, LoadModel):
+            self.fleet.workers[action.worker].send(Load(action.stage, action.cause))
+        elif isinstance(action, EvictModel):
+            self.fleet.workers[action.worker].send(Evict(action.stage))
+            self._check_ready()
+        elif isinstance(action, Drained):
+            self._drained.set()
+
+    def _break(self, event: Event, error: Exception) -> None:
+        """The controller failed, which must not happen: answer everybody, then let the server stop."""
+        self._say(f"internal error at {event}: {type(error).__name__}: {error}")
+        self.fault.set_exception(error)
+        self.fault.exception()  # whoever awaits it gets it; nobody has to
+        self._drained.set()
+        self.answers.fail_all("internal error in the scheduler")
+
+    def _end(self, action: Reply | Reject) -> None:
+        """Answer a request."""
+        now = self.now_ns()
+        latency = now - action.arrived_ns
+        request = self.answers.requests.get(action.request)
+        if request is not None:  # else it was refused, and knows it
+            if request.state is not None:
+                self._timers.cancel(request.state.timer)
+            self._door.leave(action.graph, request.taken_bytes(self.memory.kinds))
+            self.answers.end(action, latency)
+        # Books after answers.
+        self.ledger.add(action, now)
+        self.statistics.answered(action, latency)
+
+    # -- workers ------------------------------------------------------------------------------------------------
+
+    def _on_message(self, worker: WorkerProcess, message: FromWorker) -> None:
+        now = self.now_ns()
+        if isinstance(message, Done | Failed):
+            self._answered(worker, message, now)
+        elif isinstance(message, State):
+            self.statistics.state(worker.spec.name, message)
+        elif isinstance(message, Evicted):
+            reason = message.reason
+            self._post(ModelEvicted(now, message.cause, worker.ident, message.weights, message.nbytes, reason))
+        elif isinstance(message, Loading):
+            self.watchdog.load_began(worker.ident, message.stage, now)
+        elif isinstance(message, Loaded):
+            self.watchdog.load_ended(worker.ident, worker.spec, message.stage, now)
+            self.load_errors.pop(message.stage, None)
+            self._post(ModelLoaded(now, message.cause, worker.ident, message.stage, message.nbytes))
+            self._check_ready()
+        elif isinstance(message, LoadFailure):
+            self.watchdog.load_ended(worker.ident, worker.spec, message.stage, now)
+            self.load_errors[message.stage] = message.detail
+            self._say(message.detail)
+            self._post(LoadFailed(now, message.cause, worker.ident, message.stage, message.detail))
+            self._check_ready()
+        elif isinstance(message, Ready):
+            self.memory.join(worker)
+            spec = worker.spec
+            if message.usable_bytes:  # the rest of its budget is not for models
+                spec = msgspec.structs.replace(spec, memory_bytes=message.usable_bytes)
+            self._post(WorkerJoined(now, 0, worker.ident, spec))
+            self.watchdog.joined(worker.ident, spec, now)
+            if spec.keeps_queue:  # no model has to come first
+                self._check_ready()
+        self._changed.set()
+
+    def _answered(self, worker: WorkerProcess, message: Done | Failed, now: int) -> None:
+        """A batch has come back: results first, then what follows from them."""
+        running = self.batches.end(worker.ident, message)
+        if running is None:
+            worker.kill(f"its answer to batch {message.batch} does not fit what it was asked")
+            return
+        self.watchdog.answered(worker.ident, worker.spec, now)
+        if isinstance(message, Done):
+            begin_ns, end_ns, busy_ns = message.begin_ns, message.end_ns, message.busy_ns
+            self.statistics.batch(running.action, busy_ns or end_ns - begin_ns)
+            self._post(BatchFinished(now, message.cause, message.batch, begin_ns, end_ns, message.counts, busy_ns))
+        else:
+            begin_ns, end_ns = message.begin_ns, message.end_ns
+            reason, detail = message.reason, message.detail
+            self._post(BatchFailed(now, message.cause, message.batch, begin_ns, end_ns, reason, detail))
+        running.drop()
+
+    def _on_lost(self, worker: WorkerProcess, why: str) -> None:
+        self.batches.lose(worker.ident)
+        self.watchdog.lost(worker.ident)
+        if worker.arena is not None:
+            self._post(WorkerLost(self.now_ns(), 0, worker.ident, why))
+        self._check_ready()
+
+    def _sweep(self) -> None:
+        """Twice a second: whatever is kept by nothing else."""
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        now = self.now_ns()
+        for ident, why in self.watchdog.hung(self.batches.running.values(), now):
+            if ident in self.fleet.workers:
+                self.fleet.workers[ident].kill(why)
+        for ident, request in list(self.answers.requests.items()):
+            if request.state is not None and (why := self._readiness.hopeless(request.state.graph.graph, now)):
+                self._give_up(ident, why)
+        self._journal.flush()

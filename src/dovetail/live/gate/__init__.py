@@ -1,0 +1,1 @@
+"""A device that other processes launch kernels on."""

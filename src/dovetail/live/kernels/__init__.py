@@ -1,0 +1,1 @@
+"""Models as kernels: cut ONNX graphs, torch operators."""

@@ -1,0 +1,408 @@
+"""A stage's model as kernels, for batches of any size: cut once, bound once per shape, and large batches in steps.
+
+Rules of this file
+- Batches are divided where that costs nothing. A core is often as fast with one item after the other as with eight at
+  once; then eight are eight short runs, not kernels eight times as long. Which step is as good as the whole batch is
+  measured when the model is loaded.
+- A model is cut for the step, and where that is large, once more and coarser for the smallest. Both share weights.
+  Segments that are still short at some size are put together with those after them into one kernel, so that the
+  arbiter is not asked more often than is worth it.
+- Where only the batch axis is free, everything is made ready at the load. Where other axes are free, too, the model
+  runs whole until a first batch has shown how large items are (`CutModel.saw`).
+- The first run at a shape that nobody expected binds its buffers segment by segment, on the batch's own inputs: it
+  can be interrupted as any other, and nothing is computed twice.
+- A model that cannot be cut, or is too short to be worth it, is one kernel.
+- What is measured is never the same twice, and so are cuts. `CutModel.cut` is what there is to remember, so that the
+  next process cuts alike: else nothing that was learned of kernels would be of use there.
+
+Batches are planned by one thread, run by another, and models are cut by a third: shapes are looked up under a lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DovetailError
+from ...profile.kernels import MOST_SHAPES, Cut, kernel_ids, sequence_name
+from ...workflow.graph import StageSpec
+from ...workflow.runners import OnnxRunner
+from .segment_run import Binding, Bound, Segments, Shape
+from .segments import SHORTEST_NS, cut_again, cut_for_each
+
+__all__ = ["BatchRun", "CutModel", "merge", "smallest_step"]
+
+#: How long a segment should be. Where one ends, tensors leave the cache: of a model of 20 ms every cut costs 50 to
+#: 150 µs (measured), so that half as long ones would cost 5 to 10 %.
+TARGET_NS = 2_500_000
+#: Steps from this size on have segments of their own: what is cut for one item takes so many times as long there.
+FINE_FROM = 4
+#: Segments of a model at most; to choose where to cut takes time by their number.
+MOST_SEGMENTS = 32
+#: What a batch may take longer in steps.
+STEP_COST = 1.05
+#: Runs by which batches and segments are measured when a model is loaded, after the first.
+MEASURED_RUNS = 5
+#: Sets of buffers that are kept for one model; the one used longest ago is let go first.
+MOST_BOUND = 12
+
+Columns = Sequence[Sequence[Any]]
+Arrays = list[list[Any]]
+Key = tuple[Shape, ...]
+Spans = list[tuple[int, int]]
+#: Which segments make up a kernel, what each kernel is, and a digest of where they lie in the graph.
+Known = tuple[Spans, list[str], str]
+#: Why a model is one kernel, where that is remembered.
+SHORT = "it is short"
+
+
+def merge(lengths_ns: Sequence[int], shortest_ns: int) -> Spans:
+    """Which segments make up a kernel, as (first, end): in a row until they last so long."""
+    ends, passed_ns = [0], 0
+    for position, length_ns in enumerate(lengths_ns):
+        passed_ns += length_ns
+        if passed_ns >= shortest_ns:
+            ends.append(position + 1)
+            passed_ns = 0
+    if ends[-1] != len(lengths_ns):
+        ends[max(1, len(ends) - 1) :] = [len(lengths_ns)]
+    return list(pairwise(ends))
+
+
+def smallest_step(rounds: Sequence[dict[int, int]]) -> int:
+    """The smallest batch size at which an item takes about as long as in the largest batch.
+
+    Each round has the time of every batch size, one measured right after the other: a busy neighbour meets them all.
+    """
+    largest = max(rounds[0])
+
+    def slower(batch: int) -> float:
+        return statistics.median(r[batch] / batch / (r[largest] / largest) for r in rounds)
+
+    return min(batch for batch in rounds[0] if batch == largest or slower(batch) <= STEP_COST)
+
+
+class _Step:
+    """Items of a batch that are run together: where they lie, what runs them, and what came out."""
+
+    def __init__(self, model: CutModel, segments: Segments, members: list[int], arrays: Arrays) -> None:
+        self.members = members
+        self.key: Key = tuple((len(members), *column[0].shape) for column in arrays)
+        #: It is the first at its shape: its kernels are those of no other run.
+        self.first = False
+        #: What tells its kernels from those of another cut.
+        self.tag = ""
+        self.outputs: list[Any] = []
+        self._model = model
+        self._segments = segments
+        self._columns = dict(zip(model.inputs, arrays, strict=True))
+        self._bound: Bound | None = None
+        self._binding: Binding | None = None
+        self._lengths_ns: list[int] = []
+
+    def kernels(self) -> tuple[list[Callable[[], object]], list[str]]:
+        """Its kernels, and what each is."""
+        found = self._model.known(self._segments, self.key)
+        if found is None:
+            self.first = True
+            count = len(self._segments.parts)
+            found = [(i, i + 1) for i in range(count)], [f"first run, {i}" for i in range(count)], ""
+        spans, idents, self.tag = found
+        return [partial(self._run, first, end) for first, end in spans], idents
+
+    def _run(self, first: int, end: int) -> None:
+        if first == 0:
+            self._begin()
+        for position in range(first, end):
+            if self._bound is not None:
+                self._bound.kernels[position]()
+            elif self._binding is not None:
+                begin_ns = time.perf_counter_ns()
+                self._binding.begin()[position]()
+                self._lengths_ns.append(time.perf_counter_ns() - begin_ns)
+        if end == len(self._segments.parts):
+            self._end()
+
+    def _begin(self) -> None:
+        """Bring the inputs to where the segments read them."""
+        self._bound = self._model.take(self._segments, self.key)
+        holder: Bound | Binding | None = self._bound
+        if holder is None:
+            shapes = dict(zip(self._columns, self.key, strict=True))
+            holder = self._binding = self._segments.binding({name: shapes[name] for name in self._segments.inputs})
+        for name in self._segments.inputs:
+            buffer = holder.buffer(name)
+            for i, array in enumerate(self._columns[name]):
+                buffer[i] = array
+
+    def _end(self) -> None:
+        """Take the results out; the buffers are for others."""
+        bound, self._bound = self._bound, None
+        if bound is None:
+            assert self._binding is not None
+            bound = self._binding.bound()
+            self._model.learn(self._segments, self.key, self._lengths_ns, bound.idents)
+        self.outputs = [np.array(bound.buffer(name)) for name in self._segments.outputs]
+        self._model.give_back(self._segments, self.key, bound)
+
+    @property
+    def binds(self) -> bool:
+        """Whether it runs or ran as no other did before at this shape."""
+        return self._binding is not None
+
+    def release(self) -> None:
+        """It will not be run to its end."""
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            self._model.give_back(self._segments, self.key, bound)
+
+
+class BatchRun:
+    """One batch as kernels, to be called in order, once each."""
+
+    def __init__(self, model: CutModel, columns: Columns) -> None:
+        self._model = model
+        self._columns = columns
+        self._runner, cuts, step = model.ways
+        groups = self._runner.groups(columns)
+        #: Shapes of its inputs, of each group of items of one shape.
+        self.shapes: list[Key] = [
+            tuple((len(members), *column[0].shape) for column in arrays) for members, arrays in groups
+        ]
+        self._whole: list[Any] | None = None
+        self._steps = [
+            _Step(model, cuts[len(some) >= FINE_FROM], some, [column[i : i + step] for column in arrays])
+            for members, arrays in (groups if cuts else ())
+            for i in range(0, len(members), step)
+            for some in [members[i : i + step]]
+        ]
+        self.kernels: list[Callable[[], object]] = []
+        #: What each kernel is.
+        self.idents: list[str] = []
+        for kernels, idents in (s.kernels() for s in self._steps):
+            self.kernels += kernels
+            self.idents += idents
+        if not self._steps:
+            self.kernels, self.idents = [self._run_whole], list(kernel_ids([("whole", self.shapes[0])]))
+        #: What statistics are kept by; empty where the next run will have other kernels.
+        self.name = ""
+        if len(groups) == 1 and not any(s.first for s in self._steps):
+            tags = dict.fromkeys(s.tag for s in self._steps)
+            self.name = sequence_name(model.spec.name, self.shapes[0], model.spec.model, "-".join(tags) or "whole")
+
+    def _run_whole(self) -> None:
+        self._whole = self._runner.run(self._columns)
+
+    def values(self) -> list[Any]:
+        """One value per item."""
+        if self._whole is not None:
+            return self._whole
+        values: list[Any] = [None] * len(self._columns[0])
+        for step in self._steps:
+            for i, value in zip(step.members, self._runner.apart(step.outputs, len(step.members)), strict=True):
+                values[i] = value
+        return values
+
+    def rescue(self, error: BaseException) -> None:
+        """A kernel failed: run the whole model if that may help, or raise what is to be said.
+
+        It may where the same shapes went well before: then what changes a tensor's shape is a value, and such a model
+        cannot be bound once. From now on it is not cut.
+        """
+        self.release()
+        if not self._steps or any(s.first or s.binds for s in self._steps):
+            raise error
+        whole = OnnxRunner(self._model.spec)
+        self._whole = whole.run(self._columns)
+        self._model.stay_whole(whole, "the shape of a tensor in it depends on values")
+
+    def release(self) -> None:
+        """It will not be run to its end."""
+        for step in self._steps:
+            step.release()
+
+
+class CutModel:
+    """A stage's model, loaded; in kernels once `make_ready` was called."""
+
+    def __init__(self, spec: StageSpec, before: Cut | None = None) -> None:
+        self.spec = spec
+        #: How it was cut in another process, if that is known.
+        self._before = before
+        runner = OnnxRunner(spec)
+        #: What stacks items, and runs the whole model while it is not cut; once it is, its segments for small and for
+        #: large steps; and how many items a step has at most.
+        self.ways: tuple[OnnxRunner, tuple[Segments, ...], int] = (runner, (), 1)
+        #: Names of its inputs.
+        self.inputs = list(runner.inputs)
+        #: Why it is one kernel for good; empty if it is not.
+        self.whole_because = ""
+        #: Shapes of one item with its batch axis, at which it is to be cut; known at once if only that axis is free.
+        self.wants: Key | None = None
+        self._free: list[tuple[Segments, Key, Bound]] = []
+        #: Which segments make up a kernel at a shape, and what these are.
+        self._known: dict[tuple[Segments, Key], Known] = {}
+        #: Where kernels end in another process.
+        self._ends: dict[tuple[Segments, Key], tuple[int, ...]] = {}
+        self._lock = threading.Lock()
+        declared = list(runner.inputs.values())
+        fixed = [dims[0] for dims in declared if isinstance(dims[0], int)]
+        #: Batch sizes to be expected: those declared, unless the file allows but one.
+        self._batches = tuple(fixed[:1]) or spec.batch
+        if all(isinstance(dim, int) for dims in declared for dim in dims[1:]):
+            self.wants = tuple((1, *dims[1:]) for dims in declared)
+        elif before is not None and [len(shape) for shape in before.item] == [len(dims) for dims in declared]:
+            self.wants = before.item
+
+    def saw(self, shapes: Key) -> bool:
+        """A batch of this shape was planned while it is whole; True if it can be made ready now, told once."""
+        if self.whole_because or self.wants is not None:
+            return False
+        self.wants = tuple((1, *shape[1:]) for shape in shapes)
+        return True
+
+    # -- at the load --------------------------------------------------------------------------------------------
+
+    def make_ready(self) -> None:
+        """Cut it at the shapes it `wants`. Takes seconds; batches that are planned meanwhile run whole."""
+        runner = self.ways[0]
+        if self._before is not None and self._cut_as_before(runner, self._before):
+            return
+        try:
+            step = smallest_step(self._measured_whole(runner))
+            sizes = (min(self._batches), step) if step >= FINE_FROM else (step,)
+            shapes = [dict(zip(self.inputs, self._key(size), strict=True)) for size in sizes]
+            cuts = cut_for_each(
+                Path(self.spec.path), shapes, target_ns=TARGET_NS, shortest_ns=SHORTEST_NS, most=MOST_SEGMENTS
+            )
+            if len(cuts[-1].parts) == 1 and step == max(self._batches):
+                self.whole_because = SHORT
+                return
+            for size in [b for b in self._batches if b <= step]:
+                self._bind(runner, cuts[-1 if size >= FINE_FROM else 0], size)
+        except (DovetailError, KeyError) as error:  # an output that no segment makes has no buffer
+            self.whole_because = str(error)
+            return
+        self.ways = runner.without_session(), (cuts[0], cuts[-1]), step
+
+    def _cut_as_before(self, runner: OnnxRunner, before: Cut) -> bool:
+        """Whether it could be cut as another process did."""
+        if not before.at:
+            self.whole_because = SHORT if max(self._batches) <= before.step else ""
+            return bool(self.whole_because)
+        try:
+            cuts = cut_again(Path(self.spec.path), before.at)
+            self._ends = {(cuts[which], key): ends for which, key, ends in before.kernels}
+            for size in [b for b in self._batches if b <= before.step]:
+                self._bind(runner, cuts[-1 if size >= FINE_FROM else 0], size)
+        except (DovetailError, KeyError):  # another graph, or not what was kept
+            self._ends = {}
+            with self._lock:
+                self._free.clear()
+                self._known.clear()
+            return False
+        self.ways = runner.without_session(), (cuts[0], cuts[-1]), before.step
+        return True
+
+    def cut(self) -> Cut | None:
+        """How it is cut, for other processes to do the same; None if it is not."""
+        _, cuts, step = self.ways
+        if self.wants is None or (self.whole_because and self.whole_because != SHORT):
+            return None
+        if self.whole_because:
+            return Cut(self.spec.model, self.wants, max(self._batches))
+        if not cuts:
+            return None
+        different = list(dict.fromkeys(cuts))
+        at = tuple(tuple(part.first for part in segments.parts[1:]) for segments in different)
+        with self._lock:
+            kernels = tuple(
+                (different.index(segments), key, tuple(end for _, end in spans))
+                for (segments, key), (spans, _, _) in self._known.items()
+            )
+        return Cut(self.spec.model, self.wants, step, at, kernels)
+
+    def _key(self, batch: int) -> Key:
+        assert self.wants is not None
+        return tuple((batch, *shape[1:]) for shape in self.wants)
+
+    def _measured_whole(self, runner: OnnxRunner) -> list[dict[int, int]]:
+        """How long the whole model takes at each batch size, by the processor's time, round by round."""
+        columns = {b: [[np.zeros(shape[1:])] * b for shape in self._key(b)] for b in self._batches}
+        rounds: list[dict[int, int]] = [{} for _ in range(MEASURED_RUNS + 1)]
+        for lengths_ns in rounds:
+            for batch, column in columns.items():
+                begin_ns = time.thread_time_ns()
+                runner.run(column)
+                lengths_ns[batch] = max(1, time.thread_time_ns() - begin_ns)
+        return rounds[1:]
+
+    def _bind(self, runner: OnnxRunner, segments: Segments, batch: int) -> None:
+        """Make buffers for a size, and measure how long segments take."""
+        key = self._key(batch)
+        shapes = dict(zip(self.inputs, key, strict=True))
+        bound = segments.bind({name: shapes[name] for name in segments.inputs})
+        lengths_ns = [1 << 62] * len(segments.parts)
+        for _ in range(MEASURED_RUNS):
+            for position, kernel in enumerate(bound.begin()):
+                begin_ns = time.thread_time_ns()
+                kernel()
+                lengths_ns[position] = min(lengths_ns[position], time.thread_time_ns() - begin_ns)
+        runner.apart([bound.buffer(name) for name in segments.outputs], batch)
+        self.learn(segments, key, lengths_ns, bound.idents)
+        self.give_back(segments, key, bound)
+
+    # -- for batches --------------------------------------------------------------------------------------------
+
+    def plan(self, columns: Columns) -> BatchRun:
+        """A batch's kernels."""
+        return BatchRun(self, columns)
+
+    def known(self, segments: Segments, key: Key) -> Known | None:
+        """Which segments make up a kernel at this shape, and what these are; None before the first run."""
+        with self._lock:
+            return self._known.get((segments, key))
+
+    def learn(self, segments: Segments, key: Key, lengths_ns: Sequence[int], idents: Sequence[str]) -> None:
+        """How long segments take at a shape; the first word counts, so that all its runs have the same kernels."""
+        ends = self._ends.get((segments, key), ())
+        spans = list(pairwise((0, *ends))) if ends and ends[-1] == len(lengths_ns) else merge(lengths_ns, SHORTEST_NS)
+        parts = segments.parts
+        nodes = [(key, *((parts[i].what, parts[i].first, parts[i].last) for i in range(*span))) for span in spans]
+        tag = hashlib.sha256(repr(nodes).encode()).hexdigest()[:8]
+        names = [idents[first] + (f"+{end - first - 1}" if end > first + 1 else "") for first, end in spans]
+        with self._lock:
+            if len(self._known) < MOST_SHAPES:
+                self._known.setdefault((segments, key), (spans, names, tag))
+
+    def take(self, segments: Segments, key: Key) -> Bound | None:
+        """Buffers for this shape that nobody uses; None if there are none."""
+        with self._lock:
+            for position in range(len(self._free) - 1, -1, -1):
+                if self._free[position][:2] == (segments, key):
+                    return self._free.pop(position)[2]
+        return None
+
+    def give_back(self, segments: Segments, key: Key, bound: Bound) -> None:
+        """Buffers that are not used any more, for the next that comes with this shape."""
+        with self._lock:
+            if not self.whole_because:
+                self._free.append((segments, key, bound))
+                del self._free[:-MOST_BOUND]
+
+    def stay_whole(self, runner: OnnxRunner, why: str) -> None:
+        """It turned out that it cannot be cut."""
+        self.whole_because = why
+        self.ways = runner, (), 1
+        with self._lock:
+            self._free.clear()
+            self._known.clear()

@@ -1,0 +1,361 @@
+"""A model as a sequence of kernels: its optimised graph cut into segments, each a session of its own.
+
+Rules of this file
+- The graph is optimised whole and cut afterwards, so that nothing that onnxruntime fuses is torn apart. Segments then
+  run as they are: a second optimisation would know neither fused operators nor their blocked layout.
+- Weights lie in one file that all segments map, so that all together hold them once. What onnxruntime repacks for a
+  kernel (matrix products; not convolutions in blocked layout, whose weights the optimisation has already put in
+  order) is a copy, in segments as in the whole model. Measured: OpenNSFW's 22 MB are mapped and nothing is copied,
+  a plain session takes 31 to 48 MB of its own; of the small reader's 20 MB 9 are copied.
+
+How segments run is in `segmentrun`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from ...errors import ModelError
+from ...workflow.runners import NUMPY_OF_ORT
+from .onnx_graph import OnnxGraph, OnnxNode, read_graph, write_part
+from .segment_run import Part, Segments, Shape, load_session
+
+__all__ = ["choose_cuts", "cut", "cut_again", "cut_for_each", "divide_long", "overwritten"]
+
+
+#: Segments of a model unless told otherwise.
+SEGMENTS = 8
+#: No segment is made shorter on average: a boundary costs about 45 µs (14 in onnxruntime, the rest in the gate, whose
+#: code is no longer in the cache after a kernel; measured), and shall cost less than 5 %.
+SHORTEST_NS = 1_000_000
+#: What a cut costs, in segments of mean length: so much per tensor that crosses it, for a buffer of its own, and
+#: twice the time that it takes to write it to memory and read it again (5 GB/s), which a whole model may never do.
+LIVE_PENALTY = 0.03
+CROSSING_NS_PER_BYTE = 0.4
+#: A segment that is too long is divided where both sides are at least this part of the bound.
+SLIVER = 0.25
+#: Of a large graph only so many places are looked at, the cheapest: the choice takes time by their square.
+MOST_CUTS = 300
+#: The operator whose last input is a sum that it adds to.
+ADDS_IN_PLACE = "com.microsoft.nchwc:Conv"
+#: Weights from this size on lie in the shared file.
+SHARED_BYTES = 1024
+PROFILED_RUNS = 5
+
+_ELEMENT_TYPE = {
+    "tensor(float)": 1, "tensor(uint8)": 2, "tensor(int8)": 3, "tensor(uint16)": 4, "tensor(int16)": 5,
+    "tensor(int32)": 6, "tensor(int64)": 7, "tensor(bool)": 9, "tensor(float16)": 10, "tensor(double)": 11,
+    "tensor(uint32)": 12, "tensor(uint64)": 13,
+}  # fmt: skip
+
+
+def cut(
+    model: Path,
+    shapes: Mapping[str, Shape],
+    *,
+    segments: int = SEGMENTS,
+    target_ns: int | None = None,
+    shortest_ns: int = SHORTEST_NS,
+    longest_ns: int | None = None,
+) -> Segments:
+    """The model in about so many segments of equal length, or in segments of about `target_ns`.
+
+    `shapes` are those of the inputs at which lengths are measured; the result takes any that the model takes. No
+    segment is made shorter than `shortest_ns` on average, so a small model stays whole. Those that come out longer
+    than `longest_ns` are divided, whatever crosses the cut; a single node cannot be.
+    """
+    with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
+        # Once loaded, what is mapped stays mapped and the files are not needed any more.
+        directory = Path(name)
+        graph = _optimised(model, directory)
+        return _cut_at(graph, directory, shapes, segments, target_ns, shortest_ns, longest_ns=longest_ns)
+
+
+def cut_for_each(
+    model: Path, several: Sequence[Mapping[str, Shape]], *, target_ns: int, shortest_ns: int, most: int
+) -> list[Segments]:
+    """The model cut for each of these shapes by itself, into at most so many segments; all share the weights."""
+    with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
+        directory = Path(name)
+        graph = _optimised(model, directory)
+        return [_cut_at(graph, directory, shapes, most, target_ns, shortest_ns, most) for shapes in several]
+
+
+def cut_again(model: Path, several: Sequence[Sequence[int]]) -> list[Segments]:
+    """The model cut before these nodes, once for each list of them; nothing is measured."""
+    with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
+        directory = Path(name)
+        graph = _optimised(model, directory)
+        types = _types(graph, directory)
+        return [_divided(graph, directory, types, cuts) for cuts in several]
+
+
+def _cut_at(
+    graph: OnnxGraph,
+    directory: Path,
+    shapes: Mapping[str, Shape],
+    segments: int,
+    target_ns: int | None,
+    shortest_ns: int,
+    most: int = 1 << 30,
+    longest_ns: int | None = None,
+) -> Segments:
+    types, lengths_ns, sizes = _measured(graph, directory, shapes)
+    wanted = segments if target_ns is None else min(most, round(sum(lengths_ns) / target_ns))
+    wanted = max(1, min(wanted, sum(lengths_ns) // max(1, shortest_ns)))
+    live = _live(graph)
+    mean_ns = max(1, sum(lengths_ns) / wanted)
+    fees = [
+        LIVE_PENALTY * len(names) + CROSSING_NS_PER_BYTE * sum(sizes[n] for n in names) / mean_ns
+        if all(n in types for n in names)
+        else None
+        for names in live
+    ]
+    cuts = choose_cuts(lengths_ns, fees, wanted)
+    if longest_ns is not None:
+        cuts = divide_long(lengths_ns, [fee is not None for fee in fees], cuts, longest_ns)
+    return _divided(graph, directory, types, cuts)
+
+
+def _divided(graph: OnnxGraph, directory: Path, types: Mapping[str, str], cuts: Sequence[int]) -> Segments:
+    live = _live(graph)
+    if cuts and cuts[-1] >= len(graph.nodes):
+        raise ModelError(f"a graph of {len(graph.nodes)} nodes cannot be cut before node {cuts[-1]}")
+    crossing = {name for at in cuts for name in live[at]}
+    places = overwritten(graph)
+    places = {name: place for name, place in places.items() if any(places.get(n) == place for n in crossing)}
+    parts = []
+    for number, (first, last) in enumerate(pairwise([0, *cuts, len(graph.nodes)])):
+        parts.append(_part(graph, types, first, last, f"segment-{number}.onnx", live, places))
+        inputs = {n: _ELEMENT_TYPE[types[n]] for n in parts[-1].inputs}
+        write_part(directory / parts[-1].file, graph, graph.nodes[first:last], inputs, parts[-1].outputs)
+    return Segments(directory, parts, types, list(graph.outputs), places)
+
+
+def overwritten(graph: OnnxGraph) -> dict[str, str]:
+    """Tensors that lie in one place, one after the other, each by the first of them.
+
+    A convolution with a sum adds to what lies where its output goes, and copies the sum there first if that is
+    elsewhere. In a whole model it seldom is; what crosses a cut would be copied on both sides of it (OpenNSFW, a
+    ResNet: 5 to 8 %). Only a sum that nobody reads any more then: all others that read it are what the convolution
+    waits for.
+    """
+    maker = {name: i for i, node in enumerate(graph.nodes) for name in node.writes}
+    readers: dict[str, list[int]] = defaultdict(list)
+    for i, node in enumerate(graph.nodes):
+        for name in node.reads:
+            readers[name].append(i)
+    places: dict[str, str] = {}
+    for i, node in enumerate(graph.nodes):
+        given = [name for name in node.reads if name not in graph.weights]
+        if node.op != ADDS_IN_PLACE or len(given) != 2 or given[1] not in maker:
+            continue
+        found, total = node.writes[0], given[1]
+        others = {reader for reader in readers[total] if reader != i}
+        if {found, total}.isdisjoint(graph.outputs) and others <= _before(graph, maker, i, maker[total]):
+            places[found] = places.setdefault(total, total)
+    return places
+
+
+def _before(graph: OnnxGraph, maker: Mapping[str, int], node: int, first: int) -> set[int]:
+    """The nodes from `first` on that a node needs, directly or not."""
+    needed: set[int] = set()
+    todo = [node]
+    while todo:
+        makers = {maker[name] for name in graph.nodes[todo.pop()].reads if name in maker}
+        new = {i for i in makers if i >= first} - needed
+        needed |= new
+        todo.extend(new)
+    return needed
+
+
+def choose_cuts(lengths: Sequence[int], fees: Sequence[float | None], segments: int) -> list[int]:
+    """Where to cut: positions before nodes, such that segments are about equally long and little crosses.
+
+    `fees[i]` is what a cut before node `i` costs, None where there can be none. Among all choices of as many segments
+    or fewer it takes the one with the least sum of squared lengths (a mean length counting 1) and fees; squares make
+    many equal segments better than few or unequal ones.
+    """
+    total = sum(lengths)
+    possible = {i: fee for i in range(1, len(lengths)) if (fee := fees[i]) is not None}
+    if segments < 2 or not possible or total <= 0:
+        return []
+    cheapest = sorted(possible, key=lambda i: (possible[i], i))[:MOST_CUTS]
+    at = [0, *sorted(cheapest), len(lengths)]
+    before = [0]
+    for length in lengths:
+        before.append(before[-1] + length)
+    mean = total / segments
+    ends = [before[i] / mean for i in at]
+    paid = [0.0, *(possible[i] for i in at[1:-1]), 0.0]
+    # best[j]: (cost of cutting everything before at[j], where the last cut before it was).
+    best: list[tuple[float, int]] = [(0.0, -1)]
+    history = []
+    for _ in range(segments):
+        longer = [(float("inf"), -1)] * len(at)
+        for j in range(1, len(at)):
+            end = ends[j]
+            cost, which = min((best[i][0] + (end - ends[i]) ** 2, i) for i in range(min(j, len(best))))
+            longer[j] = (cost + paid[j], which)
+        history.append(longer)
+        best = longer
+        best[0] = (float("inf"), -1)
+    count = min(range(segments), key=lambda n: history[n][-1][0])
+    cuts, j = [], len(at) - 1
+    for layer in reversed(history[: count + 1]):
+        j = layer[j][1]
+        cuts.append(at[j])
+    return sorted(cuts)[1:]
+
+
+def divide_long(lengths: Sequence[int], able: Sequence[bool], cuts: Sequence[int], longest: int) -> list[int]:
+    """The cuts and more: a segment that is longer than this is halved, as evenly as can be, until none is.
+
+    `able[i]` says whether there can be a cut before node `i`. None is made that leaves a sliver.
+    """
+    ends = []
+    todo = [*pairwise([0, *cuts, len(lengths)])]
+    while todo:
+        first, last = todo.pop()
+        before = [0, *accumulate(lengths[first:last])]
+        sides = {i: min(before[i - first], before[-1] - before[i - first]) for i in range(first + 1, last) if able[i]}
+        best = max(sides, key=lambda i: sides[i], default=first)
+        if before[-1] > longest and sides.get(best, 0) >= max(1, SLIVER * longest):
+            todo += [(first, best), (best, last)]
+        else:
+            ends.append(last)
+    return sorted(ends)[:-1]
+
+
+def _optimised(model: Path, directory: Path) -> OnnxGraph:
+    """The graph after all of onnxruntime's optimisations for this machine, its weights in a file beside it."""
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = 1
+    settings.log_severity_level = 3
+    settings.optimized_model_filepath = str(directory / "whole.onnx")
+    prefix = "session.optimized_model_external_initializers"
+    settings.add_session_config_entry(f"{prefix}_file_name", "weights.bin")
+    settings.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(SHARED_BYTES))
+    try:
+        ort.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ModelError(f"onnxruntime cannot load {model}: {error}") from error
+    return _without_the_dead(read_graph(directory / "whole.onnx"))
+
+
+def _without_the_dead(graph: OnnxGraph) -> OnnxGraph:
+    """Without nodes that no output depends on: a segment of only such would give nothing."""
+    wanted = set(graph.outputs)
+    alive = []
+    for node in reversed(graph.nodes):
+        if not wanted.isdisjoint(node.writes):
+            alive.append(node)
+            wanted.update(node.reads)
+    return replace(graph, nodes=tuple(reversed(alive)))
+
+
+def _measured(
+    graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape]
+) -> tuple[dict[str, str], list[int], dict[str, int]]:
+    """Type of every tensor, how long each node takes (ns), and bytes of every tensor.
+
+    Times are the lower quartile of some runs. Beside a busy neighbour the median is longer, and the model would be
+    cut into more segments.
+    """
+    types, whole = _types(graph, directory), directory / "alive.onnx"
+    write_part(whole, graph, graph.nodes, dict.fromkeys(graph.inputs, 0), graph.outputs)
+    session = load_session(whole, enable_profiling=True, profile_file_prefix=str(directory / "profile"))
+    if missing := [name for name in graph.inputs if name not in shapes or name not in types]:
+        raise ModelError(f"input {missing[0]!r} needs a shape and must be a tensor of numbers")
+    feeds: dict[str, np.ndarray[Any, Any]] = {
+        name: np.zeros(shapes[name], NUMPY_OF_ORT[types[name]]) for name in graph.inputs
+    }
+    try:
+        for _ in range(PROFILED_RUNS):
+            session.run(None, feeds)
+    except Exception as error:
+        raise ModelError(f"the model cannot be run at {dict(shapes)}: {error}") from error
+    finally:
+        report = session.end_profiling()
+    with open(report, "rb") as file:
+        events = json.load(file)
+    os.remove(report)
+    took: dict[int, list[int]] = defaultdict(list)
+    sizes: dict[str, int] = defaultdict(int)
+    for event in events:
+        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
+            continue
+        number = int(event["args"]["node_index"])
+        node = graph.nodes[number] if number < len(graph.nodes) else None
+        # Nodes of graphs inside of nodes have numbers of their own.
+        if node is not None and node.op.rpartition(":")[2] == event["args"]["op_name"]:
+            took[number].append(1000 * int(event["dur"]))
+            for name in node.writes:
+                sizes[name] = int(event["args"]["output_size"]) // len(node.writes)
+    return types, [sorted(took[i])[len(took[i]) // 4] if i in took else 0 for i in range(len(graph.nodes))], sizes
+
+
+def _types(graph: OnnxGraph, directory: Path) -> dict[str, str]:
+    """Type of every tensor of numbers."""
+    probe = directory / "probe.onnx"
+    outputs = dict.fromkeys(name for n in graph.nodes for name in n.writes)
+    write_part(probe, graph, graph.nodes, dict.fromkeys(graph.inputs, 0), outputs)
+    session = load_session(probe)
+    found = {i.name: i.type for i in (*session.get_outputs(), *session.get_inputs())}
+    return {name: kind for name, kind in found.items() if kind in _ELEMENT_TYPE}
+
+
+def _live(graph: OnnxGraph) -> list[frozenset[str]]:
+    """For each position, the tensors made before it and read by a node at or after it."""
+    last_read: dict[str, int] = {}
+    for i, node in enumerate(graph.nodes):
+        for name in node.reads:
+            last_read[name] = i
+    live: list[frozenset[str]] = []
+    now: set[str] = set()
+    for i, node in enumerate(graph.nodes):
+        live.append(frozenset(now))
+        now.update(name for name in node.writes if last_read.get(name, -1) > i)
+        now.difference_update([name for name in now if last_read[name] == i])
+    return live
+
+
+def _part(
+    graph: OnnxGraph,
+    types: Mapping[str, str],
+    first: int,
+    last: int,
+    file: str,
+    live: Sequence[frozenset[str]],
+    places: Mapping[str, str],
+) -> Part:
+    nodes = graph.nodes[first:last]
+    made = {name for node in nodes for name in node.writes}
+    inputs = [name for name in dict.fromkeys(n for node in nodes for n in node.reads) if name not in made]
+    # What shares its place is given whether or not anybody takes it: only so its place can be told.
+    handed_on = {*(live[last] if last < len(live) else ()), *graph.outputs, *places}
+    outputs = [name for name in (n for node in nodes for n in node.writes) if name in handed_on]
+    if missing := [name for name in outputs if name not in types]:
+        raise ModelError(f"output {missing[0]!r} is no tensor of numbers and cannot be handed on")
+    given = tuple(name for name in inputs if name not in graph.weights)
+    return Part(first, last, given, tuple(outputs), _what(nodes), file)
+
+
+def _what(nodes: Sequence[OnnxNode]) -> str:
+    """The operators of a segment: the most frequent by name, all in their order by a digest."""
+    ops = [node.op.rpartition(":")[2] for node in nodes]
+    op, count = Counter(ops).most_common(1)[0]
+    return f"{op}*{count}of{len(ops)}.{hashlib.sha256(' '.join(ops).encode()).hexdigest()[:8]}"

@@ -1,0 +1,1 @@
+"""What front and worker say to each other, and over what."""

@@ -1,0 +1,1 @@
+"""Tensors in shared memory: arenas, codecs, and which value lies where."""

@@ -1,0 +1,1 @@
+"""The worker process: one device, its memory, its executors and its Device machine."""

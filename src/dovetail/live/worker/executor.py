@@ -1,0 +1,136 @@
+"""How a worker carries out batches: what is common to all devices.
+
+All executors (`cpu`, `emulated`, `kernelled`) keep the worker contract (tests/contract): a batch starts inside its
+window or is refused, every batch is answered exactly once, shares of running batches never exceed the device, and
+nothing runs without its model. The arbiter decides when a batch may start; to most a batch is one kernel.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...errors import DovetailError
+from ...units import format_bytes
+from ...workflow.local import count_of, pick
+from ..links.wire import Argument, FromWorker, Load, Run
+from ..tensors.arena import Arena, ArenaFull
+from ..tensors.codec import Ref, decode, encode
+from ..tensors.values import part
+
+__all__ = ["MAX_DETAIL_CHARS", "Answer", "Executor", "Values", "WakeAt", "Work"]
+
+Answer = Callable[[FromWorker], None]
+#: What a thread of the worker is to do before it listens again.
+Work = Callable[[], None]
+#: (when, what to hand to `Executor.wake` then); to be called by the thread whose turn it is, or at the end of `Work`.
+WakeAt = Callable[[int, object], None]
+#: Longest error text that goes back: enough for a message, too little to flood a log.
+MAX_DETAIL_CHARS = 2000
+
+
+class Executor(Protocol):
+    """Carries out batches on one device. Called by the worker's threads in turn, never by two at once.
+
+    None of these calls takes long. A batch that may start now is returned, and the thread that asked runs it once
+    others may listen; an executor with threads of its own returns nothing.
+    """
+
+    def load(self, message: Load, now_ns: int) -> None:
+        """Load a stage's model and answer."""
+
+    def evict(self, stage: str) -> None:
+        """Let a stage's model go; a batch that was taken before still has it."""
+
+    def run(self, message: Run, now_ns: int) -> Work | None:
+        """Run a batch when its window and the arbiter allow, and answer."""
+
+    def wake(self, payload: object, now_ns: int) -> Work | None:
+        """A time that was asked for has come."""
+
+
+class Values:
+    """Reads arguments from all arenas and writes results into the worker's own. Safe to use from any thread."""
+
+    def __init__(self, arenas: dict[int, Arena], own: Arena) -> None:
+        self.arenas = arenas
+        self._own = own
+        self._freed = threading.Condition()
+
+    def columns(self, message: Run) -> list[list[Any]]:
+        """The batch's arguments; a value that several items use is decoded once."""
+        decoded: dict[tuple[int, int], Any] = {}
+
+        def value(ref: Ref) -> Any:
+            key = (ref.arena, ref.offset)
+            if key not in decoded:
+                decoded[key] = decode(ref, self.arenas)
+            return decoded[key]
+
+        def argument(a: Argument) -> Any:
+            if not a.path and a.element < 0 and not a.gather and a.refs:
+                return value(a.refs[0])
+            if a.gather:
+                return [value(ref) for ref in a.refs]
+            if not a.refs:
+                return None  # a step that its condition skipped, without an `otherwise`
+            whole = part(value(a.refs[0]), a.path)
+            return whole if a.element < 0 else whole[a.element]
+
+        return [[argument(a) for a in column] for column in message.columns]
+
+    def store(self, values: list[Any], wait_s: float = 0.0) -> list[Ref]:
+        """Results into the arena, all or nothing; waits so long for room if there is none."""
+        give_up = time.monotonic() + wait_s
+        with self._freed:
+            while True:
+                try:
+                    return self._store(values)
+                except ArenaFull:
+                    needed = sum(map(_tensor_bytes, values))
+                    if needed > self._own.size:
+                        raise DovetailError(
+                            f"the results of a batch of {len(values)} take {format_bytes(needed)}, more than the "
+                            f"arena of {format_bytes(self._own.size)}; serve it with a larger --arena"
+                        ) from None
+                    left_s = give_up - time.monotonic()
+                    if left_s <= 0 or not self._freed.wait(left_s):
+                        raise
+
+    def _store(self, values: list[Any]) -> list[Ref]:
+        refs: list[Ref] = []
+        try:
+            for value in values:
+                refs.append(encode(value, self._own))  # noqa: PERF401 - those so far are freed if one fails
+        except DovetailError:
+            for ref in refs:
+                self._own.free(ref.offset)
+            raise
+        return refs
+
+    def free(self, offsets: list[int]) -> None:
+        """Nobody reads these blocks any more."""
+        with self._freed:
+            for offset in offsets:
+                self._own.free(offset)
+            self._freed.notify_all()
+
+
+def _tensor_bytes(value: Any) -> int:
+    """Bytes of the tensors in a value, which is nearly all of it."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, list | tuple):
+        return sum(map(_tensor_bytes, value))
+    return sum(map(_tensor_bytes, value.values())) if isinstance(value, dict) else 0
+
+
+def counts(values: list[Any], counted: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """For each item in turn, the counts of the outputs that are mapped over or tested."""
+    return tuple(
+        count_of(pick(value, output)) for value, outputs in zip(values, counted, strict=True) for output in outputs
+    )

@@ -1,0 +1,1 @@
+"""A scenario file: read, checked, and built into what is simulated."""

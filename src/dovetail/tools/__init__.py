@@ -1,0 +1,1 @@
+"""What commands do: simulate, plan, replay, trace, demo; tables, plots and time lines of a run."""

@@ -1,0 +1,235 @@
+"""A scenario, run: the glue between the simulated world and the policies, and what comes out of it.
+
+    result = Run(Path("scenario.toml"), policy="by-class").go()
+
+The result depends on the scenario, the policy and the seed, and on nothing else: no clock is read here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..control import Action, Event, Reject, Reply, RequestArrived
+from ..control.validate import validate
+from ..errors import DovetailError, ScenarioError
+from ..place.transfer import Delays
+from ..profile.machine import HOST
+from ..profile.table import ProfileTable
+from ..record.ledger import Ledger, Summary
+from ..record.log import Header, make_header
+from ..sim import SimDevice, Simulation
+from ..sim.arrivals import requests
+from ..sim.branching import Branches
+from ..sim.cached import CachedDevice
+from ..sim.driver import Device, Observer
+from ..sim.multi_ingress import Peers, Staleness
+from ..sim.scenario.file import read_scenario
+from ..sim.scenario.world import build_world
+from ..units import SECOND
+from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller
+
+__all__ = ["DeviceUse", "Result", "Run"]
+
+#: Arrivals between two calls of `progress`.
+_STRIDE = 512
+
+#: Takes the share of the run that is done, from 0 to 1.
+Progress = Callable[[float], None]
+
+
+class DeviceUse(msgspec.Struct, frozen=True):
+    """How busy a worker was while it was there."""
+
+    name: str
+    kind: str
+    #: Mean share of the device that was at work.
+    busy: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came out of a run."""
+
+    scenario: str
+    policy: PolicySpec
+    seed: int
+    simulated_s: float
+    #: Steps that the controller took.
+    events: int
+    summaries: list[Summary]
+    devices: list[DeviceUse]
+    #: Share of its requests that each class had to answer within the objective, and whether all did.
+    target: float
+    met: bool
+
+
+class Run:
+    """A scenario that is ready to go, once."""
+
+    def __init__(self, path: Path, *, policy: str | None = None, seed: int | None = None) -> None:
+        self.path = path
+        self.scenario, file = read_scenario(path)
+        self.seed = self.scenario.seed if seed is None else seed
+        self.world = world = build_world(self.scenario, file)
+        spec = file.convert(self.scenario.policy, PolicySpec, "policy", known=PolicySpec.__struct_fields__)
+        self.policy = spec if policy is None else msgspec.structs.replace(spec, name=policy)
+        several = self.scenario.cluster.ingresses > 1
+        try:
+            self.controllers = [
+                # The first workers are on the ingresses' own machines; a sole ingress is on nobody's.
+                make_controller(world.graphs, self.policy, world.entries, world.cores, home=number if several else 0)
+                for number in range(1, self.scenario.cluster.ingresses + 1)
+            ]
+        except DovetailError as error:
+            raise error if policy is not None else file.error("policy", str(error)) from None
+        self.controller = self.controllers[0]
+        self._routed = self.controller.policy.router is not None
+        if several:
+            if not self._routed:
+                raise file.error(
+                    "cluster.ingresses",
+                    f"the policy {self.policy.name!r} keeps work at its ingress and knows but one; "
+                    f"there are for several: {', '.join(ROUTED_POLICIES)}",
+                )
+            hosts = sum(place.spec.kind == HOST for place in world.places)
+            if any(s.on_host for g in world.graphs for s in g.stages) and hosts < len(self.controllers):
+                raise file.error(
+                    "cluster.ingresses",
+                    f"stages run on the host and every ingress needs a host worker of its own: there are {hosts} "
+                    f"for {len(self.controllers)}; add some to a device: host = {len(self.controllers)}",
+                )
+        self.ledger = Ledger([(g.name, g.slo_ns) for g in world.graphs], skip_before_ns=self.scenario.warmup)
+
+    @property
+    def header(self) -> Header:
+        """The head of this run's log."""
+        policy = msgspec.msgpack.encode(self.policy)
+        return make_header("sim", self.world.graphs, policy, self.world.entries, self.world.cores, seed=self.seed)
+
+    def go(
+        self, observers: Sequence[Observer] = (), *, check: bool = False, progress: Progress | None = None
+    ) -> Result:
+        """Simulate; with `check`, the invariants are checked after every step, and the run is the same as without."""
+        watchers = list(observers)
+        if check:
+            watchers.append(lambda event, actions: self._validate())
+        branches = self._branches()
+        arrivals = requests(
+            self.world.streams,
+            self.seed,
+            until_ns=self.scenario.duration,
+            limit=self.scenario.requests,
+            counts=None if branches is None else branches.input_counts,
+        )
+        if progress is not None:
+            arrivals = self._watched(arrivals, progress)
+        simulation: Simulation | Peers
+        if len(self.controllers) == 1:
+            simulation = Simulation(self.controller, self.ledger, arrivals, watchers)
+        else:
+            simulation = self._peers(arrivals, watchers)
+        devices = self._join(simulation, branches)
+        simulation.run()
+        self._check_answered()
+        summaries = self.ledger.summary()
+        if not summaries:
+            raise ScenarioError(f"{self.path}: no request arrived after the warm-up; run longer, or send more")
+        end_ns = self.ledger.last_ns  # events may follow that concern nobody: a deadline that was kept, say
+        return Result(
+            scenario=str(self.path),
+            policy=self.policy,
+            seed=self.seed,
+            simulated_s=end_ns / SECOND,
+            events=simulation.steps,
+            summaries=summaries,
+            devices=[self._use(device, end_ns) for device in devices],
+            target=self.scenario.target,
+            met=all(line.hit_rate >= self.scenario.target for line in summaries),
+        )
+
+    def _validate(self) -> None:
+        for controller in self.controllers:
+            validate(controller)
+
+    def _peers(self, arrivals: Iterator[RequestArrived], watchers: Sequence[Observer]) -> Peers:
+        """Requests come to any of the ingresses."""
+        cluster = self.scenario.cluster
+        rng = random.Random(f"{self.seed}/ingress")
+
+        def watch(ingress: int, event: Event, actions: list[Action]) -> None:
+            for action in actions:
+                if isinstance(action, Reply | Reject):
+                    self.ledger.add(action, event.at_ns)
+            for watcher in watchers:
+                watcher(event, actions)
+
+        return Peers(
+            self.controllers,
+            ((rng.randrange(cluster.ingresses), arrival) for arrival in arrivals),
+            Delays(),
+            Staleness(cluster.push, cluster.pull),
+            observers=[watch],
+        )
+
+    def _branches(self) -> Branches | None:
+        if not any(self.world.draws):
+            return None
+
+        def graph_of(request: int) -> int:
+            return next(c.requests[request].graph.index for c in self.controllers if request in c.requests)
+
+        return Branches(self.seed, self.world.draws, graph_of)
+
+    def _join(self, simulation: Simulation | Peers, branches: Branches | None) -> list[Device]:
+        table = ProfileTable(self.world.entries)
+        devices: list[Device] = []
+        hosts = 0
+        for ident, place in enumerate(self.world.places, start=1):
+            rng = random.Random(f"{self.seed}/{place.spec.name}")
+            stages = self.controller.stages
+            device: Device
+            if self._routed and place.spec.kind != HOST:
+                spec = msgspec.structs.replace(place.spec, keeps_queue=True)
+                device = CachedDevice(ident, spec, stages, table, simulation.schedule, rng=rng, branching=branches)
+                # Machines with a device come first, and as many have an ingress as there are.
+                own = {} if ident > len(self.controllers) else {"own_of": ident - 1}
+                if isinstance(simulation, Peers):
+                    simulation.join(device, at_ns=place.join_ns, **own)
+                else:
+                    simulation.join(device, place.join_ns)
+            else:
+                device = SimDevice(ident, place.spec, stages, table, simulation.schedule, rng=rng, branching=branches)
+                if isinstance(simulation, Peers):
+                    simulation.join_host(device, hosts % len(self.controllers), place.join_ns)
+                    hosts += 1
+                else:
+                    simulation.join(device, place.join_ns)
+            devices.append(device)
+            if place.leave_ns is not None:
+                simulation.lose(ident, place.leave_ns)
+        return devices
+
+    def _watched(self, arrivals: Iterator[RequestArrived], progress: Progress) -> Iterator[RequestArrived]:
+        duration_ns, count = self.scenario.duration, self.scenario.requests
+        for number, arrival in enumerate(arrivals):
+            if not number % _STRIDE:
+                progress(arrival.at_ns / duration_ns if duration_ns else number / count if count else 0.0)
+            yield arrival
+
+    def _use(self, device: Device, end_ns: int) -> DeviceUse:
+        place = self.world.places[device.ident - 1]
+        there_ns = (end_ns if place.leave_ns is None else min(end_ns, place.leave_ns)) - place.join_ns
+        return DeviceUse(place.spec.name, place.spec.kind, device.busy_pct_ns / 100 / max(1, there_ns))
+
+    def _check_answered(self) -> None:
+        """Nothing happens any more, so whatever is open now would wait for ever."""
+        waiting = [queue.stage.name for c in self.controllers for queue in c.queues.values() if queue.size]
+        if waiting:
+            still_open = sum(len(c.requests) for c in self.controllers)
+            raise ScenarioError(
+                f"{self.path}: {still_open} requests were never answered, because in the end no "
+                f"worker held stage {waiting[0]!r}: its model found no room, or the devices had left"
+            )
