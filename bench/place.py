@@ -106,7 +106,7 @@ class Turn:
         self.decisions = decisions
         self.rows = {row.worker: row for row in rows_of(count, idle)}
         for worker in self.rows:
-            spec = WorkerSpec(f"w{worker}", KIND, ("model",), memory_bytes=MEMORY_BYTES, keeps_queue=True)
+            spec = WorkerSpec(f"w{worker}", KIND, ("model",), memory_bytes=MEMORY_BYTES)
             self.router.joined(Worker(worker, spec))
         self.router.heard(list(self.rows.values()), NOW_NS)
         if isinstance(self.router, DovetailRouter):  # as if all four workflows had been seen

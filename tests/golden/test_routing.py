@@ -31,7 +31,7 @@ from dovetail.state import Batch, Item, Request, Worker, WorkerRow, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import Graph, StageSpec, chain
 
-KEEPS = WorkerSpec("gpu", "gpu", ("model",), usd_per_hour=3600.0, keeps_queue=True)
+KEEPS = WorkerSpec("gpu", "gpu", ("model",), usd_per_hour=3600.0)
 HOST = WorkerSpec("host", "host", ("python",))
 
 

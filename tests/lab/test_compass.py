@@ -12,7 +12,7 @@ from dovetail.lab.experiments.compass_world import WORKFLOWS, MakeRouter, World,
 from dovetail.lab.rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
 from dovetail.lab.rivals.hashed import HashRouter
 from dovetail.lab.rivals.jit import JitRouter
-from dovetail.place.tickets import AUTHORS_SIMULATOR, COMPASS
+from dovetail.device.rules import AUTHORS_SIMULATOR, COMPASS
 from dovetail.place.transfer import CASCADE, SIMULATOR
 from dovetail.predict import ProfiledPredictor
 from dovetail.sim.multi_ingress import Staleness

@@ -14,7 +14,7 @@ from dovetail.lab.experiments.compass_world import Outcome, World, draw_jobs
 from dovetail.place import Route, Router
 from dovetail.place.dovetail import DovetailRouter
 from dovetail.place.settings import RouterSettings
-from dovetail.place.tickets import Rules
+from dovetail.device.rules import Rules
 from dovetail.place.transfer import SIMULATOR, Delays
 from dovetail.sim.multi_ingress import Peers, Staleness
 from dovetail.state import Batch, CompiledGraph, Config, Item, Queue, Request, WorkerRow

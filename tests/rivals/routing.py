@@ -15,7 +15,7 @@ from dovetail.workflow.graph import Graph, StageSpec, chain
 
 KB = 1024
 MEMORY_BYTES = 14_000_000 * KB
-SPEC = WorkerSpec("gpu", "t4", ("model",), memory_bytes=MEMORY_BYTES, keeps_queue=True)
+SPEC = WorkerSpec("gpu", "t4", ("model",), memory_bytes=MEMORY_BYTES)
 
 
 def weights_for(fetch_ms: float) -> int:

@@ -18,7 +18,7 @@ from dovetail.place.transfer import Delays
 from dovetail.predict import ProfiledPredictor
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
-from dovetail.sim.cached import CachedDevice
+from dovetail.sim.device import SimDevice
 from dovetail.sim.multi_ingress import Peers, Staleness
 from dovetail.state import Item, Request, WorkerRow, WorkerSpec
 from dovetail.units import MS
@@ -49,8 +49,8 @@ def peers(
     ]
     simulation = Peers(controllers, arrivals, Delays(), staleness, **options)  # type: ignore[arg-type]
     for ident in range(1, workers + 1):
-        spec = WorkerSpec(f"w{ident}", "gpu", ("model",), memory_bytes=memory_bytes, keeps_queue=True)
-        device = CachedDevice(ident, spec, controllers[0].stages, table, simulation.schedule)
+        spec = WorkerSpec(f"w{ident}", "gpu", ("model",), memory_bytes=memory_bytes)
+        device = SimDevice(ident, spec, controllers[0].stages, table, simulation.schedule)
         simulation.join(device, own_of=ident - 1 if ident <= len(routers) else None)
     return simulation
 
@@ -103,7 +103,7 @@ def test_every_request_ends_once_also_when_workers_vanish(make: object) -> None:
     for controller in simulation.controllers:
         assert not controller.requests and not controller.batches
     for device in simulation._devices.values():
-        assert isinstance(device, CachedDevice)
+        assert isinstance(device, SimDevice)
         device.desk.validate()
 
 

@@ -1,43 +1,20 @@
 """What is to be done: everything the controller ever asks for, in the imperative.
 
 Rules of this file: an action is data; carrying it out is the driver's business. `cause` is the number of the step
-that decided it. The shape of `RunBatch` (a window to start in and an expected duration) is Clockwork's (OSDI '20).
+that decided it. `RunBatch` is `state.run_batch`: devices take it as it is.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-__all__ = ["NEVER_NS", "Action", "Drained", "EvictModel", "LoadModel", "Reject", "Reply", "RunBatch", "SetTimer"]
+from ..state.run_batch import NEVER_NS, RunBatch
 
-#: A time that never comes: `latest_ns` of a batch without deadline.
-NEVER_NS = (1 << 62) - 1
+__all__ = ["NEVER_NS", "Action", "Drained", "EvictModel", "LoadModel", "Reject", "Reply", "RunBatch", "SetTimer"]
 
 
 class _Action(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     cause: int
-
-
-class RunBatch(_Action, frozen=True, gc=False, array_like=True, tag=True):
-    """Run these items of one stage together on this worker, starting inside the window or not at all."""
-
-    batch: int
-    worker: int
-    stage: str
-    #: (request, node, index) of each item.
-    items: tuple[tuple[int, int, int], ...]
-    cpus: int
-    share_pct: int
-    earliest_ns: int
-    latest_ns: int
-    expected_ns: int
-    #: Place in the queue of a worker that keeps one: smaller starts first, then first come.
-    order: int = 0
-    #: Why on this worker, where that was a decision of its own.
-    reason: str = ""
-    #: A worker that keeps a queue refuses at once if it does not expect to start it by then; once it has taken it,
-    #: only `latest_ns` counts. 0: it takes it.
-    accept_ns: int = 0
 
 
 class LoadModel(_Action, frozen=True, gc=False, array_like=True, tag=True):
@@ -45,6 +22,8 @@ class LoadModel(_Action, frozen=True, gc=False, array_like=True, tag=True):
 
     worker: int
     stage: str
+    #: It is to stay there until `EvictModel`; otherwise it is a hint, which lapses.
+    keep: bool = False
 
 
 class EvictModel(_Action, frozen=True, gc=False, array_like=True, tag=True):

@@ -54,8 +54,10 @@ DRAIN_RETRY_NS = 2_000 * MS
 class Controller:
     """Schedules the requests of some graphs on the workers that have joined."""
 
-    def __init__(self, graphs: Sequence[Graph], policy: Policy) -> None:
+    def __init__(self, graphs: Sequence[Graph], policy: Policy, ingress: int = 0) -> None:
         self.policy = policy
+        #: Which of several ingresses that share workers it is; 0 where there is one.
+        self.ingress = ingress
         self.graphs, self.queues = compile_graphs(graphs, policy.planner.queue_key)
         self.stages: dict[str, StageSpec] = {s.name: s for g in graphs for s in g.stages}
         self.cluster = cluster = Cluster(self.queues, list(self.stages))
@@ -64,7 +66,7 @@ class Controller:
         policy.planner.bind(cluster)
         self._step = step = Step()
         self.timers = step.timers
-        launcher = Launcher(cluster, policy, step)
+        launcher = Launcher(cluster, policy, step, ingress)
         self._start, self._send, self._release = launcher.start, launcher.send, launcher.release
         self._touched = launcher.touched
         self._roster = roster = Roster(cluster, self.stages, policy, step, launcher)
@@ -222,7 +224,7 @@ class Controller:
         self.policy.predictor.observe(batch, duration)
         items = batch.items
         self._planner.finished(batch)
-        if batch.worker.spec.keeps_queue and self._router is not None:
+        if batch.routed and self._router is not None:
             self._router.ended(batch, now, True)
         cost = duration * batch.worker.usd_per_ns(batch.config) / len(items)
         origin = batch.worker.id
@@ -252,7 +254,7 @@ class Controller:
         """Give the items of a failed batch another chance, or fail their requests."""
         queue = batch.queue
         alone = len(batch.items) == 1
-        routed = batch.worker.spec.keeps_queue and self._router is not None
+        routed = batch.routed
         if routed:
             assert self._router is not None
             self._router.ended(batch, self._step.now_ns, False)

@@ -77,6 +77,8 @@ class BatchFinished(_Event, frozen=True, gc=False, array_like=True, tag=True):
     counts: tuple[int, ...] = ()
     #: How long it had the device, if others ran in between; 0: all the time from begin to end.
     busy_ns: int = 0
+    #: Which ingress decided it.
+    ingress: int = 0
 
 
 class BatchFailed(_Event, frozen=True, gc=False, array_like=True, tag=True):

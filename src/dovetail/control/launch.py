@@ -24,6 +24,9 @@ from .step import Step
 
 __all__ = ["MAX_REFUSALS", "Launcher"]
 
+#: A class below all others.
+_LOWEST = 1 << 30
+
 #: Workers that may refuse an item for their queue; the next one has to take it, or no one can in time.
 MAX_REFUSALS = 4
 
@@ -31,7 +34,8 @@ MAX_REFUSALS = 4
 class Launcher:
     """Starts batches, and takes them off their workers again."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, step: Step) -> None:
+    def __init__(self, cluster: Cluster, policy: Policy, step: Step, ingress: int = 0) -> None:
+        self._ingress = ingress
         self._queues, self._holders, self._batches = cluster.queues, cluster.holders, cluster.batches
         self._workers = cluster.workers
         self._planner, self._placer, self._predictor = policy.planner, policy.placer, policy.predictor
@@ -190,6 +194,7 @@ class Launcher:
             return
         worker = self._workers[route.worker]
         batch = self._batch(queue, worker, Config(1, worker.spec.cores or 1, FULL_SHARE), [item])
+        batch.routed = True
         # Whoever was refused so often goes where it is sent, however long it takes there.
         accept_ns = route.latest_ns if item.refused < MAX_REFUSALS else 0
         self._run(batch, route.order, route.reason, accept_ns)
@@ -207,10 +212,12 @@ class Launcher:
         return batch
 
     def _run(self, batch: Batch, order: int = 0, reason: str = "", accept_ns: int = 0) -> None:
-        """Tell the worker."""
+        """Tell the worker all that it has to know of the batch."""
         self._planner.started(batch)
         # The window ends with the last deadline: until then the batch is of use to someone.
-        latest = 0
+        latest = objective = 0
+        priority = _LOWEST
+        follows = False
         triples = []
         for item in batch.items:
             request = item.request
@@ -218,6 +225,13 @@ class Launcher:
             deadline = request.deadline_ns or NEVER_NS
             if deadline > latest:
                 latest = deadline
+            # Of its highest class alone counts when it should be answered, and what follows.
+            if request.priority < priority:
+                priority, objective, follows = request.priority, 0, False
+            if request.priority == priority:
+                if not objective or request.objective_ns < objective:
+                    objective = request.objective_ns
+                follows = follows or _follows(item)
         step, config = self._step, batch.config
         step.out.append(
             RunBatch(
@@ -234,6 +248,13 @@ class Launcher:
                 order,
                 reason,
                 accept_ns,
+                priority,
+                objective,
+                batch.spread,
+                config.quota_pct,
+                "",
+                follows,
+                self._ingress,
             )
         )
 
@@ -244,8 +265,8 @@ class Launcher:
             return None
         worker = batch.worker
         del worker.running[ident]
-        if worker.spec.keeps_queue:
-            return batch  # its own account, not ours
+        if batch.routed:
+            return batch  # its worker's own account, not ours
         if batch.ahead:  # it had no more than this
             leave_line(worker, batch)
             worker.free_pct += batch.got_pct
@@ -257,3 +278,13 @@ class Launcher:
             settle(worker, self._step.now_ns)
         self.freed = True
         return batch
+
+
+def _follows(item: Item) -> bool:
+    """Whether a model follows as soon as this item is done: one that waits for nothing else."""
+    request = item.request
+    node = request.graph.nodes[item.node]
+    if not node.models_next:
+        return False
+    missing = request.missing
+    return any(j in node.each_next or missing[j] <= 1 for j in node.models_next)

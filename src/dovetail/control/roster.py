@@ -1,7 +1,11 @@
 """Who is here, and which models they hold: workers that join and go, loads and evictions.
 
-Rules of this file: bytes are counted from the moment a load is asked for (promise 3). A worker that keeps a queue
-keeps its own memory as well: of that we only hear, and pass it on to the router.
+Rules of this file
+- Every worker fetches what its batches need (`device`). Where a policy waits for free workers, models are ordered to
+  be there before any batch is sent, as far as all of them fit; where they do not, the worker swaps: it is sent any
+  batch and brings the model itself.
+- Bytes of what was ordered are counted from the moment the load is asked for (promise 3). What else comes and goes in
+  a worker's memory we only hear of, and pass on to the router.
 """
 
 from __future__ import annotations
@@ -31,6 +35,10 @@ class Roster:
         self._router = policy.router
         self._step = step
         self._launcher = launcher
+        #: Weights -> stages that run on them.
+        self._users: dict[str, list[str]] = {}
+        for stage in stages.values():
+            self._users.setdefault(stage.weights, []).append(stage.name)
         #: The timer at which the scaler is asked next; 0: none is set.
         self.scaler_timer = 0
 
@@ -39,9 +47,8 @@ class Roster:
         if event.worker in self._cluster.workers:
             raise ValueError(f"worker {event.worker} joined twice")
         worker = self._cluster.workers[event.worker] = Worker(event.worker, event.spec)
-        if worker.spec.keeps_queue:
-            if self._router is None:
-                raise ValueError(f"worker {worker.spec.name} keeps a queue, but the policy has no router to fill it")
+        self._launcher.looks_ahead = self._launcher.looks_ahead or worker.spec.preempts
+        if self._router is not None and not worker.spec.on_host:
             self._router.joined(worker)
             for queue in self._cluster.queues.values():
                 parked: list[Item] = []
@@ -50,26 +57,36 @@ class Roster:
                 for item in parked:
                     self._launcher.send(item, queue)
             return
-        self._launcher.looks_ahead = self._launcher.looks_ahead or worker.spec.preempts
-        for stage in self._scaler.residents(worker, list(self._stages.values())):
-            self._load(worker, stage)
+        wanted = self._scaler.residents(worker, list(self._stages.values()))
+        budget = worker.spec.memory_bytes
+        if budget and sum({s.weights: s.weights_bytes for s in wanted}.values()) > budget:
+            worker.swaps = True
+            for stage in wanted:
+                if stage.weights_bytes <= budget:
+                    self._cluster.hold(stage.name, worker)
+            self._launcher.freed = True
+            return
+        for stage in wanted:
+            self._order(worker, stage)
 
     def lost(self, ident: int) -> Worker | None:
         """A worker has gone, with its models; what ran on it is still to be taken off. None if it is not known."""
         worker = self._cluster.workers.pop(ident, None)
         if worker is None:
             return None
-        if worker.spec.keeps_queue and self._router is not None:
+        if self._router is not None and not worker.spec.on_host:
             self._router.lost(worker)
-        else:
-            for stage in worker.resident:
-                self._cluster.let_go(stage, worker.id)
+        for stage, holders in self._cluster.holders.items():
+            if ident in holders:
+                self._cluster.let_go(stage, ident)
         return worker
 
-    def _load(self, worker: Worker, stage: StageSpec) -> None:
-        worker.loading[stage.name] = stage.weights_bytes
-        worker.resident_bytes += stage.weights_bytes
-        self._step.out.append(LoadModel(self._step.number, worker.id, stage.name))
+    def _order(self, worker: Worker, stage: StageSpec) -> None:
+        """Have a stage's model loaded; of several stages with the same weights each is asked for, one is loaded."""
+        if stage.weights not in worker.loading and stage.weights not in worker.resident:
+            worker.loading[stage.weights] = stage.weights_bytes
+            worker.resident_bytes += stage.weights_bytes
+        self._step.out.append(LoadModel(self._step.number, worker.id, stage.name, True))
 
     def adjust(self) -> None:
         """Ask the scaler, if work waits that could not be placed or its time has come."""
@@ -80,49 +97,58 @@ class Roster:
             return
         wanted = self._scaler.adjust(self._cluster, starved, now)
         for ident, name, reason in wanted.evictions:
-            worker = self._cluster.workers[ident]
-            in_use = any(batch.queue.stage.name == name for batch in worker.running.values())
-            if name in worker.resident and not in_use:
-                worker.resident_bytes -= worker.resident.pop(name)
-                self._cluster.let_go(name, ident)
+            worker, weights = self._cluster.workers[ident], self._stages[name].weights
+            in_use = any(batch.queue.stage.weights == weights for batch in worker.running.values())
+            if weights in worker.resident and not in_use:
+                worker.resident_bytes -= worker.resident.pop(weights)
+                self._let_go(worker, weights)
                 step.out.append(EvictModel(step.number, ident, name, reason))
         for ident, name in wanted.loads:
             worker, stage = self._cluster.workers[ident], self._stages[name]
             room = not worker.spec.memory_bytes or (
                 worker.resident_bytes + stage.weights_bytes <= worker.spec.memory_bytes
             )
-            if room and stage.kind in worker.spec.runs and name not in worker.resident and name not in worker.loading:
-                self._load(worker, stage)
+            here = stage.weights in worker.resident or stage.weights in worker.loading
+            if room and stage.kind in worker.spec.runs and not here:
+                self._order(worker, stage)
         if wanted.next_ns > now and not self.scaler_timer:
             self.scaler_timer = step.set_timer(wanted.next_ns, None)
+
+    def _let_go(self, worker: Worker, weights: str) -> None:
+        for stage in self._users[weights]:
+            if worker.id in self._cluster.holders[stage]:
+                self._cluster.let_go(stage, worker.id)
 
     def model_loaded(self, event: ModelLoaded) -> None:
         """A model is there."""
         worker = self._cluster.workers.get(event.worker)
-        if worker is not None and worker.spec.keeps_queue:
-            self._holds(worker, self._stages[event.stage].weights, event.nbytes)
+        if worker is None:
             return
-        if worker is None or event.stage not in worker.loading:
-            return
-        worker.resident_bytes += event.nbytes - worker.loading.pop(event.stage)
-        worker.resident[event.stage] = event.nbytes
-        self._cluster.hold(event.stage, worker)
-        self._launcher.freed = True
+        weights = self._stages[event.stage].weights
+        if worker.swaps or (self._router is not None and not worker.spec.on_host):
+            self._heard(worker, weights, event.nbytes)
+        elif weights in worker.loading or weights in worker.resident:
+            if weights in worker.loading:
+                worker.resident_bytes += event.nbytes - worker.loading.pop(weights)
+                worker.resident[weights] = event.nbytes
+            if worker.id not in self._cluster.holders[event.stage]:
+                self._cluster.hold(event.stage, worker)
+                self._launcher.freed = True
 
     def model_evicted(self, event: ModelEvicted) -> None:
-        """A worker that keeps its own memory has let a model go."""
+        """A worker has let a model go; if we wanted that, the books know it."""
         worker = self._cluster.workers.get(event.worker)
-        if worker is not None:
-            self._holds(worker, event.weights, None)
+        if worker is not None and (worker.swaps or self._router is not None):
+            self._heard(worker, event.weights, None)
 
-    def _holds(self, worker: Worker, weights: str, nbytes: int | None) -> None:
-        """A worker that keeps its own memory said that a model has come, or (None) gone."""
-        assert self._router is not None
+    def _heard(self, worker: Worker, weights: str, nbytes: int | None) -> None:
+        """A worker said that a model has come, or (None) gone, by its own decision."""
         if nbytes is None:
             worker.resident.pop(weights, None)
         else:
             worker.resident[weights] = nbytes
-        self._router.holds(worker.id, weights, nbytes is not None, self._step.now_ns)
+        if self._router is not None:
+            self._router.holds(worker.id, weights, nbytes is not None, self._step.now_ns)
 
     def peer_state_received(self, event: PeerStateReceived) -> None:
         """The state table has news."""
@@ -132,7 +158,10 @@ class Roster:
     def load_failed(self, event: LoadFailed) -> None:
         """A model will not be there."""
         worker = self._cluster.workers.get(event.worker)
-        if worker is not None and worker.spec.keeps_queue:
-            self._holds(worker, self._stages[event.stage].weights, None)
-        elif worker is not None and event.stage in worker.loading:
-            worker.resident_bytes -= worker.loading.pop(event.stage)
+        if worker is None:
+            return
+        weights = self._stages[event.stage].weights
+        if worker.swaps or (self._router is not None and not worker.spec.on_host):
+            self._heard(worker, weights, None)
+        elif weights in worker.loading:
+            worker.resident_bytes -= worker.loading.pop(weights)

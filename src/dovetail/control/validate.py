@@ -62,14 +62,15 @@ def _batches(c: Controller) -> None:
         assert len(batch.items) <= batch.config.batch, f"batch {ident} is larger than its configuration [2]"
         assert batch.worker.running.get(ident) is batch, f"batch {ident} is not on its worker [2]"
         assert batch.worker.id in c.workers, f"batch {ident} runs on a lost worker [2]"
-        if not batch.worker.spec.keeps_queue:
-            assert batch.queue.stage.name in batch.worker.resident, f"batch {ident} runs without its model [3]"
+        if not batch.routed and not batch.worker.swaps:
+            here = batch.queue.stage.weights in batch.worker.resident
+            assert here, f"batch {ident} runs without its model [3]"
 
 
 def _workers(c: Controller) -> None:
     for worker in c.workers.values():
-        if worker.spec.keeps_queue:
-            continue  # it keeps its own books, and checks them: `place.desk`
+        if c.policy.router is not None and not worker.spec.on_host:
+            continue  # it keeps its own books, and checks them: `device`
         for batch in worker.ahead:
             assert batch.ahead and worker.running.get(batch.id) is batch, f"batch {batch.id} is ahead of nothing [2]"
             assert batch.got_pct < batch.config.share_pct or batch.got_cpus < batch.config.cpus, (
@@ -90,13 +91,17 @@ def _workers(c: Controller) -> None:
             f"worker {worker.id}: {cpus} cpus [2]"
         )
         assert worker.free_cpus >= 0, f"worker {worker.id} runs more than its cores [2]"
+        if worker.swaps:
+            continue  # it keeps its own memory
         held = sum(worker.resident.values()) + sum(worker.loading.values())
         assert held == worker.resident_bytes, f"worker {worker.id} counts {worker.resident_bytes}, holds {held} B [3]"
         limit = worker.spec.memory_bytes
         assert not limit or held <= limit, f"worker {worker.id} holds {held} B of {limit} B [3]"
     for stage, holders in c.holders.items():
-        expected = {w.id for w in c.workers.values() if stage in w.resident and not w.spec.keeps_queue}
-        assert set(holders) == expected, f"holders of {stage}: {set(holders)}, should be {expected} [3]"
+        weights = c.stages[stage].weights
+        for ident in holders:
+            worker = c.workers[ident]
+            assert worker.swaps or weights in worker.resident, f"worker {ident} is said to hold {stage} [3]"
 
 
 def _work_conserving(c: Controller) -> None:

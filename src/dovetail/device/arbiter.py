@@ -29,6 +29,8 @@ __all__ = [
     "KernelEvent",
     "KernelFinished",
     "KernelReady",
+    "KernelRevoked",
+    "KernelRunning",
     "SetAlarm",
     "StartKernel",
     "TaskBegan",
@@ -68,6 +70,26 @@ class KernelFinished(msgspec.Struct, frozen=True, gc=False, array_like=True, tag
     kernel: int
     begin_ns: int = -1
     end_ns: int = -1
+    #: It was the first of several that were granted at once; this one has not run. -1: it was the only one.
+    upto: int = -1
+
+
+class KernelRevoked(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """A kernel that was started was taken back before it began: it is ready again, since when it was before."""
+
+    at_ns: int
+    task: int
+    kernel: int
+
+
+class KernelRunning(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """A kernel is on the device already: it was started before anybody asked the arbiter."""
+
+    at_ns: int
+    task: int
+    kernel: int
+    share_pct: int
+    begin_ns: int
 
 
 class TaskGone(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
@@ -131,7 +153,7 @@ class SetAlarm(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True)
 
 
 ArbiterEvent = KernelReady | KernelFinished | TaskGone
-KernelEvent = ArbiterEvent | TaskBegan | TaskExpected | AlarmRang
+KernelEvent = ArbiterEvent | KernelRevoked | KernelRunning | TaskBegan | TaskExpected | AlarmRang
 ArbiterAction = StartKernel | SetAlarm
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from ..profile.kernels import KernelStats, Spread, kernel_name
 from ..units import US
 from .account import Account
+from .arbiter_tasks import ArbiterSettings, ArbiterTask, Offer
 from .priority import PriorityArbiter
-from .tasks import ArbiterSettings, Offer, Task
 
 __all__ = ["FikitArbiter", "FikitSettings"]
 
@@ -43,7 +43,7 @@ class FikitArbiter(PriorityArbiter):
         #: Sequence -> durations and gaps by name: FIKIT measures before, and keeps what it measured.
         self._pooled: dict[str, tuple[dict[str, Spread], dict[str, Spread]]] = {}
 
-    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
+    def _worth(self, task: ArbiterTask, holders: list[ArbiterTask], now_ns: int) -> Offer | None:
         """The kernel's duration, if it fits into what should be left of the gap."""
         duration_ns = self._mean_ns(task, task.ready[0].kernel, 0)
         if duration_ns is None:
@@ -56,7 +56,7 @@ class FikitArbiter(PriorityArbiter):
                 return None
         return Offer(duration_ns)
 
-    def _mean_ns(self, task: Task, position: int, which: int) -> float | None:
+    def _mean_ns(self, task: ArbiterTask, position: int, which: int) -> float | None:
         """Mean duration (0) of a kernel or mean gap (1) after it, over all kernels of its name; None if unknown."""
         stats = task.stats
         if stats is None or not 0 <= position < len(stats.kernels):

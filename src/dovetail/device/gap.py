@@ -31,9 +31,9 @@ from ..state.worker import FULL_SHARE
 from ..units import MS, US
 from .account import Account
 from .arbiter import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone
+from .arbiter_tasks import ArbiterSettings, ArbiterTask, Offer
 from .outlook import delay_to, peak
 from .priority import PriorityArbiter
-from .tasks import ArbiterSettings, Offer, Task
 
 __all__ = ["GapArbiter", "GapSettings"]
 
@@ -96,12 +96,12 @@ class GapArbiter(PriorityArbiter):
         self.delayed_ns: dict[int, int] = {}
         self.there_ns: dict[int, int] = {}
         self._since_ns = 0
-        #: Task -> since when its ready kernel waits for a filler.
+        #: ArbiterTask -> since when its ready kernel waits for a filler.
         self._blocked_ns: dict[int, int] = {}
         #: (task, kernel) that was launched while a filler ran -> since when it waited.
         self._late_ns: dict[tuple[int, int], int] = {}
         self._owed: dict[int, _Owed] = {}
-        #: Task that launches ahead -> its usual gaps added up from the last one backwards.
+        #: ArbiterTask that launches ahead -> its usual gaps added up from the last one backwards.
         self._slack_ns: dict[int, list[float]] = {}
         #: Class -> how many tasks of it are there.
         self._classes: dict[int, int] = {}
@@ -122,7 +122,7 @@ class GapArbiter(PriorityArbiter):
             self.credit_ns[priority] = min(credit_ns, self.settings.burst_ns)
             self.there_ns[priority] = self.there_ns.get(priority, 0) + passed_ns
 
-    def _begin(self, event: TaskBegan) -> Task:
+    def _begin(self, event: TaskBegan) -> ArbiterTask:
         self._classes[event.priority] = self._classes.get(event.priority, 0) + 1
         task = super()._begin(event)
         if self.settings.catch_up and task.stats is not None and task.stats.launches_ahead:
@@ -155,7 +155,7 @@ class GapArbiter(PriorityArbiter):
         if task.ready:
             self._note_blocked(task, task.free_ns)
 
-    def _note_blocked(self, task: Task, since_ns: int) -> None:
+    def _note_blocked(self, task: ArbiterTask, since_ns: int) -> None:
         """Remember since when the task waits, if it does so for a lower kernel that was let in."""
         if task.started or self.used_pct + task.ready[0].share_pct <= FULL_SHARE:
             return
@@ -178,7 +178,7 @@ class GapArbiter(PriorityArbiter):
         for key in [k for k in self._late_ns if k[0] == event.task]:
             del self._late_ns[key]
 
-    def _start(self, task: Task, why: str, now_ns: int, parts: int = 0) -> StartKernel:
+    def _start(self, task: ArbiterTask, why: str, now_ns: int, parts: int = 0) -> StartKernel:
         blocked_ns = self._blocked_ns.pop(task.ident, None)
         if blocked_ns is not None and self.settings.by_class:
             # Launched at once; when it began, its end will tell.
@@ -187,7 +187,7 @@ class GapArbiter(PriorityArbiter):
             self._delayed(task, now_ns - blocked_ns)
         return super()._start(task, why, now_ns, parts)
 
-    def _slowed(self, task: Task, kernel: int, took_ns: int) -> None:
+    def _slowed(self, task: ArbiterTask, kernel: int, took_ns: int) -> None:
         """Neighbours cost a holder the usual part of what its kernel took, as if they had been there all the time.
 
         What the kernel takes alone is a belief, and may be wrong.
@@ -196,11 +196,11 @@ class GapArbiter(PriorityArbiter):
             beside = self.settings.beside
             self._delayed(task, round(took_ns * beside / (1 + beside)))
 
-    def _delayed(self, task: Task, delay_ns: int) -> None:
+    def _delayed(self, task: ArbiterTask, delay_ns: int) -> None:
         self._charge(task.priority, delay_ns)
         self._owed.setdefault(task.ident, _Owed()).delay_ns += delay_ns
 
-    def _give_back(self, task: Task, owed: _Owed) -> None:
+    def _give_back(self, task: ArbiterTask, owed: _Owed) -> None:
         back_ns = max(0, min(owed.delay_ns, round(owed.caught_up_ns)))
         self._charge(task.priority, -back_ns)
         owed.delay_ns -= back_ns
@@ -213,13 +213,13 @@ class GapArbiter(PriorityArbiter):
         self.credit_ns[priority] = min(credit_ns, self.settings.burst_ns)
         self.delayed_ns[priority] = self.delayed_ns.get(priority, 0) + delay_ns
 
-    def _learns_gap(self, task: Task) -> bool:
+    def _learns_gap(self, task: ArbiterTask) -> bool:
         """Gaps of a task that is behind are shorter than usual."""
         return task.ident not in self._owed
 
     # -- gaps ---------------------------------------------------------------------------------------------------
 
-    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
+    def _worth(self, task: ArbiterTask, holders: list[ArbiterTask], now_ns: int) -> Offer | None:
         """The work gained less the delay caused, if the credit allows for that.
 
         Of all that is left of the kernel; or, if it may be run in parts, of as many of them as gain the most.
@@ -241,7 +241,7 @@ class GapArbiter(PriorityArbiter):
             self._again_ns = now_ns + max(self.settings.again_ns, elapsed_ns // 2)
         return offer
 
-    def _worth_before(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
+    def _worth_before(self, task: ArbiterTask, holders: list[ArbiterTask], now_ns: int) -> Offer | None:
         """Of the gap that comes after the holder's kernel, if its host waits for that: all of it is ahead."""
         holder = holders[0]
         if len(holders) > 1 or task.started or len(holder.started) != 1:
@@ -260,7 +260,9 @@ class GapArbiter(PriorityArbiter):
 
         return self._weighed(task, holders, delay_by)
 
-    def _weighed(self, task: Task, holders: list[Task], delay_by: Callable[[float], float]) -> Offer | None:
+    def _weighed(
+        self, task: ArbiterTask, holders: list[ArbiterTask], delay_by: Callable[[float], float]
+    ) -> Offer | None:
         """How much of the task's next kernel to start; `delay_by` says what delay is expected of a time at work."""
         duration_ns, settings, head = self._duration_ns(task), self.settings, task.ready[0]
         if duration_ns is None:
@@ -290,7 +292,7 @@ class GapArbiter(PriorityArbiter):
             return Offer(gain(parts), parts)
         return offer
 
-    def _afford(self, holders: list[Task]) -> tuple[float, float]:
+    def _afford(self, holders: list[ArbiterTask]) -> tuple[float, float]:
         """Delay that the holders may suffer, and delay that they are expected to catch up with."""
         credit_ns, all_slack_ns = self.credit_ns.get(holders[0].priority, 0.0), 0.0
         for holder in holders:
@@ -306,11 +308,11 @@ class GapArbiter(PriorityArbiter):
             return duration_ns
         return duration_ns * part * (1 + self.settings.part_extra) + self.settings.part_ns
 
-    def _may_fill_ahead(self, task: Task) -> bool:
+    def _may_fill_ahead(self, task: ArbiterTask) -> bool:
         """Behind another filler, if both surely fit into the gap (`_worth`)."""
         return self.settings.by_class and len(task.started) < self.settings.ahead
 
-    def _worth_beside(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
+    def _worth_beside(self, task: ArbiterTask, holders: list[ArbiterTask], now_ns: int) -> Offer | None:
         """The same question: how long until a holder's next kernel that does not fit beside it?
 
         A holder with a kernel that could begin but for lower ones is not made to wait for one more.
@@ -319,7 +321,7 @@ class GapArbiter(PriorityArbiter):
             return None
         return self._worth(task, holders, now_ns)
 
-    def _rest_ns(self, task: Task, holders: list[Task], now_ns: int) -> int | None:
+    def _rest_ns(self, task: ArbiterTask, holders: list[ArbiterTask], now_ns: int) -> int | None:
         """How long the task's started kernels are at work yet; None if unknown."""
         if not task.started:
             return 0
@@ -332,7 +334,7 @@ class GapArbiter(PriorityArbiter):
         total_ns = sum(self._takes_ns(task.stats.durations[k].mean_ns, s.part) for k, s in task.started.items())
         return max(0, round(total_ns) - (now_ns - begin_ns))
 
-    def _slack_of(self, holder: Task) -> float:
+    def _slack_of(self, holder: ArbiterTask) -> float:
         """Delay that the holder is expected to catch up with: a part of its gaps to come."""
         slack_ns = self._slack_ns.get(holder.ident)
         if slack_ns is None:
@@ -340,7 +342,7 @@ class GapArbiter(PriorityArbiter):
         coming = len(slack_ns) - 2 - max(holder.last_ready, holder.position)
         return slack_ns[coming] * self.settings.catch_up if coming >= 0 else 0.0
 
-    def _await_expected(self, task: Task, now_ns: int) -> bool:
+    def _await_expected(self, task: ArbiterTask, now_ns: int) -> bool:
         """Hold a kernel back that a task of a higher class would find running. Whoever sends hints wants that."""
         if not self._expected:
             return False
@@ -357,7 +359,7 @@ class GapArbiter(PriorityArbiter):
                 delay_ns += max(0, now_ns + duration_ns - max(now_ns, event.expected_ns))
         return delay_ns
 
-    def _duration_ns(self, task: Task) -> int | None:
+    def _duration_ns(self, task: ArbiterTask) -> int | None:
         """How long the task's next kernel is likely to take; worked out anew when an eighth more has been seen."""
         stats, position = task.stats, task.ready[0].kernel
         if stats is None or not stats.known(position):

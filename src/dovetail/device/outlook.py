@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 from ..profile.kernels import Spread
 from ..state.worker import FULL_SHARE
-from .tasks import Task
+from .arbiter_tasks import ArbiterTask
 
 __all__ = ["delay_to", "peak"]
 
 
-def delay_to(holder: Task, left_ns: float, room_pct: int, beside: float, now_ns: int) -> float:
+def delay_to(holder: ArbiterTask, left_ns: float, room_pct: int, beside: float, now_ns: int) -> float:
     """Delay that a lower kernel which is at work for another `left_ns` is expected to cause a holder.
 
     The holder's kernels that fit into `room_pct` run beside it, slower by `beside`; the first that does not, waits.
@@ -30,7 +30,7 @@ def delay_to(holder: Task, left_ns: float, room_pct: int, beside: float, now_ns:
     return delay_ns
 
 
-def _to_come(task: Task, now_ns: int) -> Iterator[tuple[Spread | None, int, int, float | None]]:
+def _to_come(task: ArbiterTask, now_ns: int) -> Iterator[tuple[Spread | None, int, int, float | None]]:
     """A task's kernels from now on: the gap before it and how much of that has passed, its share, what it takes.
 
     A kernel that is launched has no gap before it. One that nothing is known of wants the whole device.

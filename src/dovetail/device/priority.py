@@ -27,13 +27,15 @@ from .arbiter import (
     KernelEvent,
     KernelFinished,
     KernelReady,
+    KernelRevoked,
+    KernelRunning,
     SetAlarm,
     StartKernel,
     TaskBegan,
     TaskExpected,
     TaskGone,
 )
-from .tasks import ArbiterSettings, Offer, Started, Task, Waiting
+from .arbiter_tasks import ArbiterSettings, ArbiterTask, Offer, Started, Waiting
 
 __all__ = ["PriorityArbiter"]
 
@@ -61,7 +63,7 @@ class PriorityArbiter:
         self._account: Account = account or Unlimited()
         self._unlimited = account is None
         self._learn = learn
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, ArbiterTask] = {}
         self._expected: dict[int, TaskExpected] = {}
         #: Kernels that ran beside one of another task: they took longer than they do.
         self._crowded: set[tuple[int, int]] = set()
@@ -89,6 +91,10 @@ class PriorityArbiter:
             self._gone(event)
         elif type(event) is TaskExpected:
             self._expected[event.task] = event
+        elif type(event) is KernelRunning:
+            self._adopt(event)
+        elif type(event) is KernelRevoked:
+            self._take_back(event)
         elif type(event) is AlarmRang and now_ns >= self._alarm_ns:
             self._alarm_ns = -1
         actions: list[ArbiterAction] = []
@@ -100,9 +106,9 @@ class PriorityArbiter:
             actions.append(SetAlarm(alarm_ns))
         return actions
 
-    def _begin(self, event: TaskBegan) -> Task:
+    def _begin(self, event: TaskBegan) -> ArbiterTask:
         # A new task has its turn before those that were started before, and after the new ones before it.
-        task = Task(event, self.stats.get(event.sequence), self._starts - (1 << 40), self.settings.order)
+        task = ArbiterTask(event, self.stats.get(event.sequence), self._starts - (1 << 40), self.settings.order)
         self._tasks[event.task] = task
         return task
 
@@ -133,16 +139,44 @@ class PriorityArbiter:
         end_ns = event.at_ns if event.end_ns < 0 else event.end_ns
         self._release(task)
         if not (task.ready and task.ready[0].kernel == event.kernel):
-            task.position = event.kernel
+            task.position = max(event.kernel, event.upto - 1)
         task.free_ns = end_ns
         self._account.finished(task.client, started.share_pct, begin_ns, end_ns)
         if (event.task, event.kernel) in self._crowded:
             self._crowded.discard((event.task, event.kernel))
             self._slowed(task, event.kernel, end_ns - begin_ns)
         elif (
-            self._learn and started.part == 1.0 and task.stats is not None and event.kernel < len(task.stats.kernels)
+            self._learn
+            and started.part == 1.0
+            and event.upto < 0
+            and task.stats is not None
+            and event.kernel < len(task.stats.kernels)
         ):
             task.stats.observe(event.kernel, end_ns - begin_ns)
+
+    def _adopt(self, event: KernelRunning) -> None:
+        """A kernel that runs already: nothing is decided about it."""
+        task = self._tasks[event.task]
+        task.last_ready = max(task.last_ready, event.kernel)
+        task.started[event.kernel] = Started(event.share_pct, event.begin_ns, "turn", ready_ns=event.begin_ns)
+        self._release(task)
+        self._starts += 1
+        task.turn = self._starts
+        task.last_start_ns = event.begin_ns
+        self._account.started(task.client, event.share_pct, event.begin_ns)
+
+    def _take_back(self, event: KernelRevoked) -> None:
+        """A start that did not come to pass: the kernel is the task's next again."""
+        task = self._tasks.get(event.task)
+        started = None if task is None else task.started.pop(event.kernel, None)
+        if task is None or started is None:
+            return
+        self._release(task)
+        self._crowded.discard((event.task, event.kernel))
+        self._account.finished(task.client, started.share_pct, event.at_ns, event.at_ns)
+        task.ready.appendleft(Waiting(event.kernel, started.share_pct, started.ready_ns))
+        if started.why == "aged":
+            self._aged_ns = -(1 << 62)
 
     def _gone(self, event: TaskGone) -> None:
         self._expected.pop(event.task, None)
@@ -154,7 +188,7 @@ class PriorityArbiter:
             task.started.clear()
             self._release(task)
 
-    def _release(self, task: Task) -> None:
+    def _release(self, task: ArbiterTask) -> None:
         """Account for the share that the task's started kernels hold, after one was started or has ended."""
         held_pct = max([s.share_pct for s in task.started.values()]) if task.started else 0
         self.used_pct += held_pct - task.used_pct
@@ -169,8 +203,8 @@ class PriorityArbiter:
         if self.used_pct >= FULL_SHARE and settings.ahead == 1 and not settings.by_class:
             return None
         best: tuple[int, int] | None = None
-        holders: list[Task] = []
-        others: list[Task] = []
+        holders: list[ArbiterTask] = []
+        others: list[ArbiterTask] = []
         for task in self._tasks.values():
             if not task.active or not (self._unlimited or self._allowed(task, now_ns)):
                 continue
@@ -200,21 +234,21 @@ class PriorityArbiter:
             self.hold = "a task of a higher class is expected"
         return self._fill(holders, lower, now_ns) if lower else None
 
-    def _may_launch_ahead(self, task: Task) -> bool:
+    def _may_launch_ahead(self, task: ArbiterTask) -> bool:
         """Whether a kernel may be started behind others of its task that have not ended."""
         settings = self.settings
         if len(task.started) >= settings.ahead or task.in_parts:
             return False
         return task.priority == 1 or settings.by_class or task.started_and_next_ns() <= settings.ahead_ns
 
-    def _fill(self, holders: list[Task], lower: list[Task], now_ns: int) -> StartKernel | None:
+    def _fill(self, holders: list[ArbiterTask], lower: list[ArbiterTask], now_ns: int) -> StartKernel | None:
         """A kernel of a lower class that may start now, started: of the best class that has one, the worthiest."""
         gap = not any(t.started or t.ready for t in holders)
         before = self.settings.by_class and not gap and not any(t.ready for t in holders)
         kept_pct = FULL_SHARE - sum(t.share_pct for t in holders)
         lower_pct = self.used_pct - sum(t.used_pct for t in holders)
         for rank in sorted({t.rank for t in lower}):
-            chosen: tuple[float, int, Task, str, int] | None = None
+            chosen: tuple[float, int, ArbiterTask, str, int] | None = None
             for task in (t for t in lower if t.rank == rank):
                 offer: Offer | None
                 if not self._room_for(task):
@@ -233,37 +267,37 @@ class PriorityArbiter:
             self.hold = f"kept for the next kernel of task {min(t.ident for t in holders)}: nothing fits into the gap"
         return None
 
-    def _worth(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
+    def _worth(self, task: ArbiterTask, holders: list[ArbiterTask], now_ns: int) -> Offer | None:
         """What it is worth to let the task's next kernel start in the gap of the holders; None: it must not."""
         return None
 
-    def _worth_before(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
+    def _worth_before(self, task: ArbiterTask, holders: list[ArbiterTask], now_ns: int) -> Offer | None:
         """The same before the gap begins: launched now, it runs when the holder's kernel has ended."""
         return None
 
-    def _may_fill_ahead(self, task: Task) -> bool:
+    def _may_fill_ahead(self, task: ArbiterTask) -> bool:
         """Whether a filler may be started behind another of its task that has not ended."""
         return False
 
-    def _worth_beside(self, task: Task, holders: list[Task], now_ns: int) -> Offer | None:
+    def _worth_beside(self, task: ArbiterTask, holders: list[ArbiterTask], now_ns: int) -> Offer | None:
         """The same beside a kernel of the holders that leaves room for it."""
         return None
 
-    def _slowed(self, task: Task, kernel: int, took_ns: int) -> None:
+    def _slowed(self, task: ArbiterTask, kernel: int, took_ns: int) -> None:
         """A kernel that ran beside one of another task took so long."""
 
-    def _await_expected(self, task: Task, now_ns: int) -> bool:
+    def _await_expected(self, task: ArbiterTask, now_ns: int) -> bool:
         """Whether a kernel whose turn it is should wait for an expected task of a higher class."""
         return False
 
     def _passed(self, now_ns: int) -> None:
         """Time has passed, before an event is looked at."""
 
-    def _learns_gap(self, task: Task) -> bool:
+    def _learns_gap(self, task: ArbiterTask) -> bool:
         """Whether the task's next gap is one to learn from."""
         return True
 
-    def _start(self, task: Task, why: str, now_ns: int, parts: int = 0) -> StartKernel:
+    def _start(self, task: ArbiterTask, why: str, now_ns: int, parts: int = 0) -> StartKernel:
         """Start the task's next kernel, or so many parts of it."""
         kernel = task.ready.popleft()
         started = parts or kernel.left
@@ -279,7 +313,7 @@ class PriorityArbiter:
             if beside:
                 self._crowded.update(beside)
                 self._crowded.add((task.ident, kernel.kernel))
-        task.started[kernel.kernel] = Started(kernel.share_pct, now_ns, why, started / kernel.parts)
+        task.started[kernel.kernel] = Started(kernel.share_pct, now_ns, why, started / kernel.parts, kernel.ready_ns)
         self._release(task)
         self._starts += 1
         task.turn = self._starts
@@ -289,20 +323,28 @@ class PriorityArbiter:
         self._account.started(task.client, kernel.share_pct, now_ns)
         return StartKernel(task.ident, kernel.kernel, why, parts)
 
-    def _room_for(self, task: Task) -> bool:
+    def _room_for(self, task: ArbiterTask) -> bool:
         """Whether the task's next kernel may be started as far as others leave room for it."""
         used_pct = self.used_pct
         if self.settings.by_class:
             used_pct = sum(t.used_pct for t in self._tasks.values() if t.rank <= task.rank)
         return used_pct + max(0, task.ready[0].share_pct - task.used_pct) <= FULL_SHARE
 
-    def _allowed(self, task: Task, now_ns: int) -> bool:
+    def _allowed(self, task: ArbiterTask, now_ns: int) -> bool:
         share_pct = task.ready[0].share_pct if task.ready else task.share_pct
         return bool(task.started) or self._account.may_start(task.client, share_pct, now_ns)
 
+    def aged_due(self, now_ns: int) -> bool:
+        """Whether a kernel of a lower class has waited for so long that it goes before all others."""
+        if not self.settings.ageing_ns:
+            return False
+        waiting = [t for t in self._tasks.values() if t.ready and not t.started]
+        best = min((t.rank for t in self._tasks.values() if t.active), default=None)
+        return best is not None and any(t.rank > best and self._age_due_ns(t) <= now_ns for t in waiting)
+
     # -- alarms -------------------------------------------------------------------------------------------------
 
-    def _age_due_ns(self, task: Task) -> int:
+    def _age_due_ns(self, task: ArbiterTask) -> int:
         return max(_since_ns(task), self._aged_ns) + self.settings.ageing_ns
 
     def _next_alarm_ns(self, now_ns: int) -> int | None:
@@ -331,6 +373,6 @@ class PriorityArbiter:
             assert self.hold, "idle device, runnable work, and no reason given"
 
 
-def _since_ns(task: Task) -> int:
+def _since_ns(task: ArbiterTask) -> int:
     """Since when its next kernel waits, counted from its last start if that is later."""
     return max(task.ready[0].ready_ns, task.last_start_ns)

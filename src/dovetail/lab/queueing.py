@@ -25,6 +25,7 @@ from ..schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from ..sim import SimDevice, Simulation
 from ..sim.arrivals import Poisson, Stream, requests
 from ..sim.driver import Observer
+from ..sim.service import ProfiledService
 from ..state import Worker, WorkerSpec
 from ..units import MS, SECOND
 from ..workflow.graph import StageSpec, chain
@@ -88,17 +89,15 @@ class Queueing(msgspec.Struct, frozen=True):
     exponential: bool = False
 
 
-class Exponential(SimDevice):
-    """A simulated device with exponential service times; it keeps what it drew."""
+class Exponential:
+    """Exponential service times with the mean that the profile has for one item; it keeps what it drew."""
 
-    def __init__(self, *args: object, service_rng: random.Random, **more: object) -> None:
-        super().__init__(*args, **more)  # type: ignore[arg-type]
-        self._service_rng = service_rng
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self.drawn_ns: list[int] = []
 
-    def run_time_ns(self, action: RunBatch) -> int:
-        """Exponential with the mean that the profile has for one item."""
-        self.drawn_ns.append(max(1, round(self._service_rng.expovariate(1 / SERVICE_NS))))
+    def __call__(self, run: RunBatch) -> int:
+        self.drawn_ns.append(max(1, round(self._rng.expovariate(1 / SERVICE_NS))))
         return self.drawn_ns[-1]
 
 
@@ -129,8 +128,8 @@ def _build(queue: Queueing, *observers: Observer) -> tuple[Simulation, list[SimD
             ident = len(devices) + 1
             rng = random.Random(f"{queue.seed} {name} {server}")
             spec = WorkerSpec(f"{name}-{server}", name, ("model",))
-            rest = (ident, spec, controller.stages, table, simulation.schedule)
-            device = Exponential(*rest, service_rng=rng) if queue.exponential else SimDevice(*rest, rng=rng)
+            service = Exponential(rng) if queue.exponential else ProfiledService(table, name, rng)
+            device = SimDevice(ident, spec, controller.stages, table, simulation.schedule, service=service)
             devices.append(device)
             simulation.join(device)
     return simulation, devices
@@ -161,10 +160,11 @@ def lindley_differences(queue: Queueing) -> int:
 
     simulation, (device,) = _build(queue, observe)
     simulation.run()
-    assert isinstance(device, Exponential)
-    differences = abs(len(device.drawn_ns) - queue.customers)
+    drawn = device.service
+    assert isinstance(drawn, Exponential)
+    differences = abs(len(drawn.drawn_ns) - queue.customers)
     wait_ns = last_ns = last_service_ns = 0
-    for number, service_ns in enumerate(device.drawn_ns, start=1):
+    for number, service_ns in enumerate(drawn.drawn_ns, start=1):
         at_ns = arrived[number]
         wait_ns = max(0, wait_ns + last_service_ns - (at_ns - last_ns)) if number > 1 else 0
         differences += latencies.get(number) != wait_ns + service_ns

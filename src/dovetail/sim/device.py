@@ -1,17 +1,23 @@
-"""The simulated device: a worker that takes its times from a profile.
+"""The simulated device: the Device machine, and a fluid backend that takes its times from a profile.
 
 It keeps the worker contract to the letter (tests/contract runs the same suite against it and against real worker
-processes): it starts a batch inside its window or refuses it, answers every batch exactly once, never runs more
-than its whole share, and runs nothing whose model it does not hold. It has no clock of its own; whoever drives it
-calls `wake` at the times it asks for, be they virtual (`sim`) or real (`live`, as an emulated device).
+processes). It has no clock of its own: whoever drives it calls `wake` at the times it asks for, be they virtual
+(`sim`) or real (`live`, as an emulated device).
+
+Rules of this file
+- The machine decides; here its grants are carried out, its loads take their time, and both are told as the
+  controller's events.
+- A batch of a stage with a kernel sequence is as many kernels, which take the batch's time in the sequence's
+  proportions. A batch of any other stage is one kernel.
+- A load from host memory takes `Entry.load_ns`; one from outside takes `cold_factor` times that.
 """
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,23 +27,46 @@ from ..control import (
     BatchFinished,
     Event,
     EvictModel,
+    LoadFailed,
     LoadModel,
+    ModelEvicted,
     ModelLoaded,
     RunBatch,
 )
-from ..device import Arbiter, KernelFinished, KernelReady, StartKernel
+from ..device import Account, Device, DeviceTimes, ModelCache, PriorityArbiter, Rules
+from ..device.cache import names_of
+from ..device.events import (
+    TO_THE_END,
+    AlarmRang,
+    DeviceAction,
+    Evict,
+    Grant,
+    GrantEnded,
+    Load,
+    LoadDone,
+    ModelDropped,
+    ModelHinted,
+    ModelOrdered,
+    Refuse,
+    Revoke,
+    SetAlarm,
+    TaskPlanned,
+)
+from ..predict import Estimator, Predictor
 from ..profile.table import ProfileTable
-from ..state import WorkerSpec
-from ..state.worker import FULL_SHARE
-from ..units import MS
+from ..state import WorkerRow, WorkerSpec
+from ..state.run_batch import NEVER_NS, task_of
 from ..workflow.graph import StageSpec
+from .fluid import Contention, Flow, Fluid
+from .sequences import KernelSequence
+from .service import ProfiledService
 
 __all__ = ["Branching", "SimDevice"]
 
-#: Run time of a stage without a profile, per item. Python stages of a catalogue workflow that nobody measured.
-UNPROFILED_NS = 1 * MS
+#: Budget of a worker whose memory is not counted (`WorkerSpec.memory_bytes` of 0).
+UNCOUNTED_BYTES = 1 << 62
 
-#: (when, what to hand to `wake` then)
+#: (when, the device, what to hand to `wake` then)
 Schedule = Callable[[int, "SimDevice", object], None]
 
 
@@ -49,13 +78,32 @@ class Branching(Protocol):
         ...
 
 
-class _Run(msgspec.Struct, eq=False):
+class _Run(Flow):
     """A batch that was taken and is not answered yet."""
 
-    action: RunBatch
-    counts: tuple[int, ...]
-    #: -1 until it begins.
-    begin_ns: int = -1
+    __slots__ = ("action", "busy_ns", "counts", "ends_ns", "first", "first_ns", "stop", "task")
+
+    def __init__(self, task: int, action: RunBatch, kind: str, counts: tuple[int, ...]) -> None:
+        super().__init__(action.stage, kind, action.share_pct)
+        self.task = task
+        self.action = action
+        self.counts = counts
+        #: Work up to the end of each of its kernels; () while that is not known.
+        self.ends_ns: tuple[int, ...] = ()
+        #: Kernels of its grant: the first, and the first that is not to run.
+        self.first = 0
+        self.stop = 1
+        #: When it first began; -1 before.
+        self.first_ns = -1
+        #: How long it had the device, if it was stopped in between.
+        self.busy_ns = 0
+
+
+class _Fetch(msgspec.Struct, eq=False):
+    """A load on its way, and the action that led to it."""
+
+    weights: str
+    asked: RunBatch | LoadModel
 
 
 class SimDevice:
@@ -71,122 +119,264 @@ class SimDevice:
         *,
         rng: random.Random | None = None,
         branching: Branching | None = None,
-        arbiter: Arbiter | None = None,
+        service: Callable[[RunBatch], int] | None = None,
+        contention: Contention | None = None,
+        sequences: Mapping[str, KernelSequence] | None = None,
+        rules: Rules | None = None,
+        arbiter: PriorityArbiter | None = None,
+        account: Account | None = None,
+        predictor: Predictor | None = None,
+        reserve_bytes: int = 0,
+        host_bytes: int | None = None,
+        cold_factor: float = 1.0,
+        starts_on_host: bool = True,
+        unload_ns: Callable[[str], int] | None = None,
     ) -> None:
+        """`service` says how long a batch takes alone (the profile's time, if nothing else is given), `contention`
+        how fast those flow that run together; `sequences` are the kernels of stages that can be stopped between them.
+
+        `unload_ns` is how long a model takes out of the device; it counts with `Rules.fetch_blocks` only. With
+        `starts_on_host` every model is in host memory from the beginning, as in Compass, as far as `host_bytes`
+        (None: no bound) go.
+        """
         self.ident = ident
         self.spec = spec
         #: It was lost: nobody hears of it any more.
         self.gone = False
         #: Time that it was at work, weighed by share: 100 ns at 50 % are 5,000.
         self.busy_pct_ns = 0
+        #: Batches with a model that found it here when the device was free for them, as Compass counts; and the rest.
+        self.hits = 0
+        self.misses = 0
+        #: Batches with a model that was already here when they were taken.
+        self.here_when_taken = 0
+        self.loads = 0
+        self.evictions = 0
+        #: It has run something.
+        self.used = False
         self._stages = stages
-        self._table = table
         self._schedule = schedule
-        self._rng = rng
         self._branching = branching
-        self._arbiter = arbiter
-        self._loaded: dict[str, int] = {}
-        #: Stage -> sigma of the logarithm of its run times.
-        self._sigmas: dict[str, float] = {}
-        #: Batches that have not begun, in the order in which they were taken.
-        self._waiting: dict[int, _Run] = {}
-        #: Share that no batch runs on; an arbiter keeps its own account.
-        self._free_pct = FULL_SHARE
+        #: How long a batch takes alone.
+        self.service = service or ProfiledService(table, spec.kind, rng)
+        self._sequences = sequences or {}
+        self._cold_factor = cold_factor
+        self._loads_ns: dict[str, int] = {}
+        self._fluid = Fluid(lambda at_ns, flow: schedule(at_ns, self, flow), contention)
+        self._runs: dict[int, _Run] = {}
+        #: Loads that were asked for, until the model is there: orders are all answered, of hints the last.
+        self._orders: dict[str, list[LoadModel]] = {}
+        self._hints: dict[str, LoadModel] = {}
+        rules = rules or Rules()
+        cache = ModelCache(
+            spec.memory_bytes or UNCOUNTED_BYTES,
+            reserve_bytes=reserve_bytes,
+            host_bytes=host_bytes,
+            eviction=rules.eviction,
+            names=names_of(stages.values()),
+        )
+        sizes: dict[str, int] = {}
+        for stage in stages.values():
+            sizes.setdefault(stage.weights, stage.weights_bytes)
+            entry = table.entry(stage.name, spec.kind)
+            if entry is not None:
+                self._loads_ns.setdefault(stage.weights, entry.load_ns)
+            if starts_on_host and stage.weights_bytes:
+                cache.put_on_host(stage.weights, stage.weights_bytes)
+        more = {} if unload_ns is None else {"unload_ns": unload_ns}
+        predictor = predictor or Estimator(table, stages=stages.values())
+        times = DeviceTimes(predictor, spec.kind, sizes, cold_factor=cold_factor, **more)
+        models = {name: (stage.weights, stage.weights_bytes) for name, stage in stages.items()}
+        self.machine = Device(ident, models, cache, times, rules, arbiter=arbiter, account=account)
+
+    def row(self, now_ns: int) -> WorkerRow:
+        """What it tells everybody about itself."""
+        return self.machine.row(now_ns)
+
+    # -- what it is asked ---------------------------------------------------------------------------------------
 
     def take(self, action: Action, now_ns: int) -> list[Event]:
-        """Carry out an action; what can be answered at once is returned."""
+        """Carry out an action; what can be answered at once is returned.
+
+        A `LoadModel` that is a hint is answered when it leads to a load, or if the model can never be held.
+        """
         if type(action) is RunBatch:
-            if action.stage not in self._loaded:
-                return [BatchFailed(now_ns, action.cause, action.batch, now_ns, now_ns, "not_loaded", action.stage)]
-            branching = self._branching
-            # Asked now, while the requests are surely open; by the end of the batch some may have been closed.
-            run = _Run(action, () if branching is None else branching.counts(action.items))
-            if action.earliest_ns > now_ns:
-                self._schedule(action.earliest_ns, self, run)
-                return []
-            return self._ready(run, now_ns)
+            return self._take(action, now_ns)
         if isinstance(action, LoadModel):
-            entry = self._table.entry(action.stage, self.spec.kind)
-            load_ns = 0 if action.stage in self._loaded or entry is None else entry.load_ns
-            self._schedule(now_ns + load_ns, self, action)
-        elif isinstance(action, EvictModel):
-            self._loaded.pop(action.stage, None)
+            return self._load(action, now_ns)
+        if isinstance(action, EvictModel):
+            dropped = ModelDropped(self._stages[action.stage].weights, action.reason)
+            return self._carry_out(self.machine.step(dropped, now_ns), action, now_ns)
         return []
+
+    def _take(self, action: RunBatch, now_ns: int) -> list[Event]:
+        stage = self._stages.get(action.stage)
+        kind, cache = "", self.machine.cache
+        if stage is not None and stage.weights_bytes and cache.tier(stage.weights) == "resident":
+            self.here_when_taken += 1
+        task = task_of(action.ingress, action.batch) if action.ingress else action.batch
+        branching = self._branching
+        # Asked now, while the requests are surely open; by the end of the batch some may have been closed.
+        counts = () if branching is None else branching.counts(action.items)
+        self._runs[task] = run = _Run(task, action, kind, counts)
+        answers = self.machine.step(action, now_ns)
+        if action.stage in self._sequences:
+            sequence = self._sequences[action.stage]
+            run.ends_ns = self._kernel_ends(action, sequence)
+            idents = tuple(kernel.ident for kernel in sequence.kernels)
+            answers = [*answers, *self.machine.step(TaskPlanned(task, sequence.name, idents, len(idents)), now_ns)]
+        return self._carry_out(answers, action, now_ns)
+
+    def _kernel_ends(self, action: RunBatch, sequence: KernelSequence) -> tuple[int, ...]:
+        """Work up to the end of each kernel: the batch's time in the sequence's proportions."""
+        total_ns = self.service(action)
+        so_far = list(accumulate(kernel.duration_ns for kernel in sequence.kernels))
+        return tuple(max(1, total_ns * end_ns // so_far[-1]) for end_ns in so_far)
+
+    def _load(self, action: LoadModel, now_ns: int) -> list[Event]:
+        stage = self._stages[action.stage]
+        weights, nbytes = stage.weights, stage.weights_bytes
+        cache = self.machine.cache
+        if problem := cache.too_large(weights, nbytes):
+            return [LoadFailed(now_ns, action.cause, self.ident, action.stage, problem)]
+        if not action.keep:
+            self._hints[weights] = action
+            return self._carry_out(self.machine.step(ModelHinted(weights, nbytes), now_ns), action, now_ns)
+        answers = self.machine.step(ModelOrdered(weights, nbytes), now_ns)
+        if cache.tier(weights) == "resident":
+            return [ModelLoaded(now_ns, action.cause, self.ident, action.stage, nbytes)]
+        self._orders.setdefault(weights, []).append(action)
+        return self._carry_out(answers, action, now_ns)
 
     def wake(self, payload: object, now_ns: int) -> list[Event]:
         """A time that this device asked for has come."""
         if type(payload) is _Run:
-            return self._ready(payload, now_ns) if payload.begin_ns < 0 else self._finish(payload, now_ns)
-        assert isinstance(payload, LoadModel)
-        nbytes = self._stages[payload.stage].weights_bytes
-        self._loaded[payload.stage] = nbytes
-        return [ModelLoaded(now_ns, payload.cause, self.ident, payload.stage, nbytes)]
+            return self._ended(payload, now_ns) if self._fluid.ended(payload, now_ns) else []
+        if type(payload) is _Fetch:
+            return self._fetched(payload, now_ns)
+        return self._carry_out(self.machine.step(AlarmRang(), now_ns), None, now_ns)
 
-    def _ready(self, run: _Run, now_ns: int) -> list[Event]:
-        """Without an arbiter: first come, first served, while shares are free. The controller overdraws none."""
+    # -- what the machine says ----------------------------------------------------------------------------------
+
+    def _carry_out(
+        self, answers: Iterable[DeviceAction], asked: RunBatch | LoadModel | EvictModel | None, now_ns: int
+    ) -> list[Event]:
+        """Do what the machine says; `asked` is what it was told by."""
+        events: list[Event] = []
+        for answer in answers:
+            if type(answer) is Grant:
+                self._begin(answer, now_ns)
+            elif type(answer) is Load:
+                run = self._runs.get(answer.task)
+                wanted = self._wish(answer.weights) if run is None else run.action
+                end_ns = now_ns + self.load_time_ns(answer.weights, answer.tier)
+                self._schedule(end_ns, self, _Fetch(answer.weights, wanted))
+            elif type(answer) is Evict:
+                self.evictions += 1
+                cause = self._cause(answer, asked)
+                events.append(ModelEvicted(now_ns, cause, self.ident, answer.weights, answer.nbytes, answer.reason))
+            elif type(answer) is Refuse:
+                refused = self._runs.pop(answer.task).action
+                events.append(
+                    BatchFailed(now_ns, refused.cause, refused.batch, now_ns, now_ns, answer.reason, answer.detail)
+                )
+            elif type(answer) is Revoke:
+                self._stop(self._runs[answer.task], now_ns)
+            elif type(answer) is SetAlarm:
+                self._schedule(answer.at_ns, self, None)
+        return events
+
+    def _wish(self, weights: str) -> LoadModel:
+        """The load that was asked for and that no batch needs."""
+        orders = self._orders.get(weights)
+        return orders[0] if orders else self._hints[weights]
+
+    def _cause(self, evict: Evict, asked: RunBatch | LoadModel | EvictModel | None) -> int:
+        """Of an eviction: the batch or the hint that needed the room, or the wish to have it gone."""
+        action: Any = self._hints.get(evict.newcomer, asked)
+        if evict.task in self._runs:
+            action = self._runs[evict.task].action
+        return 0 if action is None else action.cause
+
+    def load_time_ns(self, weights: str, tier: str) -> int:
+        """How long a load from host memory or from outside takes."""
+        load_ns = self._loads_ns.get(weights, 0)
+        return load_ns if tier == "host" else round(load_ns * self._cold_factor)
+
+    def _fetched(self, fetch: _Fetch, now_ns: int) -> list[Event]:
+        self.loads += 1
+        weights = fetch.weights
+        self._hints.pop(weights, None)
+        orders = self._orders.pop(weights, None)
+        nbytes = self.machine.cache.nbytes(weights)
+        told: Sequence[RunBatch | LoadModel] = orders or [fetch.asked]
+        events: list[Event] = [ModelLoaded(now_ns, a.cause, self.ident, a.stage, nbytes) for a in told]
+        return events + self._carry_out(self.machine.step(LoadDone(weights), now_ns), fetch.asked, now_ns)
+
+    # -- grants -------------------------------------------------------------------------------------------------
+
+    def _begin(self, grant: Grant, now_ns: int) -> None:
+        run = self._runs[grant.task]
         action = run.action
-        if self._arbiter is not None:
-            self._waiting[action.batch] = run
-            started = self._arbiter.step(KernelReady(now_ns, action.batch, 0, action.share_pct))
-            return self._begin_started(started, now_ns)
-        events: list[Event] = []
-        if self._waiting or action.share_pct > self._free_pct:
-            self._waiting[action.batch] = run
-        elif self._begin(run, now_ns, events):
-            self._free_pct -= action.share_pct
-        return events
+        at_ns = now_ns + grant.wait_ns
+        if run.first_ns < 0:
+            run.first_ns = at_ns
+            self.used = True
+            if self._stages[action.stage].weights_bytes:
+                if grant.hit:
+                    self.hits += 1
+                else:
+                    self.misses += 1
+        ends_ns = run.ends_ns
+        if not ends_ns:
+            run.ends_ns = ends_ns = (self.service(action),)
+        run.first = first = grant.first
+        run.stop = stop = len(ends_ns) if grant.last == TO_THE_END else grant.last + 1
+        done_ns = ends_ns[first - 1] if first else 0
+        if grant.until_ns < NEVER_NS:
+            # Kernels begin until that time, the first one in any case.
+            while stop - 1 > first and at_ns + ends_ns[stop - 2] - done_ns >= grant.until_ns:
+                stop -= 1
+            run.stop = stop
+        self._fluid.begin(run, ends_ns[stop - 1] - done_ns, at_ns)
 
-    def _begin_first(self, now_ns: int) -> list[Event]:
-        """Without an arbiter: whatever fits of what waits, in order."""
-        events: list[Event] = []
-        for ident in list(self._waiting):
-            share_pct = self._waiting[ident].action.share_pct
-            if share_pct > self._free_pct:
-                break
-            if self._begin(self._waiting.pop(ident), now_ns, events):
-                self._free_pct -= share_pct
-        return events
+    def _stop(self, run: _Run, now_ns: int) -> None:
+        """Let no further kernel begin."""
+        ends_ns, first = run.ends_ns, run.first
+        before_ns = ends_ns[first - 1] if first else 0
+        done_ns = self._fluid.done_ns(run, now_ns)
+        stop = first + 1
+        while stop < run.stop and ends_ns[stop - 1] - before_ns <= done_ns:
+            stop += 1
+        if stop < run.stop:
+            self._fluid.shorten(run, ends_ns[run.stop - 1] - ends_ns[stop - 1], now_ns)
+            run.stop = stop
 
-    def _begin_started(self, started: list[StartKernel], now_ns: int) -> list[Event]:
-        """With an arbiter: what it lets through. A batch is one kernel to it."""
-        events: list[Event] = []
-        for kernel in started:
-            if not self._begin(self._waiting.pop(kernel.task), now_ns, events):
-                assert self._arbiter is not None
-                started.extend(self._arbiter.step(KernelFinished(now_ns, kernel.task, 0)))
-        return events
-
-    def _begin(self, run: _Run, now_ns: int, events: list[Event]) -> bool:
-        """Start a batch, or refuse it if its window has closed; whether it was started."""
-        action = run.action
-        if now_ns > action.latest_ns:
-            events.append(BatchFailed(now_ns, action.cause, action.batch, now_ns, now_ns, "too_late"))
-            return False
-        run.begin_ns = now_ns
-        self._schedule(now_ns + self.run_time_ns(action), self, run)
-        return True
-
-    def run_time_ns(self, action: RunBatch) -> int:
-        """How long the batch takes: the profile's time, scattered log-normally by the profile's spread."""
-        stage = action.stage
-        mean = self._table.latency_ns(stage, self.spec.kind, len(action.items), action.cpus, action.share_pct)
-        if mean is None:
-            return UNPROFILED_NS * len(action.items)
-        if self._rng is not None:
-            sigma = self._sigmas.get(stage)
-            if sigma is None:
-                spread = self._table.entries[stage, self.spec.kind].spread
-                sigma = self._sigmas[stage] = math.sqrt(math.log1p(spread * spread))
-            if sigma:
-                mean = round(mean * math.exp(self._rng.gauss(-sigma * sigma / 2, sigma)))
-        return mean if mean > 1 else 1
-
-    def _finish(self, run: _Run, now_ns: int) -> list[Event]:
-        action, begin_ns = run.action, run.begin_ns
+    def _ended(self, run: _Run, now_ns: int) -> list[Event]:
+        action, task = run.action, run.task
+        begin_ns = run.begin_ns
         self.busy_pct_ns += (now_ns - begin_ns) * action.share_pct
-        batch = action.batch
-        finished: list[Event] = [BatchFinished(now_ns, action.cause, batch, begin_ns, now_ns, run.counts)]
-        if self._arbiter is None:
-            self._free_pct += action.share_pct
-            return finished + self._begin_first(now_ns) if self._waiting else finished
-        return finished + self._begin_started(self._arbiter.step(KernelFinished(now_ns, batch, 0)), now_ns)
+        over = run.stop == len(run.ends_ns)
+        answers = self.machine.step(GrantEnded(task, run.stop, over, self._spans(run, now_ns)), now_ns)
+        if not over:
+            run.busy_ns += now_ns - begin_ns
+            return self._carry_out(answers, action, now_ns)
+        del self._runs[task]
+        busy_ns = run.busy_ns + now_ns - begin_ns if run.busy_ns else 0
+        finished: Event = BatchFinished(
+            now_ns, action.cause, action.batch, run.first_ns, now_ns, run.counts, busy_ns, action.ingress
+        )
+        return [finished, *self._carry_out(answers, action, now_ns)] if answers else [finished]
+
+    def _spans(self, run: _Run, now_ns: int) -> tuple[tuple[int, int], ...]:
+        """When each kernel of the grant ran, at an even rate."""
+        if len(run.ends_ns) == 1:
+            return ()
+        before_ns = run.ends_ns[run.first - 1] if run.first else 0
+        work_ns = run.ends_ns[run.stop - 1] - before_ns
+        took_ns = now_ns - run.begin_ns
+        ends = (
+            run.begin_ns + (end_ns - before_ns) * took_ns // max(1, work_ns)
+            for end_ns in run.ends_ns[run.first : run.stop]
+        )
+        return tuple(pairwise((run.begin_ns, *ends)))

@@ -40,7 +40,6 @@ from ..control import (
 from ..control.actions import EvictModel, Reject, Reply
 from ..place.transfer import Delays
 from ..state import WorkerRow
-from .cached import CachedDevice
 from .device import SimDevice
 
 __all__ = ["Observer", "Peers", "Staleness"]
@@ -100,7 +99,7 @@ class Peers:
         self._heap: list[tuple[int, int, int, int, object, object]] = []
         self._sequence = 0
         self._begun = False
-        self._devices: dict[int, CachedDevice | SimDevice] = {}
+        self._devices: dict[int, SimDevice] = {}
         #: Controller -> the worker on its own machine, if it has one.
         self._own: dict[int, int] = {}
         #: Worker -> the controller that hears of its models.
@@ -127,7 +126,7 @@ class Peers:
         """Wake a device at a time."""
         self._push(at_ns, _WORKER, -1, device, payload)
 
-    def join(self, device: CachedDevice, own_of: int | None = None, at_ns: int = 0) -> None:
+    def join(self, device: SimDevice, own_of: int | None = None, at_ns: int = 0) -> None:
         """Let a device take part from a time on; `own_of` is the controller on the same machine."""
         self._devices[device.ident] = device
         self._rows[device.ident] = deque()
@@ -162,7 +161,7 @@ class Peers:
             at_ns, order, _, ingress, device, payload = heappop(heap)
             self.now_ns = at_ns
             if device is not None:
-                assert isinstance(device, CachedDevice | SimDevice)
+                assert isinstance(device, SimDevice)
                 if not device.gone:
                     self._report(device, self._act(device, payload))
                 continue
@@ -174,7 +173,7 @@ class Peers:
                     gone.gone = True
             self._step(ingress, payload)  # type: ignore[arg-type]
 
-    def _act(self, device: CachedDevice | SimDevice, payload: object) -> list[Event]:
+    def _act(self, device: SimDevice, payload: object) -> list[Event]:
         if type(payload) is _Delivery:
             return device.take(payload.action, self.now_ns)
         return device.wake(payload, self.now_ns)
@@ -233,9 +232,9 @@ class Peers:
                         longest = max(longest, delays.result_ns(nbytes))
         return longest
 
-    def _report(self, device: CachedDevice | SimDevice, events: Sequence[Event]) -> None:
+    def _report(self, device: SimDevice, events: Sequence[Event]) -> None:
         """Write the worker's row and pass on what it says, to whom it concerns."""
-        if isinstance(device, CachedDevice):
+        if device.ident in self._rows:
             self._write(device)
         for event in events:
             if isinstance(event, BatchFinished | BatchFailed):
@@ -263,7 +262,7 @@ class Peers:
 
     # -- the state table ----------------------------------------------------------------------------------------
 
-    def _write(self, device: CachedDevice) -> None:
+    def _write(self, device: SimDevice) -> None:
         rows, ident = self._rows[device.ident], device.ident
         row = device.row(self.now_ns)
         if rows and rows[-1].at_ns == row.at_ns:

@@ -10,9 +10,11 @@ from .graph import CompiledGraph, CompiledNode, compile_graphs
 from .queue import Item, Queue
 from .request import OUTCOMES, Request
 from .row import WorkerRow
+from .run_batch import NEVER_NS, RunBatch
 from .worker import Batch, Config, Worker, WorkerSpec
 
 __all__ = [
+    "NEVER_NS",
     "OUTCOMES",
     "Batch",
     "Cluster",
@@ -22,6 +24,7 @@ __all__ = [
     "Item",
     "Queue",
     "Request",
+    "RunBatch",
     "Worker",
     "WorkerRow",
     "WorkerSpec",

@@ -19,6 +19,7 @@ class CompiledNode:
         "each_next",
         "each_sources",
         "index",
+        "models_next",
         "node",
         "plain",
         "queue",
@@ -37,6 +38,8 @@ class CompiledNode:
         self.whole_next: tuple[int, ...] = ()
         #: Mapped nodes whose element i waits for element i of this one.
         self.each_next: tuple[int, ...] = ()
+        #: Those of both that are models: what comes after a Python stage is too far away to be waited for.
+        self.models_next: tuple[int, ...] = ()
         #: How many element-wise sources it has.
         self.each_sources = sum(s.each for s in node.args)
         #: The mapped node whose list decides the number of items; itself for the first of a chain.
@@ -67,6 +70,8 @@ class CompiledGraph:
                 j for j, n in enumerate(graph.nodes) if any(s.node == i and not s.each for s in n.sources())
             )
             compiled.each_next = tuple(j for j, n in enumerate(graph.nodes) for s in n.args if s.node == i and s.each)
+            followers = compiled.each_next if compiled.node.mapped else (*compiled.whole_next, *compiled.each_next)
+            compiled.models_next = tuple(j for j in followers if not graph.stage_of(j).on_host)
             for source in compiled.node.args:
                 if source.each:
                     compiled.domain = self.nodes[source.node].domain

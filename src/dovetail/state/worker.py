@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from .queue import Item, Queue
+from .run_batch import FULL_QUOTA
 
 __all__ = ["FULL_SHARE", "Batch", "Config", "Worker", "WorkerSpec"]
 
@@ -15,11 +16,13 @@ UNCOUNTED_CPUS = 1 << 30
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):
-    """How a stage is run: largest batch, processor cores, and share of the device in per cent."""
+    """How a stage is run: largest batch, processor cores, share of the device and of its time in per cent."""
 
     batch: int
     cpus: int
     share_pct: int
+    #: Part of the device's time.
+    quota_pct: int = FULL_QUOTA
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -39,10 +42,13 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     enforcement: str = "none"
     #: Price of one core beside the device; a batch pays for the cores it takes.
     usd_per_core_hour: float = 0.0
-    #: It keeps a queue and its own memory (`place.desk`): it takes batches at any time and fetches what they need.
-    keeps_queue: bool = False
-    #: It runs batches kernel by kernel under an arbiter: one of a higher class takes the device at the next kernel.
+    #: It may stop a batch between two kernels: one of a higher class takes the device from a lower one.
     preempts: bool = False
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it runs ordinary Python instead of models."""
+        return "python" in self.runs
 
 
 class Worker:
@@ -60,6 +66,7 @@ class Worker:
         "resident_bytes",
         "running",
         "spec",
+        "swaps",
         "usd_per_cpu_ns",
         "usd_per_share_ns",
     )
@@ -76,10 +83,12 @@ class Worker:
         self.lending = ""
         #: When its batches will be looked at next because one is about to end; 0: no timer is set.
         self.look_ns = 0
-        #: Stages whose model is loaded, with bytes.
+        #: Models that it holds, with bytes, and those that were ordered and are on their way, by `StageSpec.weights`.
         self.resident: dict[str, int] = {}
         self.loading: dict[str, int] = {}
-        #: Bytes of models that are resident or being loaded.
+        #: Its models do not fit together: it brings what a batch needs, and decides by itself what goes.
+        self.swaps = False
+        #: Bytes of models that were ordered: here, or on their way.
         self.resident_bytes = 0
         self.usd_per_share_ns = spec.usd_per_hour / 3600e9 / FULL_SHARE
         self.usd_per_cpu_ns = spec.usd_per_core_hour / 3600e9
@@ -101,6 +110,8 @@ class Batch(msgspec.Struct, eq=False):
     expected_ns: int
     #: When its worker could begin it.
     begun_ns: int = 0
+    #: It was sent ahead by a router: its worker's queue and share account are the worker's own business.
+    routed: bool = False
     #: It was sent before there was room, and has got so much of it since.
     ahead: bool = False
     got_pct: int = 0
@@ -108,6 +119,8 @@ class Batch(msgspec.Struct, eq=False):
     #: Whose room it was sent into, and how many others were sent into its own.
     lenders: tuple[Batch, ...] = ()
     lent: int = 0
+    #: Spread of the expected time: standard deviation over mean.
+    spread: float = 0.0
 
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""

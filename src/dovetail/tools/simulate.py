@@ -24,7 +24,6 @@ from ..record.log import Header, make_header
 from ..sim import SimDevice, Simulation
 from ..sim.arrivals import requests
 from ..sim.branching import Branches
-from ..sim.cached import CachedDevice
 from ..sim.driver import Device, Observer
 from ..sim.multi_ingress import Peers, Staleness
 from ..sim.scenario.file import read_scenario
@@ -192,8 +191,7 @@ class Run:
             stages = self.controller.stages
             device: Device
             if self._routed and place.spec.kind != HOST:
-                spec = msgspec.structs.replace(place.spec, keeps_queue=True)
-                device = CachedDevice(ident, spec, stages, table, simulation.schedule, rng=rng, branching=branches)
+                device = SimDevice(ident, place.spec, stages, table, simulation.schedule, rng=rng, branching=branches)
                 # Machines with a device come first, and as many have an ingress as there are.
                 own = {} if ident > len(self.controllers) else {"own_of": ident - 1}
                 if isinstance(simulation, Peers):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
+from ...device.rules import AUTHORS_SIMULATOR, COMPASS, Rules
 from ...place import Router
 from ...place.dovetail import DovetailRouter
-from ...place.tickets import AUTHORS_SIMULATOR, COMPASS, Rules
 from ...place.transfer import CASCADE, SIMULATOR
 from ...predict import ProfiledPredictor
 from ...sim.multi_ingress import Staleness

@@ -19,14 +19,14 @@ import msgspec
 import numpy as np
 
 from ...control import Action, Controller, Event, Policy, Reply, RequestArrived
+from ...device.rules import Rules
 from ...place import Router
-from ...place.tickets import Rules
 from ...place.transfer import SIMULATOR, Delays, Links
 from ...predict import ProfiledPredictor
 from ...profile import catalogue
 from ...profile.table import Entry, Point, ProfileTable
 from ...schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
-from ...sim.cached import CachedDevice
+from ...sim.device import SimDevice
 from ...sim.multi_ingress import Peers, Staleness
 from ...state import Item, Request, WorkerSpec
 from ...units import MS
@@ -214,9 +214,9 @@ class World:
         stages = controllers[0].stages
         devices = []
         for ingress in range(workers):
-            spec = WorkerSpec(f"worker-{ingress + 1}", KIND, ("model",), memory_bytes=memory_bytes, keeps_queue=True)
+            spec = WorkerSpec(f"worker-{ingress + 1}", KIND, ("model",), memory_bytes=memory_bytes)
             unload_ns = self._unload_ns.__getitem__ if rules.fetch_blocks else None
-            device = CachedDevice(
+            device = SimDevice(
                 ingress + 1, spec, stages, self.table, peers.schedule, rules=rules, unload_ns=unload_ns
             )
             devices.append(device)
@@ -226,7 +226,7 @@ class World:
         peers.run()
         return self._summary(draws, ends, devices, jobs)
 
-    def _summary(self, draws: list[Draw], ends: dict[int, int], devices: list[CachedDevice], jobs: int) -> Outcome:
+    def _summary(self, draws: list[Draw], ends: dict[int, int], devices: list[SimDevice], jobs: int) -> Outcome:
         counted = sorted(sorted(ends, key=lambda ident: (ends[ident], ident))[:jobs])
         counted = counted[len(counted) // 10 :]
         by_workflow: list[list[float]] = [[] for _ in WORKFLOWS]

@@ -77,17 +77,18 @@ class Prewarmer:
             return Adjustment()
         loads: list[tuple[int, str]] = []
         for queue in starved:
-            if not any(queue.stage.name in w.loading for w in workers):
+            if not any(queue.stage.weights in w.loading for w in workers):
                 chosen = self._cold_start(queue.stage, workers)
                 if chosen is not None:
                     loads.append((chosen.id, queue.stage.name))
         wakes: list[int] = []
-        evictions = self._idle(workers, now_ns, wakes)
+        evictions = self._idle(cluster, now_ns, wakes)
+        weights = {queue.stage.name: queue.stage.weights for queue in cluster.queues.values()}
         gone = {(ident, stage) for ident, stage, _ in evictions}
         for name, function in self._functions.items():
             expected_ns = function.next_ns()
             held = any((ident, name) not in gone for ident in cluster.holders[name]) or any(
-                name in w.loading for w in workers
+                weights[name] in w.loading for w in workers
             )
             if expected_ns is None or held or any(stage == name for _, stage in loads):
                 continue
@@ -101,7 +102,7 @@ class Prewarmer:
 
     def _cold_start(self, stage: StageSpec, workers: Sequence[Worker]) -> Worker | None:
         """The home if it is cold there, else the cold worker with most room."""
-        cold = [w for w in workers if stage.kind in w.spec.runs and stage.name not in w.resident]
+        cold = [w for w in workers if stage.kind in w.spec.runs and stage.weights not in w.resident]
         if not cold:
             return None
         home = home_of(stage.name, workers)
@@ -111,12 +112,12 @@ class Prewarmer:
         entry = self._table.entry(stage, worker.spec.kind)
         return 0 if entry is None else entry.load_ns
 
-    def _idle(self, workers: Sequence[Worker], now_ns: int, wakes: list[int]) -> tuple[tuple[int, str, str], ...]:
+    def _idle(self, cluster: Cluster, now_ns: int, wakes: list[int]) -> tuple[tuple[int, str, str], ...]:
         """Models that nobody used for the whole keep-alive time; when to look again goes into `wakes`."""
         evictions = []
-        for worker in workers:
+        for worker in cluster.workers.values():
             busy = {batch.queue.stage.name for batch in worker.running.values()}
-            for name in worker.resident:
+            for name in [stage for stage, holders in cluster.holders.items() if worker.id in holders]:
                 key = (worker.id, name)
                 if name in busy or key not in self._used_ns:
                     self._used_ns[key] = now_ns

@@ -21,10 +21,10 @@ from dovetail.control import (
     RunBatch,
 )
 from dovetail.control.actions import NEVER_NS
-from dovetail.place.tickets import AUTHORS_SIMULATOR, COMPASS, Rules
+from dovetail.device.rules import AUTHORS_SIMULATOR, COMPASS, Rules
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
-from dovetail.sim.cached import CachedDevice
+from dovetail.sim.device import SimDevice
 from dovetail.sim.device import SimDevice
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
@@ -52,7 +52,7 @@ TABLE = ProfileTable(
         for name, (_, _, load, run) in STAGES.items()
     ]
 )
-SPEC = WorkerSpec("t4-0", "t4", ("model",), memory_bytes=10 * GB, keeps_queue=True)
+SPEC = WorkerSpec("t4-0", "t4", ("model",), memory_bytes=10 * GB)
 
 
 class World:
@@ -62,7 +62,7 @@ class World:
         self.heap: list[tuple[int, int, object]] = []
         self.sequence = 0
         self.events: list[Event] = []
-        self.device = CachedDevice(7, SPEC, SPECS, TABLE, self.schedule, **options)  # type: ignore[arg-type]
+        self.device = SimDevice(7, SPEC, SPECS, TABLE, self.schedule, **options)  # type: ignore[arg-type]
 
     def schedule(self, at_ns: int, device: SimDevice | None, payload: object) -> None:
         self.sequence += 1
@@ -183,8 +183,8 @@ def test_a_cold_load_takes_longer_and_what_was_evicted_comes_back_from_host_memo
 
 
 def test_a_worker_whose_memory_is_not_counted_holds_everything() -> None:
-    spec = WorkerSpec("cpu-0", "t4", ("model",), keeps_queue=True)
-    device = CachedDevice(7, spec, SPECS, TABLE, lambda at_ns, device, payload: None)
+    spec = WorkerSpec("cpu-0", "t4", ("model",))
+    device = SimDevice(7, spec, SPECS, TABLE, lambda at_ns, device, payload: None)
     assert device.take(batch(1, "giant"), 0) == []
 
 

@@ -1,7 +1,7 @@
 """A worker's memory for models, counted in bytes.
 
-Rules of this file: it counts and refuses, and it chooses victims; when to load is the desk's business, and how long
-that takes is nobody's here. A model is in one place at a time:
+Rules of this file: it counts and refuses, and it chooses victims; when to load is the business of `loading`, and how
+long that takes is nobody's here. A model is in one place at a time:
 
     absent -> loading -> resident -> host (if it fits there) or absent
     host -> loading
@@ -36,6 +36,8 @@ class _Entry(msgspec.Struct, eq=False):
     #: Batches that are queued for it.
     wants: int = 0
     hinted: bool = False
+    #: The ingress ordered it to be here: it goes when that says so, and for nobody else.
+    kept: bool = False
     used_ns: int = -1
     loaded: int = 0
     #: Where it is being loaded from.
@@ -148,6 +150,16 @@ class ModelCache:
             entry.hinted = True
             self.hints[weights] = None
 
+    def keep(self, weights: str, nbytes: int) -> None:
+        """It is to be here until `let_go`."""
+        self._entry(weights, nbytes).kept = True
+
+    def let_go(self, weights: str) -> None:
+        """It need not be here any more."""
+        entry = self._entries.get(weights)
+        if entry is not None:
+            entry.kept = False
+
     def unhint(self, weights: str) -> None:
         """The hint has lapsed."""
         if self.hints.pop(weights, "") is None:
@@ -190,6 +202,7 @@ class ModelCache:
             for e in self._entries.values()
             if e.tier == "resident"
             and not e.pins
+            and not e.kept
             and ((needed := needs.get(e.weights)) is None or (later and needed > (position or 0)))
             and not (e.hinted and position is None)
         ]
@@ -281,7 +294,7 @@ class ModelCache:
             self.host_used_bytes -= entry.nbytes
 
     def validate(self, wants: Mapping[str, int], pins: Mapping[str, int]) -> None:
-        """Check every invariant against what the desk says is queued and running, by model."""
+        """Check every invariant against what is said to be queued and running, by model."""
         entries = self._entries.values()
         here = [e for e in entries if e.tier in ("resident", "loading")]
         assert self.used_bytes == sum(e.nbytes for e in here) <= self.usable_bytes, "bytes within the budget"

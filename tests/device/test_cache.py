@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.place.cache import ModelCache, names_of
-from dovetail.place.eviction import MAX_REASON_CHARS
+from dovetail.device.cache import ModelCache, names_of
+from dovetail.device.eviction import MAX_REASON_CHARS
 from dovetail.units import SECOND
 from dovetail.workflow.graph import StageSpec
 

@@ -1,4 +1,4 @@
-"""The desk, called by hand and by chance."""
+"""The Device machine with batches of one class: queue, memory and shares, called by hand and by chance."""
 
 from __future__ import annotations
 
@@ -6,25 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.place.tickets import (
-    AUTHORS_SIMULATOR,
-    COMPASS,
-    NOBODY,
-    DeskAction,
-    Evict,
-    Load,
-    Refuse,
-    Rules,
-    Start,
-    Wake,
-)
+from dovetail.device import AUTHORS_SIMULATOR, COMPASS, Rules
+from dovetail.device.events import NOBODY, DeviceAction, Evict, Grant, Load, ModelDropped, Refuse, SetAlarm
 from dovetail.units import MS, SECOND
 
 from .shop import LOAD_NS, Shop
 
 
-def started(actions: list[DeskAction]) -> list[int]:
-    return [a.batch for a in actions if isinstance(a, Start)]
+def started(actions: list[DeviceAction]) -> list[int]:
+    return [a.task for a in actions if isinstance(a, Grant)]
 
 
 def holding(*models: str, rules: Rules | None = None) -> Shop:
@@ -40,14 +30,14 @@ def holding(*models: str, rules: Rules | None = None) -> Shop:
 
 
 def test_a_batch_without_weights_starts_at_once() -> None:
-    assert Shop().take("") == [Start(1, True)]
+    assert Shop().take("") == [Grant(1, hit=True)]
 
 
 def test_a_model_wanted_by_many_is_loaded_once_and_then_they_start_in_order() -> None:
     shop = Shop()
     assert shop.take("a", share_pct=50) == [Load("a", "absent", 1)]
     assert shop.take("a", share_pct=50, order=-1) == []
-    assert shop.loaded("a") == [Start(2, False), Start(1, False)]
+    assert shop.loaded("a") == [Grant(2, hit=False), Grant(1, hit=False)]
 
 
 def test_two_models_load_side_by_side_and_the_third_waits_for_them() -> None:
@@ -55,7 +45,7 @@ def test_two_models_load_side_by_side_and_the_third_waits_for_them() -> None:
     assert shop.take("a") == [Load("a", "absent", 1)]
     assert shop.take("b") == [Load("b", "absent", 2)]
     assert shop.take("c") == []
-    assert shop.loaded("b") == [Start(2, False), Load("c", "absent", 3)], (
+    assert shop.loaded("b") == [Grant(2, hit=False), Load("c", "absent", 3)], (
         "2 starts before 1, whose model is not there"
     )
 
@@ -93,7 +83,7 @@ def test_one_that_waits_for_room_is_overtaken_so_many_times_and_no_more() -> Non
 
 def test_a_batch_waits_for_its_time_and_holds_up_nobody() -> None:
     shop = holding("a")
-    assert shop.take("a", earliest_ns=4 * MS) == [Wake(4 * MS)]
+    assert shop.take("a", earliest_ns=4 * MS) == [SetAlarm(4 * MS)]
     assert started(shop.take("a", order=9)) == [3]
     assert shop.end(3) == []
     assert started(shop.tick(4 * MS)) == [2]
@@ -150,7 +140,7 @@ def test_one_whose_time_has_passed_is_refused_when_its_turn_comes() -> None:
     shop.take("a")
     shop.now_ns = 7 * MS
     refused, start = shop.end(2)
-    assert isinstance(refused, Refuse) and refused.reason == "too_late" and start == Start(4, True)
+    assert isinstance(refused, Refuse) and refused.reason == "too_late" and start == Grant(4, hit=True)
 
 
 def test_when_a_load_fails_those_who_waited_are_refused_and_the_next_tries_again() -> None:
@@ -167,7 +157,7 @@ def test_when_a_load_fails_those_who_waited_are_refused_and_the_next_tries_again
 def test_room_is_made_for_one_that_has_come_up() -> None:
     shop = holding("a", "b", "c")
     *evicted, load = shop.take("d")
-    assert [(e.weights, e.newcomer, e.batch) for e in evicted if isinstance(e, Evict)] == [
+    assert [(e.weights, e.newcomer, e.task) for e in evicted if isinstance(e, Evict)] == [
         ("a", "d", 4),
         ("b", "d", 4),
     ]
@@ -189,7 +179,7 @@ def test_models_are_loaded_ahead_while_others_run() -> None:
     shop.take("a")
     assert shop.take("b") == [Load("b", "absent", 3)]
     assert shop.loaded("b") == []
-    assert shop.end(2) == [Start(3, True)], "it was there when the device was free for it"
+    assert shop.end(2) == [Grant(3, hit=True)], "it was there when the device was free for it"
 
 
 def test_loading_ahead_takes_nothing_that_a_batch_needs_unless_told_so() -> None:
@@ -233,13 +223,12 @@ def test_a_hint_that_finds_no_room_waits_for_it_but_not_for_ever() -> None:
         assert any(isinstance(a, Load) for a in shop.end(2)) is loads
 
 
-def test_what_somebody_wants_gone_goes_unless_it_is_in_use() -> None:
+def test_what_somebody_wants_gone_goes_when_nothing_uses_it() -> None:
     shop = holding("a")
     shop.take("a")
-    assert shop.desk.drop("a", "scaled down", 0) == []
-    shop.end(2)
-    assert shop.heed(shop.desk.drop("a", "scaled down", 0)) == [Evict("a", 2, "scaled down", NOBODY)]
-    assert shop.desk.drop("a", "scaled down", 0) == []
+    assert shop.device.step(ModelDropped("a", "scaled down"), 0) == []
+    assert shop.end(2) == [Evict("a", 2, "scaled down", NOBODY)], "it goes with the last batch that needs it"
+    assert shop.device.step(ModelDropped("a", "scaled down"), 0) == []
     assert shop.take("a") == [Load("a", "host", 3)]
 
 
@@ -252,7 +241,7 @@ def test_the_wait_counts_what_runs_whole_and_what_is_queued() -> None:
         shop.take("a", expected_ns=7 * MS)
         shop.take("a", expected_ns=5 * MS)
         shop.now_ns = 3 * MS
-        row = shop.desk.row(3 * MS)
+        row = shop.device.row(3 * MS)
         assert (row.worker, row.at_ns, row.wait_ns, row.free_at_ns) == (3, 3 * MS, wait_ns, 12 * MS)
         assert (row.resident, row.free_bytes) == (("a",), 8)
 
@@ -260,15 +249,15 @@ def test_the_wait_counts_what_runs_whole_and_what_is_queued() -> None:
 def test_the_time_to_be_free_includes_loads() -> None:
     shop = Shop()
     shop.take("a", expected_ns=5 * MS)
-    assert shop.desk.row(0).free_at_ns == 3 * LOAD_NS + 5 * MS
-    assert shop.desk.row(0).wait_ns == 5 * MS
+    assert shop.device.row(0).free_at_ns == 3 * LOAD_NS + 5 * MS
+    assert shop.device.row(0).wait_ns == 5 * MS
 
 
 def test_a_long_queue_is_counted_to_its_end() -> None:
     shop = holding("a")
     for _ in range(100):
         shop.take("a", expected_ns=MS)
-    assert shop.desk.row(0).free_at_ns == 100 * MS
+    assert shop.device.row(0).free_at_ns == 100 * MS
 
 
 # -- Compass' worker --------------------------------------------------------------------------------------------
@@ -278,19 +267,19 @@ def test_a_blocking_fetch_occupies_the_device_and_the_cached_set_changes_when_it
     shop = holding("b", "c", rules=AUTHORS_SIMULATOR)
     assert shop.take("d", expected_ns=9 * MS) == [Load("d", "absent", 3)]
     assert shop.take("c", expected_ns=5 * MS) == [], "the device is occupied"
-    row = shop.desk.row(0)
+    row = shop.device.row(0)
     assert (row.resident, row.free_bytes, row.wait_ns) == (("b", "c"), 3, 5 * MS)
     evict, start = shop.loaded("d")
-    assert isinstance(evict, Evict) and evict.weights == "b" and start == Start(3, False)
-    assert shop.desk.row(0).resident == ("c", "d")
-    assert shop.end(3) == [Start(4, True)]
+    assert isinstance(evict, Evict) and evict.weights == "b" and start == Grant(3, hit=False)
+    assert shop.device.row(0).resident == ("c", "d")
+    assert shop.end(3) == [Grant(4, hit=True)]
 
 
 def test_a_blocking_worker_runs_one_batch_at_a_time_whatever_their_shares() -> None:
     shop = Shop(AUTHORS_SIMULATOR)
     shop.take("", share_pct=50)
     assert shop.take("", share_pct=50) == []
-    assert shop.desk.row(0).free_at_ns == 10 * MS
+    assert shop.device.row(0).free_at_ns == 10 * MS
 
 
 def test_a_fetch_is_not_begun_for_a_batch_that_would_then_be_too_late() -> None:
@@ -306,7 +295,7 @@ def test_what_was_to_make_room_stays_when_the_fetch_fails() -> None:
     shop = holding("b", "c", rules=AUTHORS_SIMULATOR)
     shop.take("d")
     assert shop.fail("d") == [Refuse(3, "not_loaded", "the file is broken")]
-    assert shop.take("b") == [Start(4, True)]
+    assert shop.take("b") == [Grant(4, hit=True)]
 
 
 def test_compass_loads_one_model_ahead_into_free_room() -> None:
@@ -408,5 +397,6 @@ def perform(shop: Shop, step: tuple[object, ...]) -> None:
 def test_a_number_that_was_given_twice_is_a_mistake() -> None:
     shop = holding("a")
     shop.take("a")
-    with pytest.raises(ValueError, match="batch 2 was taken before"):
-        shop.desk.take(2, "a", 2, 100, 0, 0, 0, 0, 0)
+    with pytest.raises(ValueError, match="batch 2 of ingress 0 was taken before"):
+        shop.batches -= 1
+        shop.take("a")

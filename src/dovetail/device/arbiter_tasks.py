@@ -11,7 +11,7 @@ from ..profile.kernels import KernelStats
 from ..units import US
 from .arbiter import NO_DEADLINE_NS, TaskBegan
 
-__all__ = ["ArbiterSettings", "Offer", "Started", "Task", "Waiting"]
+__all__ = ["ArbiterSettings", "ArbiterTask", "Offer", "Started", "Waiting"]
 
 
 class ArbiterSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +58,8 @@ class Started(msgspec.Struct, frozen=True, gc=False):
     why: str
     #: What part of the kernel it is.
     part: float = 1.0
+    #: Since when it could have been started.
+    ready_ns: int = 0
 
 
 class Offer(NamedTuple):
@@ -67,7 +69,7 @@ class Offer(NamedTuple):
     parts: int = 0
 
 
-class Task:
+class ArbiterTask:
     """A task that has begun and is not gone."""
 
     __slots__ = (

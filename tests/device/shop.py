@@ -1,10 +1,26 @@
-"""A shop around a desk: carries out what it says, mirrors what it does, and checks the laws at every step."""
+"""A shop around a Device machine: carries out what it says, mirrors what it does, and checks the laws at every step."""
 
 from __future__ import annotations
 
-from dovetail.place.cache import ModelCache
-from dovetail.place.desk import Desk
-from dovetail.place.tickets import DeskAction, Evict, Load, Refuse, Rules, Start, Wake
+from dovetail.control import RunBatch
+from dovetail.device import Device, DeviceTimes, ModelCache, Rules
+from dovetail.device.events import (
+    AlarmRang,
+    BatchWithdrawn,
+    DeviceAction,
+    Evict,
+    Grant,
+    GrantEnded,
+    Load,
+    LoadBroke,
+    LoadDone,
+    ModelHinted,
+    Refuse,
+    SetAlarm,
+)
+from dovetail.predict import Estimator
+from dovetail.profile.table import ProfileTable
+from dovetail.state import NEVER_NS
 from dovetail.units import MS
 
 __all__ = ["BUDGET", "LOAD_NS", "SIZES", "Shop"]
@@ -17,12 +33,13 @@ LOAD_NS = 10 * MS
 
 
 class Shop:
-    """Knows of the desk only what it answers."""
+    """Knows of the machine only what it answers."""
 
     def __init__(self, rules: Rules | None = None, *, host_bytes: int | None = None) -> None:
         self.rules = rules or Rules()
         cache = ModelCache(BUDGET, reserve_bytes=RESERVE, host_bytes=host_bytes, eviction=self.rules.eviction)
-        self.desk = Desk(3, cache, lambda weights, tier: LOAD_NS if tier == "host" else 3 * LOAD_NS, self.rules)
+        times = DeviceTimes(Estimator(ProfileTable(), load_ns=lambda nbytes: LOAD_NS), "gpu", SIZES, cold_factor=3.0)
+        self.device = Device(3, {name: (name, size) for name, size in SIZES.items()}, cache, times, self.rules)
         self.now_ns = 0
         #: Batch -> (order, arrival), model, share, earliest.
         self.queued: dict[int, tuple[tuple[int, int], str, int, int]] = {}
@@ -43,46 +60,50 @@ class Shop:
         expected_ns: int = 5 * MS,
         earliest_ns: int = 0,
         latest_ns: int = 0,
-    ) -> list[DeskAction]:
+    ) -> list[DeviceAction]:
         self.batches += 1
         batch = self.batches
         self.outcomes[batch] = []
         self.queued[batch] = ((order, batch), weights, share_pct, earliest_ns)
         return self.heed(
-            self.desk.take(
-                batch, weights, SIZES[weights], share_pct, order, expected_ns, earliest_ns, latest_ns, self.now_ns
-            )
+            self.device.step(
+                RunBatch(
+                    0, batch, 3, weights, ((batch, 0, 0),), 1, share_pct, earliest_ns, latest_ns or NEVER_NS,
+                    expected_ns, order,
+                ),
+                self.now_ns,
+            )  # fmt: skip
         )
 
-    def hint(self, weights: str) -> list[DeskAction]:
-        return self.heed(self.desk.hint(weights, SIZES[weights], self.now_ns))
+    def hint(self, weights: str) -> list[DeviceAction]:
+        return self.heed(self.device.step(ModelHinted(weights, SIZES[weights]), self.now_ns))
 
-    def end(self, batch: int) -> list[DeskAction]:
+    def end(self, batch: int) -> list[DeviceAction]:
         del self.running[batch]
         self.outcomes[batch].append("ended")
-        return self.heed(self.desk.ended(batch, self.now_ns))
+        return self.heed(self.device.step(GrantEnded(batch, 1), self.now_ns))
 
-    def forget(self, batch: int) -> list[DeskAction]:
+    def forget(self, batch: int) -> list[DeviceAction]:
         self.queued.pop(batch, None)
         self.running.pop(batch, None)
         self.outcomes[batch].append("forgotten")
-        return self.heed(self.desk.forget(batch, self.now_ns))
+        return self.heed(self.device.step(BatchWithdrawn(batch), self.now_ns))
 
-    def loaded(self, weights: str) -> list[DeskAction]:
+    def loaded(self, weights: str) -> list[DeviceAction]:
         self.loading.remove(weights)
         self.resident.add(weights)
-        return self.heed(self.desk.loaded(weights, self.now_ns))
+        return self.heed(self.device.step(LoadDone(weights), self.now_ns))
 
-    def fail(self, weights: str) -> list[DeskAction]:
+    def fail(self, weights: str) -> list[DeviceAction]:
         self.loading.remove(weights)
         self.failing = weights
-        actions = self.heed(self.desk.load_failed(weights, "the file is broken", self.now_ns))
+        actions = self.heed(self.device.step(LoadBroke(weights, "the file is broken"), self.now_ns))
         self.failing = None
         return actions
 
-    def tick(self, by_ns: int) -> list[DeskAction]:
+    def tick(self, by_ns: int) -> list[DeviceAction]:
         self.now_ns += by_ns
-        return self.heed(self.desk.tick(self.now_ns))
+        return self.heed(self.device.step(AlarmRang(), self.now_ns))
 
     def drain(self) -> None:
         """Let everything go well until nothing is left."""
@@ -99,9 +120,9 @@ class Shop:
 
     # -- laws -------------------------------------------------------------------------------------------------
 
-    def heed(self, actions: list[DeskAction]) -> list[DeskAction]:
+    def heed(self, actions: list[DeviceAction]) -> list[DeviceAction]:
         for action in actions:
-            if isinstance(action, Start):
+            if isinstance(action, Grant):
                 self._started(action)
             elif isinstance(action, Load):
                 assert action.weights not in self.loading, "single flight"
@@ -111,28 +132,28 @@ class Shop:
             elif isinstance(action, Evict):
                 self._evicted(action)
             elif isinstance(action, Refuse):
-                self.queued.pop(action.batch)
-                self.outcomes[action.batch].append("refused")
+                self.queued.pop(action.task)
+                self.outcomes[action.task].append("refused")
                 assert len(action.detail) <= 200
             else:
-                assert isinstance(action, Wake) and action.at_ns > self.now_ns
+                assert isinstance(action, SetAlarm) and action.at_ns > self.now_ns
             if not self.rules.fetch_blocks:
                 assert sum(SIZES[w] for w in [*self.resident, *self.loading]) <= BUDGET - RESERVE
-        self.desk.validate()
+        self.device.validate()
         self._something_happens()
-        row = self.desk.row(self.now_ns)
+        row = self.device.row(self.now_ns)
         assert row.free_at_ns >= row.at_ns == self.now_ns
         assert 0 <= row.free_bytes <= BUDGET - RESERVE
         if not self.rules.fetch_blocks:
             assert set(row.resident) == self.resident | set(self.loading)
         return actions
 
-    def _started(self, action: Start) -> None:
-        _, weights, share_pct, earliest_ns = self.queued.pop(action.batch)
+    def _started(self, action: Grant) -> None:
+        _, weights, share_pct, earliest_ns = self.queued.pop(action.task)
         assert not weights or weights in self.resident, "its model is here"
         assert self.now_ns >= earliest_ns
-        self.running[action.batch] = (weights, share_pct)
-        self.outcomes[action.batch].append("started")
+        self.running[action.task] = (weights, share_pct)
+        self.outcomes[action.task].append("started")
         assert sum(share for _, share in self.running.values()) <= 100
 
     def _evicted(self, action: Evict) -> None:

@@ -1,0 +1,201 @@
+"""Whose kernel is next, where that is a question: tasks of several classes, expected ones, quotas.
+
+Rules of this file
+- While a device has tasks of one class only, nobody asks here: they run one after the other, or beside each other as
+  shares allow (`machine`). When a second class comes, a higher one is expected, or quotas count, tasks are entered
+  with the kernel arbiter, which says what starts. A cold step of an arbiter takes 30 to 40 µs, so what it starts is
+  granted to the end wherever nobody would be in the way (`entitled`), and revoked when somebody is.
+- Tasks of one class run one after the other, in the order of the queue: taking turns would end all of them late.
+- After a batch whose requests go on here, the next of its class is expected as long after its end as usual. Kernels
+  of lower classes that would still run then are held back for that moment, or fill the time until then.
+- Times that the arbiter is told never go back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from ..units import MS
+from .account import Account, Unlimited
+from .arbiter import (
+    AlarmRang,
+    KernelEvent,
+    KernelFinished,
+    KernelReady,
+    KernelRevoked,
+    KernelRunning,
+    StartKernel,
+    TaskBegan,
+    TaskExpected,
+    TaskGone,
+)
+from .events import TO_THE_END
+from .priority import PriorityArbiter
+from .task import Task, TaskState
+
+__all__ = ["KernelDispatch"]
+
+#: What came later than this after a hint has nothing to do with it.
+LATEST_NS = 5 * MS
+#: Hints that are open at once at most; the oldest is forgotten first.
+MOST_HINTS = 64
+#: How long after its time an expected task is still waited for; as `GapSettings.grace_ns`.
+_LIMIT = 1 << 64
+
+
+class _Hint(msgspec.Struct, frozen=True, gc=False):
+    number: int
+    priority: int
+    since_ns: int
+    expected_ns: int
+
+
+class KernelDispatch:
+    """The tasks that an arbiter knows of, what it lets start, and what is expected."""
+
+    def __init__(self, arbiter: PriorityArbiter, account: Account, grace_ns: int) -> None:
+        self.arbiter = arbiter
+        self.account = account
+        #: Quotas count: every kernel is asked for.
+        self.limited = not isinstance(account, Unlimited)
+        #: Kernels that the arbiter lets start, to be granted.
+        self.starts: list[StartKernel] = []
+        #: When it wants to be asked again; 0: not by time.
+        self.alarm_ns = 0
+        self._grace_ns = grace_ns
+        self._entered: dict[int, Task] = {}
+        self._hints: deque[_Hint] = deque(maxlen=MOST_HINTS)
+        self._hinted = 0
+        self._told_ns = 0
+
+    # -- tasks --------------------------------------------------------------------------------------------------
+
+    def enter(self, task: Task, now_ns: int) -> None:
+        """A task that waits: the arbiter decides from now on."""
+        self._begin(task, now_ns)
+        if task.kernel < task.launched:
+            self._tell(KernelReady(self._at(now_ns), task.ident, task.kernel, task.share_pct))
+
+    def adopt(self, task: Task, now_ns: int) -> None:
+        """A task that runs."""
+        self._begin(task, now_ns)
+        at_ns = self._at(now_ns)
+        self._tell(KernelRunning(at_ns, task.ident, task.first, task.share_pct, min(task.since_ns, at_ns)))
+
+    def _begin(self, task: Task, now_ns: int) -> None:
+        task.entered = True
+        self._entered[task.ident] = task
+        _, order, objective_ns, arrival = task.key
+        # One number for the place in the queue, so that equals go one after the other.
+        place = (order * _LIMIT + objective_ns) * _LIMIT + arrival
+        self._tell(
+            TaskBegan(
+                self._at(now_ns),
+                task.ident,
+                task.priority,
+                client=task.client,
+                sequence=task.sequence,
+                share_pct=task.share_pct,
+                deadline_ns=place,
+            )
+        )
+
+    def launched(self, task: Task, now_ns: int) -> None:
+        """The host has launched more kernels: of a task that had none, the next is ready."""
+        self._tell(KernelReady(self._at(now_ns), task.ident, task.kernel, task.share_pct))
+
+    def ended(self, task: Task, first: int, over: bool, begin_ns: int, now_ns: int) -> None:
+        """A grant has ended; `task.kernel` is the first that has not run."""
+        at_ns = self._at(now_ns)
+        if over:
+            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, at_ns, task.kernel))
+            self.leave(task, now_ns)
+        elif task.kernel == first:
+            self._tell(KernelRevoked(at_ns, task.ident, first))
+        else:
+            if task.kernel < task.launched:
+                # Before the end of this one is told: that there is a next is not to look like a gap.
+                self._tell(KernelReady(at_ns, task.ident, task.kernel, task.share_pct))
+            upto = -1 if task.kernel == first + 1 else task.kernel
+            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, at_ns, upto))
+
+    def leave(self, task: Task, now_ns: int) -> None:
+        """A task is gone, or needs no arbiter any more."""
+        if self._entered.pop(task.ident, None) is not None:
+            task.entered = False
+            self._tell(TaskGone(self._at(now_ns), task.ident))
+
+    def leave_all(self, now_ns: int) -> None:
+        """Nobody is in anybody's way any more."""
+        for task in list(self._entered.values()):
+            self.leave(task, now_ns)
+        self.starts.clear()
+        self.alarm_ns = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether there are tasks that the arbiter knows of."""
+        return bool(self._entered)
+
+    def entitled(self, task: Task, now_ns: int) -> bool:
+        """Whether a grant may cover all that is left of a task: nobody would be in the way."""
+        if task.launched < task.kernels or self.expects_above(task.priority, now_ns):
+            return False
+        waiting = (t for t in self._entered.values() if t.state not in (TaskState.RUNNING, TaskState.STOPPING))
+        return not any(t.key < task.key for t in waiting) and not self.arbiter.aged_due(now_ns)
+
+    def in_the_way(self, now_ns: int) -> list[Task]:
+        """Tasks that can be stopped, and whose grant goes to the end though they are not entitled to that any more."""
+        return [
+            t
+            for t in self._entered.values()
+            if t.state is TaskState.RUNNING and t.last == TO_THE_END and t.divisible and not self.entitled(t, now_ns)
+        ]
+
+    # -- what is expected ---------------------------------------------------------------------------------------
+
+    def expect(self, priority: int, turnaround_ns: int, now_ns: int) -> None:
+        """A batch of this class has ended, and its requests go on here."""
+        self._hinted -= 1
+        hint = _Hint(self._hinted, priority, now_ns, now_ns + turnaround_ns)
+        self._hints.append(hint)
+        self._tell(TaskExpected(self._at(now_ns), hint.number, priority, hint.expected_ns))
+
+    def came(self, priority: int, now_ns: int) -> int:
+        """A batch of this class has come: the oldest hint of its class was about it. How long it took; -1: none."""
+        while self._hints and now_ns - self._hints[0].since_ns > LATEST_NS:
+            self._tell(TaskGone(self._at(now_ns), self._hints.popleft().number))
+        for hint in self._hints:
+            if hint.priority == priority:
+                self._hints.remove(hint)
+                self._tell(TaskGone(self._at(now_ns), hint.number))
+                return now_ns - hint.since_ns
+        return -1
+
+    def expects_above(self, priority: int, now_ns: int) -> bool:
+        """Whether a task of a higher class is expected."""
+        return any(h.priority < priority and now_ns <= h.expected_ns + self._grace_ns for h in self._hints)
+
+    @property
+    def hinted(self) -> bool:
+        """Whether anything is expected at all."""
+        return bool(self._hints)
+
+    def ring(self, now_ns: int) -> None:
+        """Time has passed."""
+        self._tell(AlarmRang(self._at(now_ns)))
+
+    # -- the arbiter --------------------------------------------------------------------------------------------
+
+    def _at(self, now_ns: int) -> int:
+        return max(now_ns, self._told_ns)
+
+    def _tell(self, event: KernelEvent) -> None:
+        self._told_ns = event.at_ns
+        for action in self.arbiter.step(event):
+            if type(action) is StartKernel:
+                self.starts.append(action)
+            else:
+                self.alarm_ns = action.at_ns  # type: ignore[union-attr]

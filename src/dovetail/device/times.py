@@ -1,0 +1,74 @@
+"""What a device asks the one predictor: how long loads, kernels and turn-arounds take here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ..predict import Predictor
+from ..profile.kernels import KernelStats
+
+__all__ = ["DeviceTimes"]
+
+
+def _no_time(weights: str) -> int:
+    """Letting go of a model takes no time: its weights are only read, so nothing needs to be copied."""
+    return 0
+
+
+class DeviceTimes:
+    """The predictor's answers for one kind of device; it learns from what it is told."""
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        kind: str,
+        nbytes: Mapping[str, int],
+        *,
+        cold_factor: float = 1.0,
+        unload_ns: Callable[[str], int] = _no_time,
+    ) -> None:
+        """`nbytes` are sizes by weights. A load from outside takes `cold_factor` times one from host memory.
+
+        `unload_ns` is how long a model takes out of the device; it counts with `Rules.fetch_blocks` only.
+        """
+        self._predictor = predictor
+        self._kind = kind
+        self._nbytes = nbytes
+        self._cold_factor = cold_factor
+        self.unload_ns = unload_ns
+
+    @property
+    def kernels(self) -> Mapping[str, KernelStats]:
+        """What is known of kernels, by sequence: always as it is now."""
+        return self._predictor.kernels
+
+    def load_ns(self, weights: str, tier: str) -> int:
+        """How long a load from host memory ("host") or from outside ("absent") takes."""
+        mean_ns = self._predictor.load(weights, self._nbytes.get(weights, 0), self._kind).mean_ns
+        return mean_ns if tier == "host" else round(mean_ns * self._cold_factor)
+
+    def turnaround_ns(self) -> int:
+        """From the end of a batch to the arrival of its requests' next one."""
+        return self._predictor.turnaround(self._kind).mean_ns
+
+    def sequence(self, name: str, idents: Sequence[str]) -> str:
+        """The name under which these kernels are known from now on; empty: nothing is kept of them."""
+        return "" if self._predictor.sequence(name, idents) is None else name
+
+    def observe_kernels(self, sequence: str, first: int, spans: Sequence[tuple[int, int]]) -> None:
+        """Kernels from this one on ran from begin to end, alone on the device."""
+        stats = self._predictor.kernels.get(sequence)
+        if stats is not None:
+            for position, (begin_ns, end_ns) in enumerate(spans, first):
+                stats.observe(position, end_ns - begin_ns)
+
+    def observe_gap(self, sequence: str, after: int, gap_ns: int) -> None:
+        """The host launched the next kernel so long after this one had ended."""
+        stats = self._predictor.kernels.get(sequence)
+        if stats is not None:
+            stats.observe_gap(after, max(0, gap_ns), early=gap_ns < 0)
+
+    def observe_turnaround(self, took_ns: int) -> None:
+        """An expected batch came so long after the end of the one before it; below nought: none was expected."""
+        if took_ns >= 0:
+            self._predictor.observe_turnaround(took_ns, self._kind)

@@ -1,0 +1,117 @@
+"""Work on a simulated device: what runs has work left, and flows at a rate that depends on what else runs.
+
+Rules of this file
+- Work is time alone on the device, in nanoseconds. A rate is work per time: 1 alone, less beside others.
+- Rates come from `contention(running)` and change only when the set of what runs does. Without a contention everybody
+  flows at rate 1, ends are known when work begins, and nothing has to be looked at again.
+- Every piece of work ends once; an end that was put off leaves a wake behind that finds `end_ns` changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["Contention", "Flow", "Fluid"]
+
+
+class Flow:
+    """One piece of work: a grant that is carried out."""
+
+    __slots__ = ("begin_ns", "end_ns", "kind", "left_ns", "rate", "share_pct", "since_ns", "stage", "work_ns")
+
+    def __init__(self, stage: str, kind: str, share_pct: int) -> None:
+        self.stage = stage
+        #: What bounds it ("compute", "memory"), where that is known.
+        self.kind = kind
+        self.share_pct = share_pct
+        self.begin_ns = 0
+        #: When it ends if nothing changes; -1 while it does not run.
+        self.end_ns = -1
+        #: Work of this grant in all, and what is left of it.
+        self.work_ns = 0.0
+        self.left_ns = 0.0
+        self.rate = 1.0
+        self.since_ns = 0
+
+
+#: The rate of each of these, which run together.
+Contention = Callable[[Sequence[Flow]], Sequence[float]]
+
+
+class Fluid:
+    """What runs on one device."""
+
+    __slots__ = ("_contention", "_schedule", "running")
+
+    def __init__(self, schedule: Callable[[int, Any], None], contention: Contention | None = None) -> None:
+        """`schedule(at_ns, flow)` sees to it that somebody asks `ended` then."""
+        self.running: list[Flow] = []
+        self._schedule = schedule
+        self._contention = contention
+
+    def begin(self, flow: Flow, work_ns: float, at_ns: int) -> None:
+        """Let it flow from this time on."""
+        flow.begin_ns = flow.since_ns = at_ns
+        if self._contention is None:
+            flow.end_ns = at_ns + round(work_ns)
+            self._schedule(flow.end_ns, flow)
+            return
+        flow.work_ns = flow.left_ns = work_ns
+        self.running.append(flow)
+        self._flow_on(at_ns)
+
+    def shorten(self, flow: Flow, work_ns: float, now_ns: int) -> None:
+        """It ends after so much less work."""
+        if self._contention is None:
+            flow.end_ns -= round(work_ns)
+            self._schedule(flow.end_ns, flow)
+            return
+        self._progress(now_ns)
+        flow.work_ns -= work_ns
+        flow.left_ns -= work_ns
+        self._flow_on(now_ns)
+
+    def done_ns(self, flow: Flow, now_ns: int) -> float:
+        """Work of it that is done since it began."""
+        if self._contention is None:
+            return now_ns - flow.begin_ns
+        self._progress(now_ns)
+        return flow.work_ns - flow.left_ns
+
+    def ended(self, flow: Flow, now_ns: int) -> bool:
+        """Whether it ends now; a wake that was left behind by another end says no."""
+        if flow.end_ns != now_ns:
+            return False
+        flow.end_ns = -1
+        if self._contention is not None:
+            self._progress(now_ns)
+            self.running.remove(flow)
+            self._flow_on(now_ns)
+        return True
+
+    def remove(self, flow: Flow, now_ns: int) -> None:
+        """It is taken off before its end."""
+        flow.end_ns = -1
+        if flow in self.running:
+            self._progress(now_ns)
+            self.running.remove(flow)
+            self._flow_on(now_ns)
+
+    def _progress(self, now_ns: int) -> None:
+        for flow in self.running:
+            if now_ns > flow.since_ns:
+                flow.left_ns -= (now_ns - flow.since_ns) * flow.rate
+                flow.since_ns = now_ns
+
+    def _flow_on(self, now_ns: int) -> None:
+        """The set has changed: everybody flows at another rate, and ends at another time."""
+        contention = self._contention
+        assert contention is not None
+        self._progress(now_ns)
+        for flow, rate in zip(self.running, contention(self.running), strict=True):
+            flow.rate = rate
+            end_ns = max(now_ns, flow.since_ns) + max(0, round(flow.left_ns / rate))
+            if end_ns != flow.end_ns:
+                flow.end_ns = end_ns
+                self._schedule(end_ns, flow)
