@@ -1,6 +1,13 @@
-"""How long? Run time alone and beside others, learned while running. Pure; see `plan` for the rules."""
+"""How long? Run times, load times, kernels and turn-arounds, with their spread, learned while running.
 
+Whoever wants to know asks a `Predictor`, and nobody else: planner, router, launcher, worker queue, arbiter. It is the
+same object in the simulator and live. Pure; see `plan` for the rules.
+"""
+
+from .estimate import Estimate
+from .estimator import Estimator
 from .profiled import ProfiledPredictor
 from .protocol import Predictor
+from .state import EstimatorState
 
-__all__ = ["Predictor", "ProfiledPredictor"]
+__all__ = ["Estimate", "Estimator", "EstimatorState", "Predictor", "ProfiledPredictor"]

@@ -1,22 +1,62 @@
-"""What the controller asks a predictor."""
+"""What everybody asks who wants to know how long something takes: the only place that says."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ..state import Batch, Config, Worker
+from ..profile.kernels import KernelStats
+from ..state import Config
 from ..workflow.graph import StageSpec
+from .estimate import Estimate
 
 __all__ = ["Predictor"]
 
 
 class Predictor(Protocol):
-    """Answers how long."""
+    """Answers how long, and is told how long it was."""
 
-    def duration_ns(self, stage: StageSpec, items: int, config: Config, worker: Worker) -> int:
-        """Expected run time of `items` items of `stage` in `config` on `worker` as it is now."""
+    @property
+    def kernels(self) -> Mapping[str, KernelStats]:
+        """What is known of sequences of kernels, by name: always as it is now."""
         ...
 
-    def observe(self, batch: Batch, duration_ns: int) -> None:
-        """A batch took this long."""
+    def run(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
+        """Run time of a batch of `items` of `stage` in `config` on a device of that kind."""
+        ...
+
+    def load(self, weights: str, nbytes: int, kind: str) -> Estimate:
+        """Time to bring a model (`StageSpec.weights`) of so many bytes into the memory of a device of that kind."""
+        ...
+
+    def turnaround(self, kind: str = "") -> Estimate:
+        """From the end of a batch to the arrival of its requests' next one at the same device."""
+        ...
+
+    def declare(self, stages: Iterable[StageSpec]) -> None:
+        """These stages will be asked for: what their profiles say of loads counts for their models."""
+        ...
+
+    def observe_run(self, stage: StageSpec, kind: str, items: int, config: Config, duration_ns: int) -> None:
+        """A batch had the device for so long."""
+        ...
+
+    def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:
+        """A load took so long."""
+        ...
+
+    def observe_turnaround(self, duration_ns: int, kind: str = "") -> None:
+        """The next batch came so long after the end of the one before."""
+        ...
+
+    def sequence(self, name: str, identities: Sequence[str]) -> KernelStats | None:
+        """A task of these kernels begins: the statistics to read and to observe into. None: none are kept of it."""
+        ...
+
+    def learn(self, others: Iterable[KernelStats]) -> None:
+        """Add what others have observed of kernels."""
+        ...
+
+    def news(self, most: int) -> list[KernelStats]:
+        """What was observed of kernels here since this was last asked, of at most so many sequences."""
         ...

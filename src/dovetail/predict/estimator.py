@@ -1,0 +1,234 @@
+"""The one estimator: the profile's time; without a profile, what was learned; before that, a guess.
+
+Rules of this file
+- A profile stands. What a profiled stage takes is compared with it and kept apart (`Observed`), so that decisions
+  change with a profile and not behind its back.
+- All else is learned from the first observation on, in constant memory, to the same bit from the same observations.
+- A common question is one look into a dictionary: answers are remembered until something is learned of that stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ..profile.kernels import KernelStats
+from ..profile.table import ProfileTable
+from ..state import Config
+from ..workflow.graph import StageSpec
+from .estimate import GUESSED_SPREAD, GUESSED_TURNAROUND_NS, Estimate, guessed_load_ns
+from .kernel_times import KernelTimes
+from .running import MILLION, Seen
+from .sizes import WINDOW, SeenSizes, guessed_run
+from .state import EstimatorState, LearnedLoad, LearnedRun, LearnedTurnaround, Observed
+
+__all__ = ["Estimator"]
+
+#: Loads that count: they are rare, and how fast they were of late says most.
+LOAD_WINDOW = 4
+#: Weight of the newest turn-around in the running mean.
+TURNAROUND_WEIGHT = 1 / 8
+
+_Key = tuple[str, str, int, int, int]
+
+
+class _Turnaround:
+    """Running mean of turn-arounds, from the guess on."""
+
+    __slots__ = ("count", "mean_ns", "variance")
+
+    def __init__(self, count: int = 0, mean_ns: float = GUESSED_TURNAROUND_NS, variance: float = 0.0) -> None:
+        self.count = count
+        self.mean_ns = mean_ns
+        self.variance = variance
+
+    def add(self, ns: int) -> None:
+        self.count += 1
+        off = ns - self.mean_ns
+        self.mean_ns += TURNAROUND_WEIGHT * off
+        self.variance += TURNAROUND_WEIGHT * (off * (ns - self.mean_ns) - self.variance)
+
+    def estimate(self) -> Estimate:
+        spread = max(0.0, self.variance) ** 0.5 / self.mean_ns if self.mean_ns > 0 else 0.0
+        spread = (spread * spread + (GUESSED_SPREAD / self.count) ** 2) ** 0.5
+        return Estimate(round(self.mean_ns), spread, "learned")
+
+
+class Estimator:
+    """Answers how long, from a table that does not change and from what it is told.
+
+    `load_ns` is what a load of so many bytes is taken to last before one was seen.
+    """
+
+    def __init__(
+        self,
+        table: ProfileTable,
+        state: EstimatorState | None = None,
+        *,
+        stages: Iterable[StageSpec] = (),
+        load_ns: Callable[[int], int] = guessed_load_ns,
+    ) -> None:
+        self.table = table
+        self._load_ns = load_ns
+        #: What was asked and answered, by stage, kind, items, cores and share.
+        self._answers: dict[_Key, Estimate] = {}
+        #: (stage, kind) without a profile -> what was seen of it, and answers that an observation makes old.
+        self._runs: dict[tuple[str, str], SeenSizes] = {}
+        self._asked: dict[tuple[str, str], list[_Key]] = {}
+        #: (stage, kind) with a profile -> observed over expected, in millionths.
+        self._ratios: dict[tuple[str, str], Seen] = {}
+        #: (model, kind) -> load time of the first stage of that model that has one in its profile.
+        self._profiled_loads: dict[tuple[str, str], Estimate] = {}
+        self._loads: dict[tuple[str, str], Seen] = {}
+        self._turnarounds: dict[str, _Turnaround] = {}
+        self._kernel_times = KernelTimes()
+        self.declare(stages)
+        if state is not None:
+            self.restore(state)
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    @property
+    def kernels(self) -> Mapping[str, KernelStats]:
+        """What is known of sequences of kernels, by name: always as it is now."""
+        return self._kernel_times.stats
+
+    def run(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
+        """Run time of a batch of `items` of `stage` in `config` on a device of that kind."""
+        key = stage.name, kind, items, config.cpus, config.share_pct
+        found = self._answers.get(key)
+        return self._answer(key) if found is None else found
+
+    def _answer(self, key: _Key) -> Estimate:
+        name, kind, items, cpus, share_pct = key
+        mean_ns = self.table.latency_ns(name, kind, items, cpus, share_pct)
+        if mean_ns is not None:
+            entry = self.table.entries[name, kind]
+            answer = Estimate(mean_ns, entry.spread, "profile")
+        else:
+            seen = self._runs.get((name, kind))
+            answer = guessed_run(items, share_pct) if seen is None else seen.estimate(items, cpus, share_pct)
+            self._asked.setdefault((name, kind), []).append(key)
+        self._answers[key] = answer
+        return answer
+
+    def load(self, weights: str, nbytes: int, kind: str) -> Estimate:
+        """Time to bring a model of so many bytes into the memory of a device of that kind; nothing takes no time."""
+        profiled = self._profiled_loads.get((weights, kind))
+        if profiled is not None:
+            return profiled
+        seen = self._loads.get((weights, kind))
+        if seen is not None:
+            return Estimate(seen.mean, seen.spread(), "learned")
+        return Estimate(self._load_ns(nbytes), GUESSED_SPREAD, "guess")
+
+    def turnaround(self, kind: str = "") -> Estimate:
+        """From the end of a batch to the arrival of its requests' next one at the same device."""
+        seen = self._turnarounds.get(kind)
+        return Estimate(GUESSED_TURNAROUND_NS, GUESSED_SPREAD, "guess") if seen is None else seen.estimate()
+
+    def observed(self, stage: str, kind: str) -> Observed | None:
+        """How long a profiled stage took beside what its profile says; None if it was not seen."""
+        seen = self._ratios.get((stage, kind))
+        return None if seen is None else Observed(stage, kind, seen.count, seen.mean, seen.squares)
+
+    # -- observations ---------------------------------------------------------------------------------------------
+
+    def declare(self, stages: Iterable[StageSpec]) -> None:
+        """These stages will be asked for: what their profiles say of loads counts for their models."""
+        names: dict[str, list[str]] = {}
+        for stage in stages:
+            names.setdefault(stage.name, []).append(stage.weights)
+        for (name, kind), entry in self.table.entries.items():
+            if entry.load_ns:
+                for weights in names.get(name, ()):
+                    self._profiled_loads.setdefault((weights, kind), Estimate(entry.load_ns, entry.spread, "profile"))
+
+    def observe_run(self, stage: StageSpec, kind: str, items: int, config: Config, duration_ns: int) -> None:
+        """A batch had the device for so long."""
+        key = stage.name, kind
+        if key not in self.table.entries:
+            seen = self._runs.get(key)
+            if seen is None:
+                seen = self._runs[key] = SeenSizes()
+            seen.observe(items, config.cpus, config.share_pct, duration_ns)
+            asked = self._asked.pop(key, ())
+            for answer in asked:
+                del self._answers[answer]
+            return
+        ratio = self._ratios.get(key)
+        if ratio is None:
+            ratio = self._ratios[key] = Seen(WINDOW)
+        ratio.add(duration_ns * MILLION // (self.run(stage, kind, items, config).mean_ns or 1))
+
+    def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:
+        """A load took so long."""
+        seen = self._loads.get((weights, kind))
+        if seen is None:
+            seen = self._loads[weights, kind] = Seen(LOAD_WINDOW)
+        seen.add(max(0, duration_ns))
+
+    def observe_turnaround(self, duration_ns: int, kind: str = "") -> None:
+        """The next batch came so long after the end of the one before."""
+        seen = self._turnarounds.get(kind)
+        if seen is None:
+            seen = self._turnarounds[kind] = _Turnaround()
+        seen.add(max(0, duration_ns))
+
+    # -- kernels --------------------------------------------------------------------------------------------------
+
+    def sequence(self, name: str, identities: Sequence[str]) -> KernelStats | None:
+        """A task of these kernels begins: the statistics to read and to observe into. None: none are kept of it."""
+        return self._kernel_times.sequence(name, identities)
+
+    def learn(self, others: Iterable[KernelStats]) -> None:
+        """Add what others have observed of kernels."""
+        self._kernel_times.learn(others)
+
+    def news(self, most: int) -> list[KernelStats]:
+        """What was observed of kernels here since this was last asked, of at most so many sequences."""
+        return self._kernel_times.news(most)
+
+    # -- what was learned, as data --------------------------------------------------------------------------------
+
+    def state(self) -> EstimatorState:
+        """All that was learned, in a fixed order."""
+        kernels, told = self._kernel_times.state()
+        return EstimatorState(
+            runs=tuple(
+                LearnedRun(stage, kind, items, cpus, share_pct, seen.count, seen.mean, seen.squares)
+                for stage, kind in sorted(self._runs)
+                for items, cpus, share_pct, seen in self._runs[stage, kind].rows()
+            ),
+            loads=tuple(
+                LearnedLoad(weights, kind, seen.count, seen.mean, seen.squares)
+                for (weights, kind), seen in sorted(self._loads.items(), key=lambda pair: pair[0])
+            ),
+            observed=tuple(
+                Observed(stage, kind, seen.count, seen.mean, seen.squares)
+                for (stage, kind), seen in sorted(self._ratios.items(), key=lambda pair: pair[0])
+            ),
+            turnarounds=tuple(
+                LearnedTurnaround(kind, self._turnarounds[kind].count, seen.mean_ns, seen.variance)
+                for kind, seen in sorted(self._turnarounds.items(), key=lambda pair: pair[0])
+            ),
+            kernels=kernels,
+            told=told,
+        )
+
+    def restore(self, state: EstimatorState) -> None:
+        """Know what `state` gave, in place of all that was learned so far."""
+        self._answers.clear()
+        self._asked.clear()
+        self._runs.clear()
+        for run in state.runs:
+            seen = self._runs.setdefault((run.stage, run.kind), SeenSizes())
+            seen.put(run.items, run.cpus, run.share_pct, Seen(WINDOW, run.count, run.mean_ns, run.squares))
+        self._loads = {
+            (row.weights, row.kind): Seen(LOAD_WINDOW, row.count, row.mean_ns, row.squares) for row in state.loads
+        }
+        self._ratios = {
+            (row.stage, row.kind): Seen(WINDOW, row.count, row.ratio_millionths, row.squares)
+            for row in state.observed
+        }
+        self._turnarounds = {row.kind: _Turnaround(row.count, row.mean_ns, row.variance) for row in state.turnarounds}
+        self._kernel_times.restore(state.kernels, state.told)

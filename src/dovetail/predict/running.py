@@ -1,0 +1,95 @@
+"""Running means, in constant memory: how everything that is learned of time is learned.
+
+Rules of this file: means are integers, so that a replay learns the same to the bit. A mean is of all values at first
+and then weighted towards the last `window` of them, so that old moods of a machine fade.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .estimate import GUESSED_SPREAD
+
+__all__ = ["MILLION", "Mean", "Rate", "Seen"]
+
+MILLION = 1_000_000
+
+
+class Mean:
+    """The mean of integers."""
+
+    __slots__ = ("count", "value", "window")
+
+    def __init__(self, window: int = 16) -> None:
+        self.window = window
+        self.value = 0
+        self.count = 0
+
+    def add(self, value: int) -> None:
+        """Take one value."""
+        self.count += 1
+        self.value += (value - self.value) // min(self.count, self.window)
+
+
+class Seen:
+    """Times that were seen: their mean, and how far single ones are from it.
+
+    The sum of squares is Welford's, and fades as the mean does.
+    """
+
+    __slots__ = ("count", "mean", "squares", "window")
+
+    def __init__(self, window: int, count: int = 0, mean: int = 0, squares: float = 0.0) -> None:
+        self.window = window
+        self.count = count
+        self.mean = mean
+        self.squares = squares
+
+    def add(self, value: int) -> None:
+        """Take one value."""
+        count = self.count = self.count + 1
+        off = value - self.mean
+        if count > self.window:
+            count = self.window
+            self.squares -= self.squares / count
+        self.mean += off // count
+        self.squares += off * (value - self.mean)
+
+    def spread(self) -> float:
+        """Standard deviation over mean of a single value, and the doubt that few of them leave.
+
+        The doubt is that of a guess at the first value, half of it at the second, and so on.
+        """
+        seen, deviation = min(self.count, self.window), 0.0
+        if seen > 1 and self.mean > 0:
+            deviation = math.sqrt(self.squares / (seen - 1)) / self.mean
+        return math.hypot(deviation, GUESSED_SPREAD / self.count)
+
+
+class Rate:
+    """Mean interval between arrivals: of late, to decide with, and in the long run, to plan with."""
+
+    __slots__ = ("_last_ns", "_recent", "_steady")
+
+    #: Fewer intervals than this say nothing.
+    ENOUGH = 4
+
+    def __init__(self) -> None:
+        self._last_ns = -1
+        self._recent = Mean(16)
+        self._steady = Mean(256)
+
+    def arrived(self, now_ns: int) -> None:
+        """One more arrival."""
+        if self._last_ns >= 0:
+            self._recent.add(now_ns - self._last_ns)
+            self._steady.add(now_ns - self._last_ns)
+        self._last_ns = now_ns
+
+    def expected_ns(self, count: int) -> int | None:
+        """How long `count` more arrivals are expected to take; None while too little is known."""
+        return None if self._recent.count < self.ENOUGH else self._recent.value * count
+
+    def steady_interval_ns(self) -> int | None:
+        """The interval in the long run; None while too little is known."""
+        return None if self._steady.count < self.ENOUGH else self._steady.value

@@ -1,0 +1,108 @@
+"""Run times of one stage on one kind of device as they were seen, and what follows from them for what was not.
+
+Rules of this file
+- A batch size that was seen in the very configuration asked for has its own mean.
+- Between two sizes that were seen the time is on the line between them. Beyond the largest it goes on with the last
+  slope, but not below the largest and not faster than in proportion to the items.
+- From one size alone, and below the smallest, a tenth of the time is taken not to depend on the items. If all of it
+  were taken to be proportional, no larger batch would ever look worth a try, and its gain would never be learned.
+- Of a share that was not seen the time is that of the nearest share that was, in inverse proportion: a smaller share
+  does not look better than it may be, and a larger one looks worth a try.
+- What was not seen has a wider spread, and so has what was seen but a few times.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from .estimate import GUESSED_RUN_NS, GUESSED_SPREAD, Estimate
+from .running import Seen
+
+__all__ = ["WINDOW", "SeenSizes", "guessed_run"]
+
+#: Batches that count, of each size and configuration.
+WINDOW = 64
+#: Part of a batch's time that is taken not to depend on its items, where one size was seen.
+_FIXED = 0.1
+#: Added (as independent) to the spread where size or share were not seen. [our choice]
+_UNSEEN_SPREAD = 0.5
+_FULL_SHARE = 100
+
+
+def guessed_run(items: int, share_pct: int) -> Estimate:
+    """What is said of a stage that was neither profiled nor run."""
+    return Estimate(_scaled(_line(GUESSED_RUN_NS, 1, items), _FULL_SHARE, share_pct), GUESSED_SPREAD, "guess")
+
+
+class SeenSizes:
+    """What was seen of one stage on one kind of device."""
+
+    __slots__ = ("_configs",)
+
+    def __init__(self) -> None:
+        #: (cores, share) -> items -> times.
+        self._configs: dict[tuple[int, int], dict[int, Seen]] = {}
+
+    def observe(self, items: int, cpus: int, share_pct: int, duration_ns: int) -> None:
+        """A batch took so long."""
+        sizes = self._configs.get((cpus, share_pct))
+        seen = None if sizes is None else sizes.get(items)
+        if seen is None:
+            seen = Seen(WINDOW)
+            self.put(items, cpus, share_pct, seen)
+        seen.add(max(0, duration_ns))
+
+    def put(self, items: int, cpus: int, share_pct: int, seen: Seen) -> None:
+        """This was seen of a size in a configuration."""
+        self._configs.setdefault((cpus, share_pct), {})[items] = seen
+
+    def rows(self) -> Iterator[tuple[int, int, int, Seen]]:
+        """(items, cores, share, times) of all that was seen, in a fixed order."""
+        for cpus, share_pct in sorted(self._configs):
+            sizes = self._configs[cpus, share_pct]
+            for items in sorted(sizes):
+                yield items, cpus, share_pct, sizes[items]
+
+    def estimate(self, items: int, cpus: int, share_pct: int) -> Estimate:
+        """How long such a batch takes; something was seen."""
+        sizes = self._configs.get((cpus, share_pct))
+        seen_pct = share_pct
+        if sizes is None:
+            near = min(self._configs, key=lambda c: (abs(c[1] - share_pct), abs(c[0] - cpus), c))
+            seen_pct, sizes = near[1], self._configs[near]
+        elif (exact := sizes.get(items)) is not None:
+            return Estimate(max(1, exact.mean), exact.spread(), "learned")
+        mean_ns, spread = _between(sizes, items)
+        return Estimate(_scaled(mean_ns, seen_pct, share_pct), math.hypot(spread, _UNSEEN_SPREAD), "learned")
+
+
+def _between(sizes: dict[int, Seen], items: int) -> tuple[int, float]:
+    """Mean and spread of a size by the sizes that were seen."""
+    exact = sizes.get(items)
+    if exact is not None:
+        return exact.mean, exact.spread()
+    seen = sorted(sizes)
+    at = bisect_left(seen, items)
+    if at == 0 or len(seen) == 1:
+        near = sizes[seen[0]]
+        return _line(near.mean, seen[0], items), near.spread()
+    beyond = at == len(seen)
+    left, right = (seen[-2], seen[-1]) if beyond else (seen[at - 1], seen[at])
+    before, after = sizes[left], sizes[right]
+    spread = max(before.spread(), after.spread())
+    if not beyond:
+        return before.mean + (after.mean - before.mean) * (items - left) // (right - left), spread
+    more_ns = (after.mean - before.mean) * (items - right) // (right - left)
+    return after.mean + min(max(0, more_ns), after.mean * (items - right) // right), spread
+
+
+def _line(seen_ns: int, seen: int, items: int) -> int:
+    """Time of a batch of `items` where `seen` items took `seen_ns`."""
+    fixed_ns = round(seen_ns * _FIXED)
+    return fixed_ns + (seen_ns - fixed_ns) * items // seen
+
+
+def _scaled(mean_ns: int, seen_pct: int, share_pct: int) -> int:
+    return max(1, mean_ns if seen_pct == share_pct else mean_ns * seen_pct // max(1, share_pct))
