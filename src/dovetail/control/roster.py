@@ -29,6 +29,7 @@ class Roster:
         self._stages = stages
         self._scaler = policy.scaler
         self._router = policy.router
+        self._observe_load = policy.predictor.observe_load
         self._step = step
         self._launcher = launcher
         #: The timer at which the scaler is asked next; 0: none is set.
@@ -99,6 +100,8 @@ class Roster:
     def model_loaded(self, event: ModelLoaded) -> None:
         """A model is there."""
         worker = self._cluster.workers.get(event.worker)
+        if worker is not None and event.load_ns:
+            self._observe_load(self._stages[event.stage].weights, worker.spec.kind, event.load_ns)
         if worker is not None and worker.spec.keeps_queue:
             self._holds(worker, self._stages[event.stage].weights, event.nbytes)
             return

@@ -101,6 +101,8 @@ class Batch(msgspec.Struct, eq=False):
     expected_ns: int
     #: When its worker could begin it.
     begun_ns: int = 0
+    #: Standard deviation over mean of the expected run time.
+    expected_spread: float = 0.0
     #: It was sent before there was room, and has got so much of it since.
     ahead: bool = False
     got_pct: int = 0
