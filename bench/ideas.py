@@ -20,7 +20,7 @@ from dovetail.lab.experiments.compass_runs import JOBS, Job, make_router
 from dovetail.lab.experiments.compass_world import MEMORY_BYTES, Outcome, World, draw_jobs
 from dovetail.place import DovetailRouter, Router, RouterSettings, Rules
 from dovetail.place.transfer import CASCADE, SIMULATOR
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.sim.multi_ingress import Staleness
 from dovetail.units import MS
 
@@ -64,7 +64,7 @@ IDEAS: dict[str, RouterSettings | None] = {
 
 
 def router(
-    world: World, idea: RouterSettings | None, job: Job, predictor: ProfiledPredictor, ingress: int, home: int
+    world: World, idea: RouterSettings | None, job: Job, predictor: Estimator, ingress: int, home: int
 ) -> Router:
     """The router of one ingress."""
     if idea is None:

@@ -39,7 +39,7 @@ from dovetail.lab.rivals.compass import CompassRouter
 from dovetail.place.dovetail import DovetailRouter
 from dovetail.place.index import Need, start_at
 from dovetail.place.router import Router
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile import catalogue
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.state import CompiledGraph, Item, Request, Worker, WorkerRow, WorkerSpec, compile_graphs
@@ -98,11 +98,9 @@ def rows_of(count: int, idle: float) -> list[WorkerRow]:
 class Turn:
     """One contender with so many workers. Each call is one turn and gives its durations in nanoseconds."""
 
-    def __init__(
-        self, make: Callable[[ProfiledPredictor], Router], count: int, decisions: int, idle: float = 1 / 3
-    ) -> None:
+    def __init__(self, make: Callable[[Estimator], Router], count: int, decisions: int, idle: float = 1 / 3) -> None:
         self.graph, table = translation()
-        self.router = make(ProfiledPredictor(table))
+        self.router = make(Estimator(table))
         self.decisions = decisions
         self.rows = {row.worker: row for row in rows_of(count, idle)}
         for worker in self.rows:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Sequence
 import simpy
 
 from dovetail.control import Controller, Policy
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.ledger import Ledger
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
@@ -57,7 +57,7 @@ def simulation(count: int, batch: int) -> Simulation:
     graph = chain("three-stage", 50 * MS, [StageSpec(n, "model", (batch,), model=n) for n in names])
     points = (Point(1, 1, SERVICE_NS, 0.0, 1), Point(8, 1, BATCH_OF_8_NS, 0.0, 1))
     table = ProfileTable([Entry(stage=n, kind=n, points=points) for n in names])
-    policy = Policy(FirstComePlanner(), FirstFitPlacer(), OneStageEach(), ProfiledPredictor(table))
+    policy = Policy(FirstComePlanner(), FirstFitPlacer(), OneStageEach(), Estimator(table))
     controller = Controller([graph], policy)
     arrivals = requests([Stream(Poisson(RATES[batch]), 0)], seed=SEED, limit=count)
     simulation = Simulation(controller, Ledger([(graph.name, graph.slo_ns)]), arrivals)

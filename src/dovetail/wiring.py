@@ -17,8 +17,9 @@ from .lab.rivals.hashed import HashRouter
 from .lab.rivals.jit import JitRouter
 from .place import BestFitPlacer, DovetailRouter, Router, Sole
 from .place.local_delays import ONE_MACHINE, OneMachine
+from .place.transfer import Delays
 from .plan import DovetailPlanner, PlannerSettings, Space
-from .predict import Predictor, ProfiledPredictor
+from .predict import Estimator, EstimatorState, Predictor
 from .profile.table import Entry, ProfileTable
 from .schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from .units import US
@@ -46,49 +47,49 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lead_us: int = 0
 
 
-#: (spec, table, cores of a device, worker on the ingress's own machine)
-_Make = Callable[[PolicySpec, ProfileTable, int, int], Policy]
+#: (spec, who says how long things take, cores of a device, worker on the ingress's own machine)
+_Make = Callable[[PolicySpec, Predictor, int, int], Policy]
 
 
-def _first_come(spec: PolicySpec, table: ProfileTable, cores: int, home: int, *, by_class: bool = False) -> Policy:
+def _first_come(spec: PolicySpec, predictor: Predictor, cores: int, home: int, *, by_class: bool = False) -> Policy:
     return Policy(
         planner=FirstComePlanner(
             cores=cores, share_pct=spec.share_pct, batch=spec.batch, max_open=spec.max_open, by_class=by_class
         ),
         placer=FirstFitPlacer(),
         scaler=LoadEverything(),
-        predictor=ProfiledPredictor(table),
+        predictor=predictor,
     )
 
 
-def _dovetail(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
+def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
     space = Space(shares_pct=spec.shares_pct) if spec.shares_pct else Space()
     settings = PlannerSettings(space=space, percentile=spec.percentile, max_open=spec.max_open)
     return Policy(
-        planner=DovetailPlanner(table, settings),
+        planner=DovetailPlanner(predictor, settings),
         placer=BestFitPlacer(),
         scaler=LoadEverything(),
-        predictor=ProfiledPredictor(table),
+        predictor=predictor,
     )
 
 
-def _by_class(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
-    return _first_come(spec, table, cores, home, by_class=True)
+def _by_class(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+    return _first_come(spec, predictor, cores, home, by_class=True)
 
 
-def _place(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
+def _place(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
     delays, settings = (OneMachine(), ONE_MACHINE) if spec.near else (None, None)
     return _routed(
         lambda predictor, home: DovetailRouter(predictor, settings, ingress=home, home=home, delays=delays)
-    )(spec, table, cores, home)
+    )(spec, predictor, cores, home)
 
 
 def _routed(make: Callable[[Predictor, int], Router]) -> _Make:
     """Work is sent ahead to workers that keep queues; Python stages wait for host workers, first come first."""
 
-    def policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Policy:
-        kept = _first_come(spec, table, cores, home)
-        router = make(kept.predictor, home)
+    def policy(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+        kept = _first_come(spec, predictor, cores, home)
+        router = make(predictor, home)
         # Ours counts what it has sent by itself; the others know only what a table says.
         told = home or isinstance(router, DovetailRouter)
         return msgspec.structs.replace(kept, router=router if told else Sole(router))
@@ -123,7 +124,7 @@ POLICIES: dict[str, tuple[_Make, str]] = {
 ROUTED_POLICIES = ("place", "compass", "heft", "jit", "hash")
 
 
-def make_policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int = 0) -> Policy:
+def make_policy(spec: PolicySpec, predictor: Predictor, cores: int, home: int = 0) -> Policy:
     """The policy of that name; `cores` is the number of processor cores of a device, `home` the worker on the
     ingress's own machine (0: there is none)."""
     try:
@@ -132,11 +133,19 @@ def make_policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int = 0
         near = difflib.get_close_matches(spec.name, POLICIES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise DeclarationError(f"there is no policy {spec.name!r}; {hint}there are: {', '.join(POLICIES)}") from None
-    return msgspec.structs.replace(make(spec, table, cores, home), lead_ns=spec.lead_us * US)
+    return msgspec.structs.replace(make(spec, predictor, cores, home), lead_ns=spec.lead_us * US)
 
 
 def make_controller(
-    graphs: Sequence[Graph], spec: PolicySpec, entries: Sequence[Entry], cores: int, home: int = 0
+    graphs: Sequence[Graph],
+    spec: PolicySpec,
+    entries: Sequence[Entry],
+    cores: int,
+    home: int = 0,
+    *,
+    learned: EstimatorState | None = None,
 ) -> Controller:
     """A controller from plain data: a scenario, a log's header or the server's settings."""
-    return Controller(graphs, make_policy(spec, ProfileTable(entries), cores, home))
+    delays = OneMachine() if spec.near else Delays()
+    predictor = Estimator(ProfileTable(entries), learned, load_ns=delays.load_ns)
+    return Controller(graphs, make_policy(spec, predictor, cores, home))

@@ -1,4 +1,4 @@
-"""A shop around a Device machine: carries out what it says, mirrors what it does, and checks the laws at every step."""
+"""A shop around a Device machine: carries out what it says, mirrors it, and checks the laws at every step."""
 
 from __future__ import annotations
 
@@ -68,11 +68,20 @@ class Shop:
         return self.heed(
             self.device.step(
                 RunBatch(
-                    0, batch, 3, weights, ((batch, 0, 0),), 1, share_pct, earliest_ns, latest_ns or NEVER_NS,
-                    expected_ns, order,
+                    0,
+                    batch,
+                    3,
+                    weights,
+                    ((batch, 0, 0),),
+                    1,
+                    share_pct,
+                    earliest_ns,
+                    latest_ns or NEVER_NS,
+                    expected_ns,
+                    order,
                 ),
                 self.now_ns,
-            )  # fmt: skip
+            )
         )
 
     def hint(self, weights: str) -> list[DeviceAction]:

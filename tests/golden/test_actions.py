@@ -33,7 +33,7 @@ from dovetail.control import (
     WorkerLost,
 )
 from dovetail.control.validate import validate
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.state import WorkerSpec
@@ -55,7 +55,7 @@ def controller(graph: Graph, share_pct: int = 100, *, lead_ms: int = 0, by_class
     points = tuple(Point(batch, 1, ms * MS, 0.0, 1) for batch, ms in TIMES_MS.items())
     table = ProfileTable([Entry(s.name, "gpu", points=points) for s in graph.stages])
     planner = FirstComePlanner(share_pct=share_pct, by_class=by_class)
-    predictor = ProfiledPredictor(table)
+    predictor = Estimator(table)
     policy = Policy(planner, FirstFitPlacer(), LoadEverything(), predictor, lead_ns=lead_ms * MS)
     return Controller([graph], policy)
 

@@ -11,7 +11,7 @@ from tests.golden.test_actions import SLO_NS, TIMES_MS, arrived, play, run, stag
 
 from dovetail.control import Controller, Policy, RequestArrived, RequestCancelled, SetTimer, TimerFired
 from dovetail.plan import Hold
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.state import Batch, Config, Queue
@@ -45,7 +45,7 @@ def moody(mood: Mood) -> Controller:
     points = tuple(Point(batch, 1, ms * MS, 0.0, 1) for batch, ms in TIMES_MS.items())
     table = ProfileTable([Entry(name, "gpu", points=points) for name in "ab"])
     graphs = [chain(name, SLO_NS, [stage(name)]) for name in "ab"]
-    policy = Policy(Moody(mood), FirstFitPlacer(), LoadEverything(), ProfiledPredictor(table))
+    policy = Policy(Moody(mood), FirstFitPlacer(), LoadEverything(), Estimator(table))
     return with_worker(Controller(graphs, policy))
 
 

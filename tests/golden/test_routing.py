@@ -24,7 +24,7 @@ from dovetail.control import (
 from dovetail.control.controller import MAX_REFUSALS
 from dovetail.control.validate import validate
 from dovetail.place import Hint, Route
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.state import Batch, Item, Request, Worker, WorkerRow, WorkerSpec
@@ -77,9 +77,7 @@ def controller(router: Told, *stages: StageSpec) -> Controller:
     entries = [
         Entry(s.name, "host" if s.on_host else "gpu", points=(Point(1, 1, 10 * MS, 0.0, 1),)) for s in graph.stages
     ]
-    policy = Policy(
-        FirstComePlanner(), FirstFitPlacer(), LoadEverything(), ProfiledPredictor(ProfileTable(entries)), router
-    )
+    policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(ProfileTable(entries)), router)
     return Controller([graph], policy)
 
 

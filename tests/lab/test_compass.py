@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
+from dovetail.device.rules import AUTHORS_SIMULATOR, COMPASS
 from dovetail.lab.experiments.compass import POINTS, PUBLISHED, PUBLISHED_USED
 from dovetail.lab.experiments.compass_runs import JOBS, Job, Search, figure_job, make_router, search, simulate
 from dovetail.lab.experiments.compass_world import WORKFLOWS, MakeRouter, World, draw_jobs
 from dovetail.lab.rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
 from dovetail.lab.rivals.hashed import HashRouter
 from dovetail.lab.rivals.jit import JitRouter
-from dovetail.device.rules import AUTHORS_SIMULATOR, COMPASS
 from dovetail.place.transfer import CASCADE, SIMULATOR
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.sim.multi_ingress import Staleness
 from dovetail.units import MS, SECOND
 
@@ -84,7 +84,7 @@ def test_a_run_is_the_same_twice_and_another_with_another_seed() -> None:
 def test_an_unknown_router_is_refused() -> None:
     world = World(CASCADE, share_models=True)
     with pytest.raises(ValueError, match="there is no router 'fastest'"):
-        make_router(world, Job("cluster", "fastest", 5, 1.0, 1), ProfiledPredictor(world.table), 0, 1)
+        make_router(world, Job("cluster", "fastest", 5, 1.0, 1), Estimator(world.table), 0, 1)
 
 
 def test_the_search_ends_on_the_grid_between_a_size_that_does_not_do_and_one_that_does() -> None:

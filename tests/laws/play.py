@@ -172,7 +172,6 @@ class Play:
             cores=CORES,
             memory_bytes=memory_bytes,
             usd_per_hour=3.6,
-            keeps_queue=keeps_queue,
             preempts=preempts,
         )
         # One batch ahead for each that runs, and where a higher class is let in, so for each class.

@@ -10,12 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.rivals.routing import SPEC, item, join, other, predictor, request, row, stage, weights_for, workflow
 
+from dovetail.device.rules import Rules
 from dovetail.lab.experiments.compass_world import Outcome, World, draw_jobs
 from dovetail.place import Route, Router
 from dovetail.place.dovetail import DovetailRouter
 from dovetail.place.settings import RouterSettings
-from dovetail.device.rules import Rules
 from dovetail.place.transfer import SIMULATOR, Delays
+from dovetail.predict import Predictor
 from dovetail.sim.multi_ingress import Peers, Staleness
 from dovetail.state import Batch, CompiledGraph, Config, Item, Queue, Request, WorkerRow
 from dovetail.units import MS, SECOND
@@ -32,7 +33,8 @@ def router_for(
     workers: int = 0,
     home: int = 0,
 ) -> DovetailRouter:
-    router = DovetailRouter(predictor(times_ms), chosen, ingress=ingress, home=home, delays=Delays(SIMULATOR))
+    delays = Delays(SIMULATOR)
+    router = DovetailRouter(predictor(times_ms, delays), chosen, ingress=ingress, home=home, delays=delays)
     join(router, *range(1, workers + 1))  # type: ignore[arg-type]
     return router
 
@@ -51,7 +53,7 @@ def send(router: DovetailRouter, what: Item, number: int, now_ns: int) -> tuple[
     of = what.request.graph.nodes[what.node].stage
     worker = router.fleet.workers[route.worker]
     config = Config(1, 1, 100)
-    expected = router.fleet._times.duration_ns(of, 1, config, worker)
+    expected = router.fleet._predictor.run(of, worker.spec.kind, 1, config).mean_ns
     batch = Batch(number, Queue(of.name, of), worker, config, [what], now_ns, expected)
     router.sent(batch, now_ns)
     return batch, route
@@ -199,7 +201,7 @@ def test_run_times_that_a_predictor_learns_later_change_the_order() -> None:
     of = request(single())
     before = router.route(item(of, "a"), 0)
     batch, _ = send(router, item(of, "a"), 1, 0)
-    router.fleet._times.observe(batch, 5 * SECOND)  # type: ignore[attr-defined]
+    router.fleet._predictor.observe_run(batch.queue.stage, batch.worker.spec.kind, 1, batch.config, 5 * SECOND)
     for number in range(2, 300):
         router.plan(request(single(), number), 0)
         router.closed(request(single(), number))
@@ -359,8 +361,8 @@ def run(chosen: RouterSettings, seed: int, stale_ms: int, jobs: int = 60) -> tup
     world = World(SIMULATOR, share_models=True)
     routers: list[DovetailRouter] = []
 
-    def make(times: object, ingress: int, home: int) -> Router:
-        router = DovetailRouter(times, chosen, ingress=ingress, home=home, delays=world.delays)  # type: ignore[arg-type]
+    def make(predictor: Predictor, ingress: int, home: int) -> Router:
+        router = DovetailRouter(predictor, chosen, ingress=ingress, home=home, delays=world.delays)
         routers.append(router)
         return router
 

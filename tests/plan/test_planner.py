@@ -22,7 +22,7 @@ from dovetail.control import (
 from dovetail.control.validate import validate
 from dovetail.place import BestFitPlacer
 from dovetail.plan import DovetailPlanner, PlannerSettings, Space
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.ledger import Ledger
@@ -42,8 +42,9 @@ def controller(slo_ms, *, names=("read",), settings=None, spread=0.0, loaded=Non
     stages = [StageSpec(n, "model", (1, 4), model=n) for n in names]
     graph = chain("flow", slo_ms * MS, stages)
     table = ProfileTable([Entry(n, "v100", curve=CURVE, spread=spread) for n in names])
-    planner = DovetailPlanner(table, settings or PlannerSettings(space=SPACE))
-    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), ProfiledPredictor(table)))
+    predictor = Estimator(table)
+    planner = DovetailPlanner(predictor, settings or PlannerSettings(space=SPACE))
+    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), predictor))
     built.step(WorkerJoined(0, 0, 1, GPU))
     for name in names if loaded is None else loaded:
         built.step(ModelLoaded(0, 0, 1, name, 0))
@@ -92,9 +93,10 @@ def test_work_starts_without_a_plan_while_a_later_stage_has_no_worker():
 def test_when_only_smaller_workers_are_left_there_is_another_plan():
     """Four cores answer in time, one does not; once there is but one, whoever waits runs on that."""
     table = ProfileTable([Entry("read", "cpu", points=(Point(1, 1, 90 * MS, 0.0, 9), Point(1, 4, 30 * MS, 0.0, 9)))])
-    planner = DovetailPlanner(table, PlannerSettings(admission=False))
+    predictor = Estimator(table)
+    planner = DovetailPlanner(predictor, PlannerSettings(admission=False))
     graph = chain("flow", 40 * MS, [StageSpec("read", "onnx", (1,), model="read")])
-    both = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), ProfiledPredictor(table)))
+    both = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), predictor))
     for worker, cores in ((1, 4), (2, 1)):
         both.step(WorkerJoined(0, 0, worker, WorkerSpec(f"cpu:{cores}", "cpu", ("onnx",), cores=cores)))
         both.step(ModelLoaded(0, 0, worker, "read", 0))

@@ -1,6 +1,5 @@
-"""Which configurations a stage may take, and what is learned while running."""
+"""Which configurations a stage may take."""
 
-from dovetail.plan.learned import Mean, Rate
 from dovetail.plan.space import Space, configs_for
 from dovetail.state import Config, WorkerSpec
 from dovetail.workflow.graph import StageSpec
@@ -25,16 +24,3 @@ def test_on_a_gpu_cores_and_shares_are_chosen_apart():
 def test_python_takes_its_whole_process():
     host = WorkerSpec("host", "host", ("python",), cores=1)
     assert configs_for(PYTHON, host, Space()) == [Config(1, 1, 100), Config(8, 1, 100)]
-
-
-def test_means_follow_and_rates_need_a_few_arrivals():
-    mean = Mean(window=2)
-    for value in (10, 20, 20, 20, 20, 20, 20):
-        mean.add(value)
-    assert 18 <= mean.value <= 20
-    rate = Rate()
-    for at in range(0, 50, 10):
-        assert rate.expected_ns(1) is None
-        rate.arrived(at)
-    assert rate.expected_ns(3) == 30
-    assert rate.steady_interval_ns() == 10

@@ -32,7 +32,7 @@ from dovetail.control import (
     WorkerLost,
 )
 from dovetail.plan import Hold
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.log import Step
 from dovetail.record.story import Story, UnknownRequest, story
@@ -53,7 +53,7 @@ class Scene:
 
     def __init__(self, graph: Graph, planner: FirstComePlanner | None = None) -> None:
         self.graphs = [graph]
-        policy = Policy(planner or FirstComePlanner(), FirstFitPlacer(), LoadEverything(), ProfiledPredictor(TABLE))
+        policy = Policy(planner or FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(TABLE))
         self.controller = Controller(self.graphs, policy)
         self.steps: list[Step] = []
 

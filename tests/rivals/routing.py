@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dovetail.lab.rivals.routed import PlannedRouter
-from dovetail.predict import ProfiledPredictor
+from dovetail.place.transfer import Delays
+from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.state import CompiledGraph, Item, Request, Worker, WorkerRow, WorkerSpec, compile_graphs
 from dovetail.units import MS
@@ -35,10 +36,9 @@ def workflow(stages: Sequence[StageSpec], after: Mapping[str, Sequence[str]] | N
     return compiled(chain("flow", 1, stages, after))
 
 
-def predictor(times_ms: Mapping[str, float]) -> ProfiledPredictor:
-    return ProfiledPredictor(
-        ProfileTable(Entry(n, "t4", points=(Point(1, 1, round(ms * MS), 0.0, 1),)) for n, ms in times_ms.items())
-    )
+def predictor(times_ms: Mapping[str, float], delays: Delays | None = None) -> Estimator:
+    entries = (Entry(n, "t4", points=(Point(1, 1, round(ms * MS), 0.0, 1),)) for n, ms in times_ms.items())
+    return Estimator(ProfileTable(entries), load_ns=(delays or Delays()).load_ns)
 
 
 def join(router: PlannedRouter, *idents: int, spec: WorkerSpec = SPEC) -> list[Worker]:

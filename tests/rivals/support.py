@@ -13,6 +13,7 @@ from dovetail.lab.experiments.esg_world import KIND, World
 from dovetail.lab.rivals import unverified as u
 from dovetail.lab.rivals.common import Market, Rival, rival_policy
 from dovetail.plan.space import Space
+from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.record.ledger import Ledger
@@ -41,7 +42,7 @@ def market(
     """A market of stages with such curves; a core costs a twentieth of a device."""
     table = ProfileTable(Entry(name, "gpu", curve=c, spread=spread) for name, c in curves.items())
     worker = WorkerSpec("gpu", "gpu", ("model",), cores, 0, 2.0, "simulated", 0.1)
-    return Market(table, worker, Space(shares_pct, cpus))
+    return Market(Estimator(table), worker, Space(shares_pct, cpus))
 
 
 def workflow(name: str, slo_ms: float, stages: Mapping[str, Sequence[int]], after: object = None) -> Graph:
@@ -69,7 +70,7 @@ def esg_market(world: World) -> Market:
     """What rivals may choose from in ESG's world."""
     cost, core_cost = world.usd_per_device_hour, world.usd_per_core_hour
     worker = WorkerSpec("node", KIND, ("model",), u.CPUS_PER_NODE, 0, cost, "simulated", core_cost)
-    return Market(world.table, worker, Space(shares_pct=world.shares(), cpus=u.CPUS))
+    return Market(Estimator(world.table), worker, Space(shares_pct=world.shares(), cpus=u.CPUS))
 
 
 def play(

@@ -9,13 +9,14 @@ from dovetail.lab.rivals import unverified as u
 from dovetail.lab.rivals.common import Market
 from dovetail.lab.rivals.esg import EsgPlacer, EsgPlanner
 from dovetail.plan.space import Space
+from dovetail.predict import Estimator
 from dovetail.state import Config, Item, Queue, Request, Worker, WorkerSpec, compile_graphs
 from dovetail.workflow.graph import StageSpec
 
 
 def planner() -> tuple[EsgPlanner, World]:
     world = World("moderate-normal")
-    built = EsgPlanner(Market(world.table, world.node(), Space(world.shares(), u.CPUS)))
+    built = EsgPlanner(Market(Estimator(world.table), world.node(), Space(world.shares(), u.CPUS)))
     return built, world
 
 

@@ -10,7 +10,7 @@ from dovetail.lab.rivals.esg import EsgPlanner
 from dovetail.lab.rivals.prewarm import Prewarmer
 from dovetail.place import BestFitPlacer
 from dovetail.plan.space import Space
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.record.ledger import Ledger
@@ -27,10 +27,11 @@ def play(times_s: list[float], *, keep_alive_s: int) -> tuple[list[tuple[float, 
     """What is loaded (+) and evicted (-) when, and what became of the requests."""
     table = ProfileTable([Entry("read", "a100", curve=CURVE, load_ns=500 * MS)])
     graph = chain("flow", 100 * MS, [StageSpec("read", "model", (1,), model="read", weights_bytes=10)])
-    prewarmer = Prewarmer(table, keep_alive_ns=keep_alive_s * SECOND)
-    market = Market(table, NODE, Space((50, 100), u.CPUS[:1]))
+    predictor = Estimator(table)
+    prewarmer = Prewarmer(predictor, keep_alive_ns=keep_alive_s * SECOND)
+    market = Market(predictor, NODE, Space((50, 100), u.CPUS[:1]))
     planner = EsgPlanner(market, prewarmer=prewarmer)
-    controller = Controller([graph], Policy(planner, BestFitPlacer(), prewarmer, ProfiledPredictor(table)))
+    controller = Controller([graph], Policy(planner, BestFitPlacer(), prewarmer, predictor))
     story: list[tuple[float, str]] = []
 
     def observe(event: Event, actions: list[Action]) -> None:

@@ -25,7 +25,6 @@ from dovetail.device.rules import AUTHORS_SIMULATOR, COMPASS, Rules
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.sim.device import SimDevice
-from dovetail.sim.device import SimDevice
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec

@@ -15,7 +15,7 @@ from dovetail.lab.rivals.hashed import HashRouter
 from dovetail.lab.rivals.routed import PlannedRouter
 from dovetail.place import Router
 from dovetail.place.transfer import Delays
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.sim.device import SimDevice
@@ -42,7 +42,7 @@ def peers(
 ) -> Peers:
     """One controller per router, worker i beside controller i - 1."""
     table = ProfileTable(ENTRIES)
-    predictor = ProfiledPredictor(table)
+    predictor = Estimator(table)
     controllers = [
         Controller([graph], Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), predictor, router))
         for router in routers
@@ -84,7 +84,7 @@ class Fixed(PlannedRouter):
 
 @pytest.mark.parametrize("make", [lambda p, i: HashRouter(), lambda p, i: CompassRouter(p, home=i)])
 def test_every_request_ends_once_also_when_workers_vanish(make: object) -> None:
-    predictor = ProfiledPredictor(ProfileTable(ENTRIES))
+    predictor = Estimator(ProfileTable(ENTRIES))
     ends: dict[int, list[str]] = {}
 
     def watch(ingress: int, event: Event, actions: list[Action]) -> None:
@@ -110,7 +110,7 @@ def test_every_request_ends_once_also_when_workers_vanish(make: object) -> None:
 def test_the_same_seed_gives_the_same_events_and_actions() -> None:
     def record() -> list[tuple[int, Event, list[Action]]]:
         seen: list[tuple[int, Event, list[Action]]] = []
-        predictor = ProfiledPredictor(ProfileTable(ENTRIES))
+        predictor = Estimator(ProfileTable(ENTRIES))
         routers = [CompassRouter(predictor, home=i) for i in range(1, 5)]
         peers(routers, stream(9, 80, 4), 4, observers=[lambda *step: seen.append(step)]).run()
         return seen

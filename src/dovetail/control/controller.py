@@ -64,6 +64,8 @@ class Controller:
         self.requests, self.workers, self.batches = cluster.requests, cluster.workers, cluster.batches
         self.holders = cluster.holders
         policy.planner.bind(cluster)
+        policy.predictor.declare(self.stages.values())
+        self._observe_run = policy.predictor.observe_run
         self._step = step = Step()
         self.timers = step.timers
         launcher = Launcher(cluster, policy, step, ingress)
@@ -221,8 +223,8 @@ class Controller:
             return  # its worker was lost and the items have gone elsewhere
         now = event.at_ns
         duration = event.busy_ns or event.end_ns - event.begin_ns
-        self.policy.predictor.observe(batch, duration)
         items = batch.items
+        self._observe_run(batch.queue.stage, batch.worker.spec.kind, len(items), batch.config, duration)
         self._planner.finished(batch)
         if batch.routed and self._router is not None:
             self._router.ended(batch, now, True)

@@ -97,6 +97,8 @@ class ModelLoaded(_Event, frozen=True, gc=False, array_like=True, tag=True):
     worker: int
     stage: str
     nbytes: int
+    #: How long the load itself took; 0: nobody measured it.
+    load_ns: int = 0
 
 
 class LoadFailed(_Event, frozen=True, gc=False, array_like=True, tag=True):

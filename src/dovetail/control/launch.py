@@ -206,8 +206,8 @@ class Launcher:
         """Enter a new batch into the books."""
         self._last_batch = ident = self._last_batch + 1
         now = self._step.now_ns
-        expected = self._predictor.duration_ns(queue.stage, len(items), config, worker)
-        batch = Batch(ident, queue, worker, config, items, now, expected, now)
+        expected = self._predictor.run(queue.stage, worker.spec.kind, len(items), config)
+        batch = Batch(ident, queue, worker, config, items, now, expected.mean_ns, now, expected.spread)
         self._batches[ident] = worker.running[ident] = batch
         return batch
 
@@ -250,7 +250,7 @@ class Launcher:
                 accept_ns,
                 priority,
                 objective,
-                batch.spread,
+                batch.expected_spread,
                 config.quota_pct,
                 "",
                 follows,

@@ -33,6 +33,7 @@ class Roster:
         self._stages = stages
         self._scaler = policy.scaler
         self._router = policy.router
+        self._observe_load = policy.predictor.observe_load
         self._step = step
         self._launcher = launcher
         #: Weights -> stages that run on them.
@@ -125,6 +126,8 @@ class Roster:
         if worker is None:
             return
         weights = self._stages[event.stage].weights
+        if event.load_ns:
+            self._observe_load(weights, worker.spec.kind, event.load_ns)
         if worker.swaps or (self._router is not None and not worker.spec.on_host):
             self._heard(worker, weights, event.nbytes)
         elif weights in worker.loading or weights in worker.resident:

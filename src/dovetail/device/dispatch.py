@@ -147,7 +147,7 @@ class KernelDispatch:
         return not any(t.key < task.key for t in waiting) and not self.arbiter.aged_due(now_ns)
 
     def in_the_way(self, now_ns: int) -> list[Task]:
-        """Tasks that can be stopped, and whose grant goes to the end though they are not entitled to that any more."""
+        """Tasks that can be stopped, and whose grant goes to the end though they are no longer entitled to that."""
         return [
             t
             for t in self._entered.values()

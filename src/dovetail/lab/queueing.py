@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..control import Action, Controller, Event, Policy, Reply, RunBatch
-from ..predict import ProfiledPredictor
+from ..predict import Estimator
 from ..profile.table import Entry, Point, ProfileTable
 from ..record.ledger import Ledger
 from ..schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
@@ -114,7 +114,7 @@ def _build(queue: Queueing, *observers: Observer) -> tuple[Simulation, list[SimD
     point = Point(1, 1, SERVICE_NS, queue.cv, 1)
     table = ProfileTable([Entry(name, name, points=(point,), spread=queue.cv) for name in names])
     planner = FirstComePlanner(by_class=len(queue.loads) > 1, max_open=queue.customers)
-    controller = Controller([graph], Policy(planner, FirstFitPlacer(), _OneStationEach(), ProfiledPredictor(table)))
+    controller = Controller([graph], Policy(planner, FirstFitPlacer(), _OneStationEach(), Estimator(table)))
     streams = [
         Stream(Poisson(load * queue.servers * SECOND / SERVICE_NS), 0, priority)
         for priority, load in enumerate(queue.loads, start=1)

@@ -24,8 +24,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ..predict import Predictor
 from ..state import Batch, CompiledGraph, Item, Request, Worker, WorkerRow
-from .fleet import Choice, Fleet, Times
+from .fleet import Choice, Fleet
 from .index import Known
 from .outline import Outline, Task, outline
 from .replicas import Ahead
@@ -38,7 +39,7 @@ __all__ = ["DovetailRouter"]
 #: Orders of classes must not overlap: later than any arrival plus any rest.
 _CLASS_STEP = 1 << 62
 _MASK = (1 << 64) - 1
-#: Plans between two looks at the run times that ranks and rests are made of; a predictor that learns changes them.
+#: Plans between two looks at the run and load times that ranks and rests are made of; a predictor learns.
 _LOOK_EVERY = 256
 
 
@@ -70,7 +71,7 @@ class DovetailRouter:
 
     def __init__(
         self,
-        times: Times,
+        predictor: Predictor,
         settings: RouterSettings | None = None,
         *,
         ingress: int = 0,
@@ -81,7 +82,7 @@ class DovetailRouter:
         self.settings = settings = settings or RouterSettings()
         self.home = home
         self.fleet = Fleet(
-            times,
+            predictor,
             overlap=settings.overlap,
             evict_factor=settings.evict_factor,
             toll_pct=settings.toll_pct,
@@ -128,12 +129,12 @@ class DovetailRouter:
         """Place all nodes by falling rank, and say which models should be fetched meanwhile."""
         settings, fleet = self.settings, self.fleet
         state = self._open[request.id] = _Open()
-        if not settings.hints and settings.afresh and not settings.spares:
-            return ()
-        fleet.doubt(now_ns)
         self._plans += 1
         if not self._plans % _LOOK_EVERY:
             self._outlines.clear()
+        if not settings.hints and settings.afresh and not settings.spares:
+            return ()
+        fleet.doubt(now_ns)
         shape = self._outline(request.graph)
         needed: list[Task] = []
         planned: dict[int, Known] = {}
@@ -278,7 +279,9 @@ class DovetailRouter:
     def _outline(self, graph: CompiledGraph) -> Outline:
         known = self._outlines.get(graph.name)
         if known is None:
-            known = self._outlines[graph.name] = outline(graph, self.fleet.run_ns, self._delays, self._in_bytes)
+            fleet = self.fleet
+            known = outline(graph, fleet.run_ns, fleet.load_ns, self._delays, self._in_bytes)
+            self._outlines[graph.name] = known
             self.fleet.know(known.tasks)
             self._longest_ns = max(self._longest_ns, *(task.run_ns for task in known.tasks))
         return known

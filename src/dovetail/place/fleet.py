@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
+from ..predict import Predictor
 from ..state import Config, Worker, WorkerRow
 from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
@@ -20,18 +20,7 @@ from .belief import Belief
 from .index import Candidate, Known, Need, WorkerIndex, start_at
 from .outline import Task
 
-__all__ = ["Choice", "Fleet", "Times"]
-
-#: A routed item runs alone on the whole device.
-_WHOLE = Config(1, 1, FULL_SHARE)
-
-
-class Times(Protocol):
-    """The part of a predictor (`predict.Predictor`) that is asked here."""
-
-    def duration_ns(self, stage: StageSpec, items: int, config: Config, worker: Worker) -> int:
-        """Expected run time on `worker` as it is now."""
-        ...
+__all__ = ["Choice", "Fleet"]
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -59,13 +48,17 @@ class _Kind:
 class Fleet:
     """Beliefs and indexes."""
 
-    def __init__(self, times: Times, *, overlap: bool, evict_factor: int, toll_pct: int, doubt_ns: int) -> None:
-        self._times = times
+    def __init__(
+        self, predictor: Predictor, *, overlap: bool, evict_factor: int, toll_pct: int, doubt_ns: int
+    ) -> None:
+        self._predictor = predictor
         self._overlap = overlap
         self._evict_factor = evict_factor
         self._toll_pct = toll_pct
         self._doubt_ns = doubt_ns
         self.workers: dict[int, Worker] = {}
+        #: Cores of a device -> the whole of it.
+        self._whole: dict[int, Config] = {}
         self.beliefs: dict[int, Belief] = {}
         self._kinds: dict[tuple[str, tuple[str, ...], int], _Kind] = {}
         self._kind_of: dict[int, _Kind] = {}
@@ -144,8 +137,21 @@ class Fleet:
         """Expected run time on some worker that could run it; 0 if there is none."""
         for kind in self.able(stage):
             for worker in kind.index.workers:
-                return self._times.duration_ns(stage, 1, _WHOLE, self.workers[worker])
+                return self._run_ns(stage, worker)
         return 0
+
+    def load_ns(self, stage: StageSpec) -> int:
+        """Expected load time of its model on some worker that could run it."""
+        kind = next((self.workers[w].spec.kind for k in self.able(stage) for w in k.index.workers), "")
+        return self._predictor.load(stage.weights, stage.weights_bytes, kind).mean_ns
+
+    def _run_ns(self, stage: StageSpec, worker: int) -> int:
+        """A routed item runs alone on the whole device."""
+        spec = self.workers[worker].spec
+        whole = self._whole.get(spec.cores)
+        if whole is None:
+            whole = self._whole[spec.cores] = Config(1, spec.cores or 1, FULL_SHARE)
+        return self._predictor.run(stage, spec.kind, 1, whole).mean_ns
 
     def able(self, stage: StageSpec) -> tuple[_Kind, ...]:
         """Kinds that could run a stage: it is of the right sort, and its weights fit into their memory."""
@@ -212,7 +218,7 @@ class Fleet:
         return None
 
     def _choice(self, task: Task, found: Candidate) -> Choice:
-        run_ns = self._times.duration_ns(task.stage, 1, _WHOLE, self.workers[found.worker])
+        run_ns = self._run_ns(task.stage, found.worker)
         return Choice(found.worker, found.start_ns, found.fetch_ns, found.start_ns + run_ns, found.score_ns + run_ns)
 
     def _need(self, task: Task, now_ns: int, arrive_ns: int) -> Need:

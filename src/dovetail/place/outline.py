@@ -1,7 +1,7 @@
 """What a router works out once per workflow: order, ways between nodes, what is left behind each node.
 
-Rules of this file: run times are those of the first kind of worker that could run a stage, since ranks and rests only
-order things; what a stage takes on a given worker is asked for when it is placed.
+Rules of this file: run and load times are those of the first kind of worker that could run a stage, since ranks and
+rests only order things; how long a stage runs on a given worker is asked for when it is placed.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Outline(msgspec.Struct, frozen=True):
 def outline(
     graph: CompiledGraph,
     run_ns: Callable[[StageSpec], int],
+    load_ns: Callable[[StageSpec], int],
     delays: Delays,
     in_bytes: Mapping[tuple[str, str], int],
 ) -> Outline:
@@ -69,7 +70,7 @@ def outline(
                 max((moves[s] for s in sources[index]), default=entry_ns),
                 stage.weights if size else "",
                 size,
-                delays.load_ns(size),
+                load_ns(stage),
                 runs[index],
                 ranks[index],
             )

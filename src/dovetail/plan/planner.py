@@ -9,7 +9,7 @@ so that a decision is a look-up of the budget that is left. Beyond ESG:
 - starting now is weighed against waiting for a larger batch;
 - a request that is late already is run as cheaply as can be, so that it costs the others least.
 
-Rules of this file: integers decide, ties are broken by order, and nothing is read but the cluster and the profile.
+Rules of this file: integers decide, ties are broken by order, and nothing is read but the cluster and the predictor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..profile.table import ProfileTable
+from ..predict import Predictor
+from ..predict.running import Mean, Rate
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..state.worker import FULL_SHARE
 from ..units import MS, format_ns
@@ -26,7 +27,6 @@ from ..workflow.graph import Graph, Node
 from .chance import Chances, Way
 from .demand import Demand
 from .frontier import Choice
-from .learned import Mean, Rate
 from .protocol import Hold, Refusal
 from .space import Space, configs_for
 from .tables import WorkflowPlan
@@ -73,8 +73,8 @@ class DovetailPlanner:
     #: Budgets shrink with time, and a crowd that has become known changes what is offered.
     restless = True
 
-    def __init__(self, table: ProfileTable, settings: PlannerSettings | None = None) -> None:
-        self._table = table
+    def __init__(self, predictor: Predictor, settings: PlannerSettings | None = None) -> None:
+        self._predictor = predictor
         self._settings = settings or PlannerSettings()
         self._graphs: dict[str, Graph] = {}
         self._plans: dict[str, WorkflowPlan] = {}
@@ -102,7 +102,7 @@ class DovetailPlanner:
     def plan_of(self, name: str) -> WorkflowPlan | None:
         """The frontiers of a workflow; None while it cannot run.
 
-        They are made again if its fan-out or its arrivals have changed, or if it runs on other devices now.
+        They are made again if its fan-out, its arrivals or learned times have changed, or its devices have.
         """
         plan, moves = self._plans.get(name), self._cluster.moves
         if plan is not None and not plan.stale and plan.moves == moves:
@@ -112,7 +112,7 @@ class DovetailPlanner:
             return plan  # the last worker with some stage is gone: the old frontiers stand until another comes
         if plan is None:
             plan = self._plans[name] = WorkflowPlan(
-                graph, self._table, self._settings.space, self._settings.percentile, self._settings.premium
+                graph, self._predictor, self._settings.space, self._settings.percentile, self._settings.premium
             )
         if plan.stale or not plan.made_for(self._cluster.holders):
             plan.build(self._cluster.holders, self._intervals_ns())
@@ -127,7 +127,7 @@ class DovetailPlanner:
         if open_requests >= self._settings.max_open:
             return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
         plan = self.plan_of(graph.name) if self._settings.admission else None
-        if plan is None or not plan.profiled:
+        if plan is None or not plan.known:
             return None
         capacity_pct = max(1, self._capacity_pct())
         queued_ns = self._queued_work() // capacity_pct
@@ -332,7 +332,11 @@ class DovetailPlanner:
             if plan is not None:
                 self._demand.done(item.request.id, plan.least_work[stage])
         self._finished += 1
-        if self._finished % _LOOK_EVERY == 0:
+        finished = self._finished
+        if finished % _LOOK_EVERY == 0 or finished & (finished - 1) == 0:  # the first batches teach most
+            for plan in self._plans.values():
+                plan.saw_times()
+        if finished % _LOOK_EVERY == 0:
             waits = {stage: mean.value for stage, mean in self._waits.items()}
             intervals = self._intervals_ns()
             for plan in self._plans.values():

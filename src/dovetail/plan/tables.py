@@ -1,4 +1,4 @@
-"""One workflow's frontiers, made from profile and prices, and what is learned about the workflow while it runs."""
+"""One workflow's frontiers, made from run times and prices, and what is learned about the workflow while it runs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from math import isqrt
 
 import msgspec
 
-from ..profile.table import ProfileTable
+from ..predict import Estimate, Predictor
+from ..predict.running import MILLION, Mean
 from ..state import Config, Worker, WorkerSpec
-from ..units import MS
-from ..workflow.graph import Graph
+from ..workflow.graph import Graph, StageSpec
 from .chance import Chances, StageOptions, funded_price_usd, weighed
 from .dominators import successors_of
 from .frontier import Choice, Frontiers, build
-from .learned import MILLION, Mean
 from .options import Option, Prices, item_cost_usd
 from .quantile import z_value
 from .series_parallel import decompose, path_count
@@ -22,9 +21,8 @@ from .space import Space, configs_for
 
 __all__ = ["WorkflowPlan"]
 
-#: Time of a stage without a profile, per batch: only good enough to go on.
-UNPROFILED_NS = 10 * MS
-#: Frontiers are made again when a fan-out or an interval between arrivals has changed by more than a quarter.
+#: Frontiers are made again when a fan-out, an interval between arrivals or a learned time has changed by more than a
+#: quarter.
 _CHANGE = 0.25
 #: Wait for one more item where arrivals are not known yet: no batch is planned on.
 _UNKNOWN_NS = 1 << 50
@@ -51,10 +49,10 @@ class WorkflowPlan:
     """Frontiers and their raw material."""
 
     def __init__(
-        self, graph: Graph, table: ProfileTable, space: Space, percentile: float, premium: float | None = None
+        self, graph: Graph, predictor: Predictor, space: Space, percentile: float, premium: float | None = None
     ) -> None:
         self._graph = graph
-        self._table = table
+        self._predictor = predictor
         self.slo_ns = graph.slo_ns
         self._space = space
         self._percentile = percentile
@@ -76,9 +74,11 @@ class WorkflowPlan:
         self.lean_chances: Chances | None = None
         #: Options, without waits -> price of a late answer.
         self._prices_usd: dict[tuple[object, ...], float] = {}
-        #: False if some stage has no profile: then times are guesses and nothing is refused because of them.
-        self.profiled = True
-        #: Fan-outs or arrivals are not what they were.
+        #: False if the time of some stage is a guess: nothing is refused because of guesses.
+        self.known = True
+        #: Times that may change, as planned with: those without a profile.
+        self._learned: dict[tuple[StageSpec, str, Config], Estimate] = {}
+        #: Fan-outs, arrivals or learned times are not what they were.
         self.stale = False
         #: Stage by stage, what its options were made for; and `Cluster.moves` when that was last looked at.
         self._workers: list[WorkerSpec] = []
@@ -104,7 +104,8 @@ class WorkflowPlan:
         for node in self._sizes:
             if self._sizes[node].count:
                 self._planned_sizes[node] = max(1, self._sizes[node].value)
-        self.profiled = True
+        self.known = True
+        self._learned.clear()
         self.options = [self._node_options(i, holders) for i in range(len(self._graph.nodes))]
         spread = max(o.spread for row in self.options for o in row)
         z = 0.0
@@ -144,16 +145,16 @@ class WorkflowPlan:
         """
         stage = self._graph.stage_of(index)
         worker = next(iter(holders[stage.name].values())).spec
-        entry = self._table.entry(stage.name, worker.kind)
         prices = Prices(worker.usd_per_hour, worker.usd_per_core_hour)
         millionths = self._planned_sizes.get(index, MILLION)
         rows: list[Option] = []
         least: int | None = None
         for config in configs_for(stage, worker, self._space):
-            mean_ns = self._table.latency_ns(stage.name, worker.kind, config.batch, config.cpus, config.share_pct)
-            if mean_ns is None:
-                self.profiled = False
-                mean_ns = UNPROFILED_NS
+            estimate = self._predictor.run(stage, worker.kind, config.batch, config)
+            mean_ns = estimate.mean_ns
+            if estimate.source != "profile":
+                self._learned[stage, worker.kind, config] = estimate
+                self.known = self.known and estimate.source != "guess"
             work = config.share_pct * mean_ns // config.batch
             least = work if least is None else min(least, work)
             batches = max(1, -(-millionths // (config.batch * MILLION)))
@@ -162,7 +163,7 @@ class WorkflowPlan:
             if index not in self._sizes:
                 fill_ns = _likely_fill_ns(self._intervals_ns[stage.name], config.batch)
             self.fill_ns[index, config.batch] = fill_ns
-            spread = 0.0 if entry is None else entry.spread * mean_ns / (mean_ns + fill_ns)
+            spread = estimate.spread * mean_ns / (mean_ns + fill_ns)
             rows.append(Option(config, mean_ns * batches + fill_ns, spread, cost))
         self.least_work[stage.name] = 0 if stage.on_host else least or 0
         return rows
@@ -173,9 +174,9 @@ class WorkflowPlan:
         return [o for o in row if o.cost_usd <= limit_usd]
 
     def _weighed(self, rows: list[list[Option]]) -> Chances | None:
-        """Tables that weigh the chance of being in time against cost, for chains with profiles and prices."""
+        """Tables that weigh the chance of being in time against cost, for chains with known times and prices."""
         is_chain = all(list(after) == [i + 1] for i, after in enumerate(self._successors[:-1]))
-        if self._premium is None or self._percentile <= 0.5 or not (is_chain and self.profiled):
+        if self._premium is None or self._percentile <= 0.5 or not (is_chain and self.known):
             return None
         if not any(option.cost_usd for row in rows for option in row):
             return None
@@ -240,3 +241,12 @@ class WorkflowPlan:
         for stage, planned in self._intervals_ns.items():
             if abs(intervals_ns.get(stage, _UNKNOWN_NS) - planned) > _CHANGE * planned:
                 self.stale = True
+
+    def saw_times(self) -> None:
+        """Look whether what was learned of run times since has changed them, or made them surer."""
+        for (stage, kind, config), planned in self._learned.items():
+            now = self._predictor.run(stage, kind, config.batch, config)
+            reach_ns = planned.mean_ns * (1 + planned.spread)
+            if now.source != planned.source or abs(now.mean_ns * (1 + now.spread) - reach_ns) > _CHANGE * reach_ns:
+                self.stale = True
+                return

@@ -6,8 +6,7 @@ same object in the simulator and live. Pure; see `plan` for the rules.
 
 from .estimate import Estimate
 from .estimator import Estimator
-from .profiled import ProfiledPredictor
 from .protocol import Predictor
 from .state import EstimatorState
 
-__all__ = ["Estimate", "Estimator", "EstimatorState", "Predictor", "ProfiledPredictor"]
+__all__ = ["Estimate", "Estimator", "EstimatorState", "Predictor"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..control.actions import Action, EvictModel, Reject, Reply, RunBatch
+from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply, RunBatch
 from ..control.events import (
     BatchFailed,
     BatchFinished,
@@ -83,6 +83,7 @@ class Follower:
         #: Number of the last step; the `cause` of its actions.
         self.number = 0
         self.requests: dict[int, Request] = {}
+        self._ordered: set[int] = set()
         self.workers: dict[int, WorkerSpec] = {}
         #: Names of all workers that ever joined, also of those that are gone.
         self._names: dict[int, str] = {}
@@ -131,8 +132,8 @@ class Follower:
             self.workers[event.worker] = event.spec
             self._names[event.worker] = event.spec.name
         elif isinstance(event, ModelLoaded) and event.worker in self.workers and event.stage in self.holders:
-            kept = self.workers[event.worker].keeps_queue
-            for stage in self.sharers[self.weights[event.stage]] if kept else (event.stage,):
+            fetched = self.fetches(event.worker)
+            for stage in self.sharers[self.weights[event.stage]] if fetched else (event.stage,):
                 self.holders[stage][event.worker] = None
         elif isinstance(event, ModelEvicted):
             for stage in self.sharers.get(event.weights, ()):
@@ -140,7 +141,13 @@ class Follower:
         for action in actions:
             if isinstance(action, RunBatch):
                 change.started.append(self._start(action))
+            elif isinstance(action, LoadModel) and action.keep:
+                self._ordered.add(action.worker)
         return change
+
+    def fetches(self, worker: int) -> bool:
+        """Whether the worker brings models for its batches: nobody ordered any to be there."""
+        return worker not in self._ordered
 
     def name(self, worker: int) -> str:
         """What a worker calls itself, also after it was lost."""

@@ -190,8 +190,7 @@ class _Teller:
             self._say("model", f"{who} could not load the model of {event.stage}: {event.detail}")
         for action in actions:
             if isinstance(action, LoadModel) and action.stage in self.stages:
-                spec = self.follower.workers.get(action.worker)
-                how = "told that it will need" if spec is not None and spec.keeps_queue else "asked to load"
+                how = "asked to load" if action.keep else "told that it will need"
                 self._say("model", f"{name(action.worker)} was {how} the model of {action.stage}")
             elif isinstance(action, EvictModel) and action.stage in self.stages:
                 who = name(action.worker)
@@ -265,7 +264,7 @@ class _Teller:
             workers=(run.action.worker,) if run else tuple(self.follower.holders[stage]),
             worker=self.follower.name(run.action.worker) if run else "",
             weights=compiled.stage.weights,
-            kept=run is not None and self.follower.workers[run.action.worker].keeps_queue,
+            fetches=run is not None and self.follower.fetches(run.action.worker),
             ahead=run is not None and run.action.reason in (ENDING, HIGHER),
             queued_ns=last[0],
             first_queued_ns=min(seen)[0],

@@ -43,8 +43,8 @@ class Visit(msgspec.Struct):
     depth: int
     holders: tuple[int, ...]
     weights: str = ""
-    #: The worker keeps a queue of its own: what lies between sending and beginning was spent in it.
-    kept: bool = False
+    #: The worker brings models and decides what runs when: what lies between sending and beginning was spent in it.
+    fetches: bool = False
     #: It was sent before there was room for it: what lies between sending and beginning was spent waiting for that.
     ahead: bool = False
     #: When its model came to that worker, if that was while it waited there.
@@ -116,7 +116,7 @@ def _leg(v: Visit, ended_ns: int) -> Leg:
     else:
         running = v.busy_ns
         interrupted = v.end_ns - v.begin_ns - running
-        waiting = (v.begin_ns if v.kept or v.ahead else v.sent_ns) - v.queued_ns + interrupted
+        waiting = (v.begin_ns if v.fetches or v.ahead else v.sent_ns) - v.queued_ns + interrupted
         transport = v.done_ns - v.queued_ns - waiting - running
     return Leg(v.name, v.stage, v.batch, waiting, transport, running, v.expected_ns, v.failed)
 
@@ -184,9 +184,9 @@ def _cause(path: Sequence[Visit], parts: Sequence[Leg], rivals: list[Rival], spe
 
 def _why_waited(visit: Visit, leg: Leg, rivals: list[Rival]) -> str:
     until_ns = visit.queued_ns + leg.waiting_ns
-    if visit.kept and visit.loaded_ns >= 0:
+    if visit.fetches and visit.loaded_ns >= 0:
         return f"{format_ns(visit.loaded_ns - visit.sent_ns)} until {visit.worker} had loaded its model"
-    if not visit.kept and (not visit.holders or not visit.workers):
+    if not visit.fetches and (not visit.holders or not visit.workers):
         return "whose model no worker held"
     busy = [
         r
@@ -196,7 +196,7 @@ def _why_waited(visit: Visit, leg: Leg, rivals: list[Rival]) -> str:
         and r.sent_ns < until_ns
         and (r.done_ns < 0 or r.done_ns > visit.queued_ns)
     ]
-    if not busy and visit.kept:
+    if not busy and visit.fetches:
         return f"in the queue of {visit.worker}"
     if not busy:
         # Idle all the time: either it could not have run this, or somebody did not let it.

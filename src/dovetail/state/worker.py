@@ -110,6 +110,8 @@ class Batch(msgspec.Struct, eq=False):
     expected_ns: int
     #: When its worker could begin it.
     begun_ns: int = 0
+    #: Standard deviation over mean of the expected run time.
+    expected_spread: float = 0.0
     #: It was sent ahead by a router: its worker's queue and share account are the worker's own business.
     routed: bool = False
     #: It was sent before there was room, and has got so much of it since.
@@ -119,8 +121,6 @@ class Batch(msgspec.Struct, eq=False):
     #: Whose room it was sent into, and how many others were sent into its own.
     lenders: tuple[Batch, ...] = ()
     lent: int = 0
-    #: Spread of the expected time: standard deviation over mean.
-    spread: float = 0.0
 
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""

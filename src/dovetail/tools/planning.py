@@ -12,6 +12,7 @@ from ..live.devices import parse_device
 from ..plan.options import Option
 from ..plan.space import Space
 from ..plan.tables import WorkflowPlan
+from ..predict import Estimator
 from ..profile import catalogue
 from ..profile.machine import this_machine
 from ..profile.modelled import modelled
@@ -130,7 +131,7 @@ def advise(
     space = Space(shares_pct=grid) if grid else Space()
     # The frontier goes on beyond the objective, so that the next cheaper plan is known even if it would be late.
     beyond = msgspec.structs.replace(graph, slo_ns=SHOWN_BEYOND * graph.slo_ns)
-    plan = WorkflowPlan(beyond, ProfileTable(entries), space, percentile)
+    plan = WorkflowPlan(beyond, Estimator(ProfileTable(entries)), space, percentile)
     interval_ns = round(SECOND / rate_per_s)
     plan.build(holders, {s.name: interval_ns for s in graph.stages})
     times, costs, _ = plan.frontiers.points(0)

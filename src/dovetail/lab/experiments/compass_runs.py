@@ -13,7 +13,7 @@ from ...device.rules import AUTHORS_SIMULATOR, COMPASS, Rules
 from ...place import Router
 from ...place.dovetail import DovetailRouter
 from ...place.transfer import CASCADE, SIMULATOR
-from ...predict import ProfiledPredictor
+from ...predict import Estimator
 from ...sim.multi_ingress import Staleness
 from ...units import MS, SECOND
 from ..rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
@@ -63,7 +63,7 @@ def simulate(job: Job) -> Outcome:
     draws = draw_jobs(job.seed, job.workers, job.interval_ms, JOBS, tasks)
     placed = {i + 1: d.tasks for i, d in enumerate(draws)}
 
-    def router(predictor: ProfiledPredictor, ingress: int, home: int) -> Router:
+    def router(predictor: Estimator, ingress: int, home: int) -> Router:
         if drawn:
             return DrawnRouter(placed, world.task_of)
         return make_router(world, job, predictor, ingress, home)
@@ -72,7 +72,7 @@ def simulate(job: Job) -> Outcome:
     return world.run(router, draws, job.workers, _rules(job), Staleness(half_ns, half_ns), jobs=JOBS)
 
 
-def make_router(world: World, job: Job, predictor: ProfiledPredictor, ingress: int, home: int) -> Router:
+def make_router(world: World, job: Job, predictor: Estimator, ingress: int, home: int) -> Router:
     """The router of that name for one ingress."""
     sizes = world.in_bytes
     links = world.delays.links

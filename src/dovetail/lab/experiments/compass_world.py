@@ -22,7 +22,7 @@ from ...control import Action, Controller, Event, Policy, Reply, RequestArrived
 from ...device.rules import Rules
 from ...place import Router
 from ...place.transfer import SIMULATOR, Delays, Links
-from ...predict import ProfiledPredictor
+from ...predict import Estimator
 from ...profile import catalogue
 from ...profile.table import Entry, Point, ProfileTable
 from ...schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
@@ -134,7 +134,7 @@ class DrawnRouter(PlannedRouter):
 
 
 #: (predictor, ingress number, its own worker) -> its router.
-MakeRouter = Callable[[ProfiledPredictor, int, int], Router]
+MakeRouter = Callable[[Estimator, int, int], Router]
 
 
 class World:
@@ -192,7 +192,7 @@ class World:
         """Let the jobs through, every worker being an ingress. `lost`: worker -> when its device vanishes."""
         controllers = []
         for ingress in range(workers):
-            predictor = ProfiledPredictor(self.table)
+            predictor = Estimator(self.table, load_ns=self.delays.load_ns)
             router = make_router(predictor, ingress, ingress + 1)
             policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), predictor, router)
             controllers.append(Controller(self.graphs, policy))

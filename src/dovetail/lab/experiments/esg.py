@@ -16,7 +16,7 @@ import msgspec
 from ...control import Policy
 from ...place import BestFitPlacer
 from ...plan import DovetailPlanner, PlannerSettings, Space
-from ...predict import ProfiledPredictor
+from ...predict import Estimator
 from ...schedule.first_come import LoadEverything
 from ..experiment import Goal, Lab, over_seeds
 from ..rivals import unverified as u
@@ -69,7 +69,8 @@ class Job(msgspec.Struct, frozen=True):
 def make_policy(world: World, name: str, seed: int) -> Policy:
     """The policy of that name for a world."""
     space = Space(world.shares(), u.CPUS)
-    market = Market(world.table, world.node(), space)
+    predictor = Estimator(world.table)
+    market = Market(predictor, world.node(), space)
     if name in ESG_VARIANTS:
         k, group_size = ESG_VARIANTS[name]
         return rival_policy(EsgPlanner(market, k=k, group_size=group_size))
@@ -96,8 +97,8 @@ def make_policy(world: World, name: str, seed: int) -> Policy:
         settings,
         space=Space(space.shares_pct, space.cpus, settings.space.batching, settings.space.sharing),
     )
-    planner = DovetailPlanner(world.table, settings)
-    return Policy(planner, BestFitPlacer(), LoadEverything(), ProfiledPredictor(world.table))
+    planner = DovetailPlanner(predictor, settings)
+    return Policy(planner, BestFitPlacer(), LoadEverything(), predictor)
 
 
 def simulate(job: Job) -> Outcome:

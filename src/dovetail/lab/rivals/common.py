@@ -22,8 +22,7 @@ from ...errors import ProfileError
 from ...place import BestFitPlacer, Placer
 from ...plan import Hold, Planner, Refusal
 from ...plan.space import Space, configs_for
-from ...predict import ProfiledPredictor
-from ...profile.table import ProfileTable
+from ...predict import Predictor
 from ...schedule.first_come import LoadEverything
 from ...state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, WorkerSpec
 from ...state.worker import FULL_SHARE
@@ -44,7 +43,7 @@ __all__ = [
 class Market(msgspec.Struct, frozen=True):
     """What may be chosen, how long it takes and what it costs on the kind of worker that a rival plans for."""
 
-    table: ProfileTable
+    predictor: Predictor
     worker: WorkerSpec
     space: Space
 
@@ -58,18 +57,18 @@ class Market(msgspec.Struct, frozen=True):
 
     def time_ns(self, stage: StageSpec, config: Config) -> int:
         """Mean time of a full batch."""
-        ns = self.table.latency_ns(stage.name, self.worker.kind, config.batch, config.cpus, config.share_pct)
-        if ns is None:
+        estimate = self.predictor.run(stage, self.worker.kind, config.batch, config)
+        if estimate.source != "profile":
             raise ProfileError(
                 f"stage {stage.name!r} has no profile on {self.worker.kind!r}, and the rivals plan from profiles: "
                 f"profile it first"
             )
-        return ns
+        return estimate.mean_ns
 
     def spread(self, stage: StageSpec) -> float:
         """Standard deviation over mean of a single run."""
-        entry = self.table.entry(stage.name, self.worker.kind)
-        return 0.0 if entry is None else entry.spread
+        estimate = self.predictor.run(stage, self.worker.kind, stage.batch[0], self.least(stage))
+        return estimate.spread if estimate.source == "profile" else 0.0
 
     def usd_per_ns(self, config: Config) -> float:
         """What a nanosecond in this configuration costs."""
@@ -183,4 +182,4 @@ class _Placing(Planner, Protocol):
 
 def rival_policy(planner: _Placing) -> Policy:
     """The policy of a rival: its planner and placer, every model resident everywhere, the profile's times."""
-    return Policy(planner, planner.placer, LoadEverything(), ProfiledPredictor(planner.market.table))
+    return Policy(planner, planner.placer, LoadEverything(), planner.market.predictor)

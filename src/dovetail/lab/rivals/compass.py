@@ -218,7 +218,7 @@ class CompassRouter(PlannedRouter):
 
     def _run_ns(self, stage: StageSpec, worker: Worker) -> int:
         # One task at a time on the whole device, which is how Compass's workers run.
-        return self._predictor.duration_ns(stage, 1, Config(1, worker.spec.cores or 1, FULL_SHARE), worker)
+        return self._predictor.run(stage, worker.spec.kind, 1, Config(1, worker.spec.cores or 1, FULL_SHARE)).mean_ns
 
     def _wait_ns(self, worker: int) -> int:
         row = self.rows.get(worker)

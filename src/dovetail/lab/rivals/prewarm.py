@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
-from ...plan.learned import Mean
-from ...profile.table import ProfileTable
+from ...predict import Predictor
+from ...predict.running import Mean
 from ...scale import Adjustment
 from ...state import Cluster, Queue, Worker
 from ...units import SECOND
@@ -51,8 +51,8 @@ class Prewarmer:
 
     adjusts = True
 
-    def __init__(self, table: ProfileTable, *, keep_alive_ns: int = KEEP_ALIVE_S * SECOND) -> None:
-        self._table = table
+    def __init__(self, predictor: Predictor, *, keep_alive_ns: int = KEEP_ALIVE_S * SECOND) -> None:
+        self._predictor = predictor
         self._keep_alive_ns = keep_alive_ns
         self._functions: dict[str, _Function] = {}
         #: (worker, stage) -> when it was last used or loaded.
@@ -93,7 +93,7 @@ class Prewarmer:
             if expected_ns is None or held or any(stage == name for _, stage in loads):
                 continue
             home = home_of(name, workers)
-            begin_ns = expected_ns - self._load_ns(name, home)
+            begin_ns = expected_ns - self._load_ns(cluster, name, home)
             if begin_ns <= now_ns <= expected_ns:
                 loads.append((home.id, name))
             elif begin_ns > now_ns:
@@ -108,9 +108,9 @@ class Prewarmer:
         home = home_of(stage.name, workers)
         return home if home in cold else max(cold, key=lambda w: (w.free_pct, w.free_cpus, -w.id))
 
-    def _load_ns(self, stage: str, worker: Worker) -> int:
-        entry = self._table.entry(stage, worker.spec.kind)
-        return 0 if entry is None else entry.load_ns
+    def _load_ns(self, cluster: Cluster, name: str, worker: Worker) -> int:
+        stage = next(queue.stage for queue in cluster.queues.values() if queue.stage.name == name)
+        return self._predictor.load(stage.weights, stage.weights_bytes, worker.spec.kind).mean_ns
 
     def _idle(self, cluster: Cluster, now_ns: int, wakes: list[int]) -> tuple[tuple[int, str, str], ...]:
         """Models that nobody used for the whole keep-alive time; when to look again goes into `wakes`."""

@@ -27,7 +27,7 @@ from ...device import (
     StartKernel,
     TaskGone,
 )
-from ...device.tasks import ArbiterSettings
+from ...device.arbiter_tasks import ArbiterSettings
 from ...profile.kernels import KernelStats
 from ...units import MS, US
 from .wire import GatePolicy
