@@ -40,25 +40,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=_positive, default=1, metavar="N", help="processes for Python stages")
     parser.add_argument("--workers", type=_positive, default=1, metavar="N", help="processes for models on the cores")
     parser.add_argument(
-        "--by-kernel",
-        action="store_true",
-        help="run models kernel by kernel, one process for each core: a higher class waits for no whole batch",
+        "--kernels",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="run models kernel by kernel, so that a higher class waits for no whole batch of a lower: where that "
+        "could happen and costs little (auto, the default), always, or never",
     )
     parser.add_argument(
-        "--kernel-log", type=Path, metavar="FILE", help="with --by-kernel: write what ran, for dovetail trace --log"
+        "--kernel-log", type=Path, metavar="FILE", help="write the kernels that ran, for dovetail trace --log"
     )
     parser.add_argument(
         "--ageing",
         type=_ageing,
         default=0,
         metavar="TIME",
-        help="with --by-kernel: a lower class that has waited so long gets a kernel, one per TIME (default: never)",
+        help="a lower class that has waited so long gets a kernel, one per TIME (default: never)",
     )
     parser.add_argument(
         "--memory",
         type=_size,
         metavar="SIZE",
-        help="what each device may use for models, under policies whose workers keep queues (docs/memory.md)",
+        help="what each device may use for models and for running them; models come and go then (docs/memory.md)",
     )
     parser.add_argument("--policy", default="by-class", choices=list(POLICIES), help="default: by-class")
     parser.add_argument("--share", type=int, default=100, metavar="PCT", help="share of the device for each batch")
@@ -144,7 +146,7 @@ async def _serve(args: argparse.Namespace) -> int:
         port=args.port,
         hosts=args.hosts,
         workers=args.workers,
-        by_kernel=args.by_kernel,
+        kernels=args.kernels,
         kernel_log=args.kernel_log,
         ageing_ns=args.ageing,
         memory_bytes=args.memory,
@@ -203,15 +205,15 @@ def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
 
 
 def memory_lines(served: Served) -> list[str]:
-    """What workers that keep their own memory may use, and what they have measured."""
+    """What workers with a strict budget may use, and what they have measured."""
     system = served.system
-    specs = {s.name: s for s in system.settings.workers if s.keeps_queue}
+    if not system.settings.strict:
+        return []
+    specs = {s.name: s for s in system.settings.workers}
     lines = []
-    for worker in system.controller.workers.values():
-        spec = worker.spec
-        if spec.keeps_queue:
-            budget, usable = format_bytes(specs[spec.name].memory_bytes), format_bytes(spec.memory_bytes)
-            weighed = system.fleet.weighed.get(spec.kind, [])
-            models = f"; all {len(weighed)} take {format_bytes(sum(w.nbytes for w in weighed))}" if weighed else ""
-            lines.append(f"worker {spec.name} keeps its own memory: {budget}, of which {usable} for models{models}")
+    for spec in (w.spec for w in system.controller.workers.values() if not w.spec.on_host):
+        budget, usable = format_bytes(specs[spec.name].memory_bytes), format_bytes(spec.memory_bytes)
+        weighed = system.fleet.weighed.get(spec.kind, [])
+        models = f"; all {len(weighed)} take {format_bytes(sum(w.nbytes for w in weighed))}" if weighed else ""
+        lines.append(f"worker {spec.name} keeps within {budget}, of which {usable} for models{models}")
     return lines
