@@ -33,8 +33,8 @@ def parse_device(
     """Workers, their profile entries (emulated devices only) and the cores of a device.
 
     ``cpu`` is all cores of this machine, ``cpu:1`` one of them; ``emulated:v100x4`` four emulated V100s. `workers`
-    divides the cores and the memory of a processor among so many processes. Unless `kernels` is "never", they may stop
-    a batch between two kernels. `memory_bytes` is what each device may use, if that is not all it has.
+    divides the cores and the memory of a processor among so many processes. Unless `kernels` is "never", they may
+    stop a batch between two kernels. `memory_bytes` is what each device may use, if that is not all it has.
     """
     preempts = kernels != "never"
     machine = len(os.sched_getaffinity(0))
@@ -52,7 +52,7 @@ def parse_device(
             )
         if workers > int(count):
             raise DeclarationError(
-                f"--workers {workers} would share {count} core(s) of device {text!r}; give at most {count}"
+                f"--workers {workers} would share the {count} core(s) of device {text!r}; give no more than that"
             )
         cores = max(1, int(count) // workers)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // workers

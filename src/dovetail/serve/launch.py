@@ -140,7 +140,7 @@ async def launch(
         raise DeclarationError("--kernel-log writes kernels, and --kernels never runs none; leave one of them out")
     if options.ageing_ns and options.kernels == "never":
         raise DeclarationError(
-            "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one of them out"
+            "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one out"
         )
     workers, device_entries, cores = parse_device(
         options.device,

@@ -243,8 +243,10 @@ class CutModel:
     def __init__(
         self, spec: StageSpec, before: Cut | None = None, *, threads: int = 1, lean: bool = False, dear: bool = True
     ) -> None:
-        """`threads` run each kernel; a `lean` one keeps as little as it can between two runs. Unless it may be `dear`,
-        it stays whole where cutting it would cost more than `MOST_COST`."""
+        """`threads` run each kernel; a `lean` one keeps as little as it can between two runs.
+
+        Unless it may be `dear`, it stays whole where cutting it would cost more than `MOST_COST`.
+        """
         self.spec = spec
         self.threads = threads
         self._lean = lean

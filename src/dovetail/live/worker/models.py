@@ -2,9 +2,9 @@
 
 Rules of this file
 - A model is loaded once for all stages with the same weights, and once for each number of threads that batches have.
-- It is cut into kernels where a batch of a lower class could be in the way of a higher one: where its workflows say so
-  it is cut when it is loaded, where only requests do it is cut beside what runs. It stays whole where that would cost
-  more than a twentieth. `kernels` of "always" and "never" override both.
+- It is cut into kernels where a batch of a lower class could be in the way of a higher one: where its workflows say
+  so it is cut when it is loaded, where only requests do it is cut beside what runs. It stays whole where that would
+  cost more than a twentieth. `kernels` of "always" and "never" override both.
 - With a strict budget bytes are measured: every model is loaded alone once and let go again, as it will be run. Part
   of the budget is for models; the rest is for what loads and batches take at their peak (`working_memory`).
 - Called from any thread. What was evicted is freed before anything else is loaded, and the heap is given back.
