@@ -45,14 +45,14 @@ class SeenSizes:
         #: (cores, share) -> items -> times.
         self._configs: dict[tuple[int, int], dict[int, Seen]] = {}
 
-    def observe(self, items: int, cpus: int, share_pct: int, duration_ns: int) -> None:
-        """A batch took so long."""
+    def at(self, items: int, cpus: int, share_pct: int) -> Seen:
+        """What was seen of a size in a configuration, to be added to."""
         sizes = self._configs.get((cpus, share_pct))
         seen = None if sizes is None else sizes.get(items)
         if seen is None:
             seen = Seen(WINDOW)
             self.put(items, cpus, share_pct, seen)
-        seen.add(max(0, duration_ns))
+        return seen
 
     def put(self, items: int, cpus: int, share_pct: int, seen: Seen) -> None:
         """This was seen of a size in a configuration."""

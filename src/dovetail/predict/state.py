@@ -10,13 +10,16 @@ import msgspec
 from ..errors import ProfileError
 from ..profile.kernels import KernelStats
 
-__all__ = ["VERSION", "EstimatorState", "LearnedLoad", "LearnedRun", "LearnedTurnaround", "Observed"]
+__all__ = ["VERSION", "EstimatorState", "LearnedLoad", "LearnedRun", "LearnedTurnaround"]
 
 VERSION = 1
 
 
 class LearnedRun(msgspec.Struct, frozen=True, array_like=True):
-    """Run times of one stage on one kind of device, for one batch size in one configuration."""
+    """Run times of one stage on one kind of device, for one batch size in one configuration.
+
+    They are kept of stages with a profile, too.
+    """
 
     stage: str
     kind: str
@@ -39,19 +42,6 @@ class LearnedLoad(msgspec.Struct, frozen=True, array_like=True):
     squares: float
 
 
-class Observed(msgspec.Struct, frozen=True, array_like=True):
-    """How long a profiled stage took, in millionths of what its profile says. The profile's mean stands all the same.
-
-    Beside others, and on a machine that has changed, it differs from a million.
-    """
-
-    stage: str
-    kind: str
-    count: int
-    ratio_millionths: int
-    squares: float
-
-
 class LearnedTurnaround(msgspec.Struct, frozen=True, array_like=True):
     """From the end of a batch to its requests' next one, on one kind of device."""
 
@@ -68,7 +58,6 @@ class EstimatorState(msgspec.Struct, frozen=True):
     version: int = VERSION
     runs: tuple[LearnedRun, ...] = ()
     loads: tuple[LearnedLoad, ...] = ()
-    observed: tuple[Observed, ...] = ()
     turnarounds: tuple[LearnedTurnaround, ...] = ()
     #: Of sequences of kernels that came, and of those that others told of and that did not come yet.
     kernels: tuple[KernelStats, ...] = ()
