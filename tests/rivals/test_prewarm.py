@@ -28,7 +28,7 @@ def play(times_s: list[float], *, keep_alive_s: int) -> tuple[list[tuple[float, 
     table = ProfileTable([Entry("read", "a100", curve=CURVE, load_ns=500 * MS)])
     graph = chain("flow", 100 * MS, [StageSpec("read", "model", (1,), model="read", weights_bytes=10)])
     prewarmer = Prewarmer(table, keep_alive_ns=keep_alive_s * SECOND)
-    market = Market(table, NODE, Space((50, 100), u.CPUS[:1]))
+    market = Market(table, Space((50, 100), u.CPUS[:1]), NODE)
     planner = EsgPlanner(market, prewarmer=prewarmer)
     controller = Controller([graph], Policy(planner, BestFitPlacer(), prewarmer, ProfiledPredictor(table)))
     story: list[tuple[float, str]] = []
