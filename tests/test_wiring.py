@@ -115,7 +115,7 @@ def test_a_policy_that_plans_from_profiles_says_which_are_missing(name: str) -> 
 
 def test_a_missing_extra_is_named(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(DovetailError, match=r"policy 'aquatope' needs sklearn.*pip install 'dovetail\[lab\]'"):
+    with pytest.raises(DovetailError, match=r"policy 'aquatope' needs scikit-learn.*pip install 'dovetail\[lab\]'"):
         Run(scenario, policy="aquatope")
 
 

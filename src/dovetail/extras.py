@@ -14,6 +14,9 @@ from .errors import DovetailError
 
 __all__ = ["has", "load", "need"]
 
+#: Package -> its name for pip, where that is another.
+_CALLED = {"PIL": "pillow", "sklearn": "scikit-learn"}
+
 
 def has(package: str) -> bool:
     """Whether a package is installed; it is not imported."""
@@ -24,7 +27,8 @@ def need(package: str, *, extra: str, for_: str) -> None:
     """Raise unless the package is installed: `for_` is what needs it, such as ``"--plot"``."""
     if not has(package):
         raise DovetailError(
-            f"{for_} needs {package}, which is not installed; run: pip install 'dovetail[{extra}]'",
+            f"{for_} needs {_CALLED.get(package, package)}, which is not installed; "
+            f"run: pip install 'dovetail[{extra}]'"
         )
 
 

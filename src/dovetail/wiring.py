@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from typing import Annotated, cast
 
 import msgspec
+from msgspec import Meta
 
 from .control import Controller, Policy
 from .errors import DeclarationError, ProfileError
@@ -22,6 +23,7 @@ from .plan import DovetailPlanner, PlannerSettings, Space
 from .predict import Predictor, ProfiledPredictor
 from .profile.table import Entry, ProfileTable
 from .schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
+from .state.worker import FULL_SHARE
 from .units import US
 from .workflow.graph import Graph
 
@@ -35,7 +37,12 @@ __all__ = [
     "make_policy",
     "planned_policy",
     "routed_policy",
+    "unread",
 ]
+
+
+Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[int, Meta(ge=1, le=FULL_SHARE)]
 
 
 class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,20 +50,20 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str = "first-come"
     #: Share of the device that each batch of a model gets.
-    share_pct: int = 100
+    share_pct: Share = FULL_SHARE
     #: Stage -> largest batch, where it should be other than the largest declared.
-    batch: dict[str, int] = {}
+    batch: dict[str, Count] = {}
     #: Requests that may be open before new ones are shed.
-    max_open: int = 10_000
+    max_open: Count = 10_000
     #: For the `dovetail` policy: part of requests that should be in time.
-    percentile: float = 0.99
+    percentile: Annotated[float, Meta(gt=0, lt=1)] = 0.99
     #: For policies that plan: shares of a GPU that they may give (empty: tenths), and numbers of cores (empty: one).
-    shares_pct: tuple[int, ...] = ()
+    shares_pct: tuple[Share, ...] = ()
     #: For `place`: workers are processes of one machine that run models on its cores.
     near: bool = False
     #: How long before a batch's expected end the next may be sent to its worker, in microseconds.
-    lead_us: int = 0
-    cpus: tuple[int, ...] = ()
+    lead_us: Annotated[int, Meta(ge=0)] = 0
+    cpus: tuple[Count, ...] = ()
     #: Of what is left to chance: Aquatope's trials, the hashes of `hash` and `jit`.
     seed: int = 0
 
@@ -78,6 +85,8 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     summary: str
     #: How it is made: a function, or where one is found (`extras.load`).
     make: Make | str
+    #: Fields of a spec that it looks at.
+    reads: tuple[str, ...]
     #: It sends work ahead to workers that keep queues and their own memory; the others keep it at the ingress.
     routed: bool = False
     #: It plans from profiles: every stage needs one.
@@ -137,40 +146,56 @@ def _place(spec: PolicySpec, table: ProfileTable, cores: int, home: int) -> Poli
     return routed_policy(spec, table, cores, home, router)
 
 
+#: What a policy with one fixed configuration looks at, one that plans, and one that sends ahead. There `batch` is for
+#: stages on the host: what is sent ahead goes alone.
+_FIXED = ("share_pct", "batch", "max_open", "lead_us")
+_PLANNED = ("shares_pct", "cpus", "max_open", "lead_us")
+_SENT = ("batch", "max_open")
+
 POLICIES: dict[str, PolicyEntry] = {
-    "first-come": PolicyEntry("first come first served, fixed configuration, classes not looked at", _first_come),
-    "by-class": PolicyEntry("a higher class goes first; first come first served inside a class", _by_class),
+    "first-come": PolicyEntry(
+        "first come first served, fixed configuration, classes not looked at", _first_come, _FIXED
+    ),
+    "by-class": PolicyEntry("a higher class goes first; first come first served inside a class", _by_class, _FIXED),
     "dovetail": PolicyEntry(
-        "least cost within the objective, planned again before every batch; early refusal", _dovetail
+        "least cost within the objective, planned again before every batch; early refusal",
+        _dovetail,
+        (*_PLANNED, "percentile"),
     ),
     "place": PolicyEntry(
         "each stage where it ends first, its model fetched meanwhile; workers may refuse, memory is shared by need",
         _place,
+        (*_SENT, "near"),
         routed=True,
     ),
     "esg": PolicyEntry(
         "ESG: the cheapest configurations of a group of stages within its budget, searched before every batch",
         "lab.rivals.esg:make",
+        _PLANNED,
         profiles=True,
     ),
     "infless": PolicyEntry(
         "INFless: instances of single functions with batches of unequal size, by resource efficiency",
         "lab.rivals.infless:make",
+        _PLANNED,
         profiles=True,
     ),
     "fast-gshare": PolicyEntry(
         "FaST-GShare: instances of single functions, share of a device by part of the time",
         "lab.rivals.fast_gshare:make",
+        _PLANNED,
         profiles=True,
     ),
     "orion": PolicyEntry(
         "Orion: sizes of all stages fixed once, so that the 95th percentile is in time",
         "lab.rivals.orion:make",
+        _PLANNED,
         profiles=True,
     ),
     "aquatope": PolicyEntry(
         "Aquatope: sizes of all stages fixed once, by Bayesian optimisation",
         "lab.rivals.aquatope:make",
+        (*_PLANNED, "seed"),
         profiles=True,
         package="sklearn",
         extra="lab",
@@ -178,17 +203,24 @@ POLICIES: dict[str, PolicyEntry] = {
     "compass": PolicyEntry(
         "Compass: each request planned with queues, inputs and models in the estimate, adjusted on its way",
         "lab.rivals.compass:make",
+        _SENT,
         routed=True,
     ),
     "heft": PolicyEntry(
-        "HEFT: planned by rank, blind to queues and to models in memory", "lab.rivals.compass:make_heft", routed=True
+        "HEFT: planned by rank, blind to queues and to models in memory",
+        "lab.rivals.compass:make_heft",
+        _SENT,
+        routed=True,
     ),
     "jit": PolicyEntry(
         "just in time: each stage goes to the least wait and fetch when its inputs are there",
         "lab.rivals.jit:make",
+        (*_SENT, "seed"),
         routed=True,
     ),
-    "hash": PolicyEntry("each stage of each request on a worker by hash", "lab.rivals.hashed:make", routed=True),
+    "hash": PolicyEntry(
+        "each stage of each request on a worker by hash", "lab.rivals.hashed:make", (*_SENT, "seed"), routed=True
+    ),
 }
 #: Those that send work ahead to workers that keep queues and their own memory; the others keep it at the ingress.
 ROUTED_POLICIES = tuple(name for name, entry in POLICIES.items() if entry.routed)
@@ -206,6 +238,12 @@ def find_policy(name: str) -> PolicyEntry:
     return entry
 
 
+def unread(spec: PolicySpec) -> list[str]:
+    """Settings that were given and that the policy does not look at."""
+    usual, reads = PolicySpec(spec.name), ("name", *find_policy(spec.name).reads)
+    return [f for f in spec.__struct_fields__ if f not in reads and getattr(spec, f) != getattr(usual, f)]
+
+
 def make_policy(spec: PolicySpec, table: ProfileTable, cores: int, home: int = 0) -> Policy:
     """The policy of that name; `cores` is the number of processor cores of a device, `home` the worker on the
     ingress's own machine (0: there is none)."""
@@ -219,15 +257,19 @@ def make_controller(
 ) -> Controller:
     """A controller from plain data: a scenario, a log's header or the server's settings."""
     table = ProfileTable(entries)
+    stages = dict.fromkeys(s.name for g in graphs for s in g.stages)
+    for name in spec.batch:
+        if name not in stages:
+            raise DeclarationError(f"batch of stage {name!r}: there is no such stage; there are: {', '.join(stages)}")
     if find_policy(spec.name).profiles:
-        _check_profiles(graphs, spec.name, table)
+        _check_profiles(stages, spec.name, table)
     return Controller(graphs, make_policy(spec, table, cores, home))
 
 
-def _check_profiles(graphs: Sequence[Graph], policy: str, table: ProfileTable) -> None:
+def _check_profiles(stages: Iterable[str], policy: str, table: ProfileTable) -> None:
     """Every stage has a profile on some kind of device; on which it is needed is known when a worker joins."""
     known = {stage for stage, _ in table.entries}
-    missing = dict.fromkeys(s.name for g in graphs for s in g.stages if s.name not in known)
+    missing = [stage for stage in stages if stage not in known]
     if missing:
         names = ", ".join(map(repr, missing))
         raise ProfileError(

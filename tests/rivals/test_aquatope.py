@@ -119,7 +119,7 @@ def test_draws_agree_with_mean_and_deviation() -> None:
 
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(DovetailError, match=r"Aquatope needs sklearn.*pip install 'dovetail\[lab\]'"):
+    with pytest.raises(DovetailError, match=r"Aquatope needs scikit-learn.*pip install 'dovetail\[lab\]'"):
         Surrogate(np.zeros((1, 1)), np.zeros(1))
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
     with pytest.raises(DovetailError, match=r"pip install 'dovetail\[lab\]'"):
