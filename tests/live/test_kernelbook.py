@@ -30,7 +30,7 @@ from dovetail.record.kernels import decode_records
 from dovetail.serve.launch import Options, Served, launch
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 
 HERE = Identity("Xeon", 2, {"onnxruntime": "1.30.0", "numpy": "2.4.6", "python": "3.12"})
 MODEL = "b5bb9d8014a0f9b1d61e21e796d78dcc"

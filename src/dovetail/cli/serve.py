@@ -27,7 +27,7 @@ from ..serve.launch import Options, Served, launch
 from ..state.worker import FULL_SHARE
 from ..units import US, format_bytes, parse_bytes, parse_duration
 from ..wiring import POLICIES, PolicySpec, find_policy
-from ..workflow import App, load_target
+from ..workflow.app import App, load_target
 
 __all__ = ["configure", "run"]
 

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from ...device import Arbiter, FirstComeArbiter, KernelFinished, KernelReady, StartKernel
 from ...errors import DovetailError
-from ...workflow import App
+from ...workflow.app import App
 from ...workflow.runners import OnnxRunner, Runner, make_runner
 from ..links.wire import Done, Failed, FromWorker, Hello, Load, Loaded, LoadFailure, Run
 from ..tensors.arena import ArenaFull

@@ -28,7 +28,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NoReturn
 
-from ...workflow import App, load_target
+from ...workflow.app import App, load_target
 from ..links.wire import (
     Attach,
     Detach,
