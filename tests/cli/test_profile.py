@@ -15,7 +15,7 @@ from dovetail.profile.kernels import KernelStats, sequence_name
 from dovetail.profile.machine import Identity, this_machine
 from dovetail.profile.store import ProfileStore
 from dovetail.units import MS
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 
 APP = """
 import numpy as np

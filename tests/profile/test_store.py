@@ -16,7 +16,7 @@ from dovetail.profile import store as store_module
 from dovetail.profile.machine import Identity
 from dovetail.profile.record import Key, Measured, wanted_points
 from dovetail.profile.store import APPLICATION_ID, ProfileStore
-from dovetail.workflow import StageSpec
+from dovetail.workflow.graph import StageSpec
 
 HERE = Identity("Xeon", 2, {"onnxruntime": "1.30.0", "numpy": "2.4.6", "python": "3.12"})
 DETECT = StageSpec("detect", "onnx", batch=(1, 4), model="abc", path="detect.onnx", weights_bytes=7_000_000)

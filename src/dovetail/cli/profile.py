@@ -28,7 +28,7 @@ from ..profile.profiler import Outcome, Request, Watch, chosen_stages, profile
 from ..profile.record import FRESH, Measured, Record, Status
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..units import MS, SECOND, format_ns
-from ..workflow import App, load_target
+from ..workflow.app import App, load_target
 
 #: Longest description of items in a table's title.
 ITEMS_CHARS = 60

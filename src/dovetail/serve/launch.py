@@ -22,7 +22,7 @@ from ..record.log import LogWriter, make_header
 from ..state.worker import FULL_SHARE
 from ..units import SECOND
 from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller
-from ..workflow import App
+from ..workflow.app import App
 from .adapter import LiveBackend
 from .http import HttpServer
 from .oip import Limits, start
