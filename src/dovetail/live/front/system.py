@@ -350,9 +350,9 @@ class LiveSystem:
         elif isinstance(message, Loading):
             self.watchdog.load_began(worker.ident, message.stage, now)
         elif isinstance(message, Loaded):
-            self.watchdog.load_ended(worker.ident, worker.spec, message.stage, now)
+            load_ns = self.watchdog.load_ended(worker.ident, worker.spec, message.stage, now)
             self.load_errors.pop(message.stage, None)
-            self._post(ModelLoaded(now, message.cause, worker.ident, message.stage, message.nbytes))
+            self._post(ModelLoaded(now, message.cause, worker.ident, message.stage, message.nbytes, load_ns))
             self._check_ready()
         elif isinstance(message, LoadFailure):
             self.watchdog.load_ended(worker.ident, worker.spec, message.stage, now)

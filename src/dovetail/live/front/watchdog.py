@@ -44,11 +44,12 @@ class Watchdog:
         """A worker has begun to bring a model, as it saw fit."""
         self.loading[worker, stage] = now_ns
 
-    def load_ended(self, worker: int, spec: WorkerSpec, stage: str, now_ns: int) -> None:
-        """A model is there, or will not come."""
-        if spec.keeps_queue:
-            self.loading.pop((worker, stage), None)
-            self._progress_ns[worker] = now_ns
+    def load_ended(self, worker: int, spec: WorkerSpec, stage: str, now_ns: int) -> int:
+        """A model is there, or will not come; how long it was loaded, 0 if nobody said when that began."""
+        if not spec.keeps_queue:
+            return 0
+        self._progress_ns[worker] = now_ns
+        return now_ns - self.loading.pop((worker, stage), now_ns)
 
     def lost(self, worker: int) -> None:
         """It owes nothing any more."""
