@@ -1,4 +1,4 @@
-"""The front's rules without a process: which answers fit a batch, and how long a worker that died waits for its turn."""
+"""The front's rules without a process: which answers fit a batch, and when a worker that died is started again."""
 
 from __future__ import annotations
 
