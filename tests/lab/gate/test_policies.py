@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.device import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone
-from dovetail.live.gate.policies import SLICE_NS, SliceArbiter, make_arbiter
-from dovetail.live.gate.wire import GatePolicy
+from dovetail.lab.gate.policies import SLICE_NS, SliceArbiter, make_arbiter
+from dovetail.lab.gate.wire import GatePolicy
 from dovetail.profile.kernels import KernelStats
 
 NAMES = typing.get_args(typing.get_type_hints(GatePolicy)["name"])
