@@ -224,10 +224,10 @@ class Device:
         self._forget_host(task)
         task.launched = min(event.upto, task.kernels)
         self._hosted += task.launched < task.kernels
-        if task.entered:
-            self.dispatch.launched(task, before, idle, now_ns)
         if idle and self.dispatch.usual(task):
             self._times.observe_gap(task.sequence, task.kernel - 1, now_ns - task.since_ns)
+        if task.entered:
+            self.dispatch.launched(task, before, idle, now_ns)
         return self._go(now_ns)
 
     def _forget_host(self, task: Task) -> None:

@@ -7,7 +7,8 @@ Rules of this file
 - A grant to the end is kept while its host launches nothing: of a task that is alone, the machine hears when it comes
   and when it ends. After a kernel the machine's code is no longer in the cache, and a step costs some 30 µs. What was
   launched meanwhile is told before another task comes.
-- A grant that is revoked ends at once if no kernel of it is at work, and else with that kernel.
+- A grant that is revoked ends with the kernel that is at work. If none is, it ends at once in favour of a higher
+  class; in favour of an equal it ends after the kernel that is next.
 - Times that the machine is told never go back. A launch counts from when it could be read, not from when it was,
   which is when a kernel ended: else fillers would make gaps look longer, and more would be filled.
 """
@@ -173,5 +174,12 @@ class Grants:
                 assert type(action) is Revoke, action
                 self.tasks[action.task].revoked = True
         held = self._granted
-        if held is not None and held.revoked and not held.running:
+        if held is not None and held.revoked and self._ends_at_once(held):
             self._end(held, False, self._told_ns)
+
+    def _ends_at_once(self, task: Task) -> bool:
+        """Whether a grant that was revoked has nothing to run, or gives its next kernel back."""
+        if task.running:
+            return False
+        above = (t for t in self.tasks.values() if t.priority < task.priority)
+        return task.kernel == task.launched or (self.yields(task) and any(t.kernel < t.launched for t in above))
