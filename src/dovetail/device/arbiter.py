@@ -72,6 +72,13 @@ class KernelFinished(msgspec.Struct, frozen=True, gc=False, array_like=True, tag
     end_ns: int = -1
     #: It was the first of several that were granted at once; this one has not run. -1: it was the only one.
     upto: int = -1
+    #: The next was launched before: it is ready too, and asks for the same share. Saves a `KernelReady` before this.
+    next_ready: bool = False
+
+    @property
+    def next_kernel(self) -> int:
+        """The first kernel that has not run."""
+        return self.kernel + 1 if self.upto < 0 else self.upto
 
 
 class KernelRevoked(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
@@ -225,7 +232,10 @@ class FirstComeArbiter:
                 )
             waiting.append(event)
         elif type(event) is KernelFinished:
-            self.free_pct += started.pop((event.task, event.kernel))
+            share_pct = started.pop((event.task, event.kernel))
+            self.free_pct += share_pct
+            if event.next_ready:
+                waiting.append(KernelReady(event.at_ns, event.task, event.next_kernel, share_pct))
             if event.upto > event.kernel + 1:
                 waiting = self._waiting = deque(k for k in waiting if k.task != event.task or k.kernel >= event.upto)
         elif type(event) is KernelRunning:

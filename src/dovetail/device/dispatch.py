@@ -131,11 +131,9 @@ class KernelDispatch:
         elif task.kernel == first:
             self._tell(KernelRevoked(at_ns, task.ident, first))
         else:
-            if not self.arbiter.by_launch:
-                # Before the end of this one is told: that there is a next is not to look like a gap.
-                self._announce(task, task.kernel, now_ns)
+            next_ready = task.kernel < task.launched and not self.arbiter.by_launch
             upto = -1 if task.kernel == first + 1 else task.kernel
-            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, end_ns, upto))
+            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, end_ns, upto, next_ready))
 
     def leave(self, task: Task, now_ns: int) -> None:
         """A task is gone, or needs no arbiter any more."""
@@ -163,7 +161,7 @@ class KernelDispatch:
         """Whether a grant may cover all that is left of a task: nobody would be in the way."""
         if task.launched < task.kernels or self.expects_above(task.priority, now_ns):
             return False
-        waiting, arbiter = self._waiting(), self.arbiter
+        waiting, arbiter = [t for t in self._waiting() if t is not task], self.arbiter
         if arbiter.classless:
             return not waiting
         if arbiter.takes_turns:

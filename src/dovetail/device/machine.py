@@ -437,18 +437,20 @@ class Device:
 
     def _arbitrate(self, now_ns: int, actions: list[DeviceAction]) -> None:
         """Start what the kernel arbiter lets start, and revoke what is in the way."""
-        dispatch, tasks = self.dispatch, self._queue.tasks
+        dispatch, tasks, running = self.dispatch, self._queue.tasks, self._queue.running
         self._enter(now_ns, actions)
+        earlier = bool(running)
         while dispatch.starts:
             starts, dispatch.starts = dispatch.starts, []
             for start in starts:
                 task = tasks.get(start.task)
-                if task is not None and task.entered and task.ident not in self._queue.running:
+                if task is not None and task.entered and task.ident not in running:
                     last = TO_THE_END if dispatch.entitled(task, now_ns) else start.kernel
                     self._grant(task, last, start.why, now_ns, actions)
-        for task in dispatch.in_the_way(now_ns):
-            task.state = _STOPPING
-            actions.append(Revoke(task.ident))
+        if earlier:
+            for task in dispatch.in_the_way(now_ns):
+                task.state = _STOPPING
+                actions.append(Revoke(task.ident))
         if now_ns < dispatch.alarm_ns and dispatch.alarm_ns != self._alarm_ns:
             self._alarm_ns = dispatch.alarm_ns
             actions.append(SetAlarm(dispatch.alarm_ns))

@@ -84,6 +84,9 @@ class PriorityArbiter:
         if type(event) is KernelReady:
             self._ready(event)
         elif type(event) is KernelFinished:
+            if event.next_ready and (task := self._tasks.get(event.task)) is not None:
+                # Before its end: that there is a next is not to look like a gap.
+                self._ready(KernelReady(now_ns, event.task, event.next_kernel, task.used_pct))
             self._finished(event)
         elif type(event) is TaskBegan:
             if event.task in self._tasks:

@@ -50,7 +50,7 @@ class Grants:
     """The tasks of a device, and which of them may go on."""
 
     def __init__(self, policy: GatePolicy, stats: Iterable[KernelStats] = (), *, learn_every: int = 1) -> None:
-        self._predictor = Estimator(ProfileTable(), EstimatorState(kernels=tuple(stats)))
+        self._predictor = Estimator(ProfileTable(), EstimatorState(kernels=tuple(stats)), tells=False)
         self._learn_every = learn_every
         #: Programs as the machine knows them: none has weights of which it would have to know.
         self._models: dict[str, tuple[str, int]] = {}

@@ -106,7 +106,9 @@ class Task:
         """How long after the end of each kernel of the grant its host launched the next, as far as it has."""
         if not self.hosted:
             return ()
-        next_ns = self.ready_ns[self.kernel - len(self.spans) + 1 :]
+        next_ns = self.ready_ns[self.kernel - len(self.spans) + 1 : self.kernel + 1]
+        if not next_ns:
+            return ()
         return tuple(ready_ns - end_ns for ready_ns, (_, end_ns) in zip(next_ns, self.spans, strict=False))
 
 
