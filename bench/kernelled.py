@@ -2,7 +2,7 @@
 
     python bench/kernelled.py [--json] [--quick] [--rounds N] [--seconds S] [--log FILE]
 
-Two servers, `--device cpu:1` with and without `--by-kernel`, take turns in every round; each has a worker process of
+Two servers, `--device cpu:1` with `--kernels auto` and `never`, take turns in every round; each has a worker of
 its own, and the one whose turn it is not has nothing to do. Three loads:
 
 - both: the low class (a model of about 9 ms per picture, batches up to 8) has 24 requests open all the time; the high
@@ -40,7 +40,7 @@ from _models import LAYERS, SHAPE, make_model, picture
 from dovetail.live.front.system import Result
 from dovetail.serve.launch import Options, Served, launch
 from dovetail.wiring import PolicySpec
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 
 #: (channels, stride) of each convolution of the models of the high class; that of the low one is the others' model.
 FIRST = ((16, 1), (16, 1), (3, 1))
@@ -162,7 +162,7 @@ async def measure(args: argparse.Namespace, rounds: int, seconds: float, progres
                 device="cpu:1",
                 port=0,
                 policy=PolicySpec("by-class"),
-                by_kernel=with_kernels,
+                kernels="auto" if with_kernels else "never",
                 kernel_log=args.log if with_kernels else None,
             )
             servers[mode] = await launch(app, "kernelled_app:app", options)

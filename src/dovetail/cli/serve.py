@@ -24,15 +24,20 @@ from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..serve.launch import Options, Served, launch
+from ..state.worker import FULL_SHARE
 from ..units import US, format_bytes, parse_bytes, parse_duration
-from ..wiring import POLICIES, PolicySpec
-from ..workflow import App, load_target
+from ..wiring import POLICIES, PolicySpec, find_policy
+from ..workflow.app import App, load_target
 
 __all__ = ["configure", "run"]
+
+#: How long before the end of a batch the next is sent, unless told otherwise.
+LEAD_US = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
+    others = ", ".join(name for name in POLICIES if name != "by-class")
     parser.add_argument("target", help="module:attribute of an App or a workflow, such as examples.quickstart:app")
     parser.add_argument("--port", type=int, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
@@ -40,35 +45,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=_positive, default=1, metavar="N", help="processes for Python stages")
     parser.add_argument("--workers", type=_positive, default=1, metavar="N", help="processes for models on the cores")
     parser.add_argument(
-        "--by-kernel",
-        action="store_true",
-        help="run models kernel by kernel, one process for each core: a higher class waits for no whole batch",
+        "--kernels",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="run models kernel by kernel, so that a higher class waits for no whole batch of a lower: where that "
+        "could happen and costs little (auto, the default), always, or never",
     )
     parser.add_argument(
-        "--kernel-log", type=Path, metavar="FILE", help="with --by-kernel: write what ran, for dovetail trace --log"
+        "--kernel-log", type=Path, metavar="FILE", help="write the kernels that ran, for dovetail trace --log"
     )
     parser.add_argument(
         "--ageing",
         type=_ageing,
         default=0,
         metavar="TIME",
-        help="with --by-kernel: a lower class that has waited so long gets a kernel, one per TIME (default: never)",
+        help="a lower class that has waited so long gets a kernel, one per TIME (default: never)",
     )
     parser.add_argument(
         "--memory",
         type=_size,
         metavar="SIZE",
-        help="what each device may use for models, under policies whose workers keep queues (docs/memory.md)",
+        help="what each device may use for models and for running them; models come and go then (docs/memory.md)",
     )
-    parser.add_argument("--policy", default="by-class", choices=list(POLICIES), help="default: by-class")
-    parser.add_argument("--share", type=int, default=100, metavar="PCT", help="share of the device for each batch")
+    parser.add_argument("--policy", default="by-class", metavar="NAME", help=f"by-class if not given; or {others}")
+    parser.add_argument("--share", type=int, metavar="PCT", help="share of the device for each batch (default: 100)")
     parser.add_argument(
         "--max-batch", type=_positive, metavar="N", help="largest batch of any stage, if less than declared"
     )
     parser.add_argument(
         "--lead",
         type=_lead,
-        default=1000,
         metavar="TIME",
         help="how long before the end of a batch the next is sent to its worker (default: 1ms; 0 waits for the end)",
     )
@@ -135,21 +141,44 @@ def _load(target: str) -> App:
         raise DeclarationError(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-async def _serve(args: argparse.Namespace) -> int:
-    app = _load(args.target)
+#: Flag -> the setting of a policy that it gives.
+_SETTINGS = {"--share": "share_pct", "--max-batch": "batch", "--lead": "lead_us"}
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """A flag that the policy does not look at is refused."""
+    reads = find_policy(args.policy).reads
+    for flag, setting in _SETTINGS.items():
+        if getattr(args, flag[2:].replace("-", "_")) is not None and setting not in reads:
+            able = ", ".join(name for name, entry in POLICIES.items() if setting in entry.reads)
+            raise DeclarationError(
+                f"{flag} is nothing that the policy {args.policy!r} looks at; leave it out, or choose one that does "
+                f"with --policy: {able}"
+            )
+
+
+def _policy(args: argparse.Namespace, app: App) -> PolicySpec:
+    """The policy that the flags describe."""
     batch = {s.name: min(args.max_batch, s.batch[-1]) for s in app.specs} if args.max_batch else {}
+    share_pct = FULL_SHARE if args.share is None else args.share
+    return PolicySpec(args.policy, share_pct=share_pct, batch=batch, max_open=args.max_open)
+
+
+async def _serve(args: argparse.Namespace) -> int:
+    _check_flags(args)
+    app = _load(args.target)
     options = Options(
         device=args.device,
         host=args.host,
         port=args.port,
         hosts=args.hosts,
         workers=args.workers,
-        by_kernel=args.by_kernel,
+        kernels=args.kernels,
         kernel_log=args.kernel_log,
         ageing_ns=args.ageing,
         memory_bytes=args.memory,
-        policy=PolicySpec(args.policy, share_pct=args.share, batch=batch, max_open=args.max_open),
-        lead_us=args.lead,
+        policy=_policy(args, app),
+        lead_us=LEAD_US if args.lead is None else args.lead,
         log=args.log,
         arena_bytes=args.arena,
         max_body_bytes=args.max_body,
@@ -203,15 +232,15 @@ def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
 
 
 def memory_lines(served: Served) -> list[str]:
-    """What workers that keep their own memory may use, and what they have measured."""
+    """What workers with a strict budget may use, and what they have measured."""
     system = served.system
-    specs = {s.name: s for s in system.settings.workers if s.keeps_queue}
+    if not system.settings.strict:
+        return []
+    specs = {s.name: s for s in system.settings.workers}
     lines = []
-    for worker in system.controller.workers.values():
-        spec = worker.spec
-        if spec.keeps_queue:
-            budget, usable = format_bytes(specs[spec.name].memory_bytes), format_bytes(spec.memory_bytes)
-            weighed = system.fleet.weighed.get(spec.kind, [])
-            models = f"; all {len(weighed)} take {format_bytes(sum(w.nbytes for w in weighed))}" if weighed else ""
-            lines.append(f"worker {spec.name} keeps its own memory: {budget}, of which {usable} for models{models}")
+    for spec in (w.spec for w in system.controller.workers.values() if not w.spec.on_host):
+        budget, usable = format_bytes(specs[spec.name].memory_bytes), format_bytes(spec.memory_bytes)
+        weighed = system.fleet.weighed.get(spec.kind, [])
+        models = f"; all {len(weighed)} take {format_bytes(sum(w.nbytes for w in weighed))}" if weighed else ""
+        lines.append(f"worker {spec.name} keeps within {budget}, of which {usable} for models{models}")
     return lines

@@ -6,23 +6,24 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from ..control import Action, Event
 from ..errors import DeclarationError, DovetailError
-from ..live.devices import keep_queues, parse_device
-from ..live.front.kernel_store import KernelBook
+from ..live.devices import parse_device
+from ..live.front.kernel_store import KernelStore
 from ..live.front.system import LiveSystem, Settings
+from ..live.front.times_store import TimesStore
 from ..profile.machine import this_machine
 from ..profile.store import ProfileStore
 from ..profile.table import Entry
 from ..record.log import LogWriter, make_header
 from ..state.worker import FULL_SHARE
-from ..units import SECOND, format_bytes
+from ..units import SECOND
 from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller
-from ..workflow import App
+from ..workflow.app import App
 from .adapter import LiveBackend
 from .http import HttpServer
 from .oip import Limits, start
@@ -46,13 +47,14 @@ class Options(msgspec.Struct, frozen=True):
     hosts: int = 1
     #: Processes that share the cores of a processor.
     workers: int = 1
-    #: Run batches kernel by kernel, one core each, so that a higher class need not wait for a whole batch of a lower.
-    by_kernel: bool = False
+    #: Whether models are run kernel by kernel, so that a higher class need not wait for a whole batch of a lower:
+    #: where that could happen, always, or never.
+    kernels: Literal["auto", "always", "never"] = "auto"
     #: Where to write what ran, kernel by kernel.
     kernel_log: Path | None = None
-    #: There, one kernel of a lower class may start per this time, whatever is above it; 0: never.
+    #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
     ageing_ns: int = 0
-    #: What each device may use for models and for running them, if the policy leaves that to the workers.
+    #: What each device may use for models and for running them; None: what there is, and nothing is measured.
     memory_bytes: int | None = None
     policy: PolicySpec = PolicySpec()
     #: How long before a batch's expected end the next is sent: what a decision takes to come back, and some more.
@@ -74,6 +76,8 @@ class Served(msgspec.Struct):
     system: LiveSystem
     http: HttpServer
     label: str
+    #: Where what is learned of times is kept, if it is.
+    times: TimesStore | None = None
 
     async def stop(self, drain_s: float = 30.0, hurry: asyncio.Event | None = None) -> bool:
         """Take nothing new, answer what was admitted, and end; False if some were given up.
@@ -86,6 +90,8 @@ class Served(msgspec.Struct):
             self.system.give_up("the server stopped before it was done")
         await self.http.drain(WRITE_SECONDS)
         await self.system.close()
+        if self.times is not None:
+            await self.times.close()
         return clean
 
 
@@ -135,38 +141,42 @@ async def launch(
 
     `store` is where what is learned of kernels is kept; without, it is forgotten at the end.
     """
-    if options.by_kernel and options.policy.name in ROUTED_POLICIES:
+    if options.kernel_log is not None and options.kernels == "never":
+        raise DeclarationError("--kernel-log writes kernels, and --kernels never runs none; leave one of them out")
+    if options.ageing_ns and options.kernels == "never":
         raise DeclarationError(
-            f"--by-kernel goes with policies whose work waits in the front; under {options.policy.name!r} workers "
-            f"keep queues and run whole batches. Leave it out, or choose another with --policy, such as by-class"
-        )
-    if options.kernel_log is not None and not options.by_kernel:
-        raise DeclarationError("--kernel-log writes the kernels of --by-kernel; give both, or neither")
-    if options.ageing_ns and not options.by_kernel:
-        raise DeclarationError(
-            "--ageing lets waiting kernels of lower classes start under --by-kernel; give both, or neither"
+            "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one out"
         )
     workers, device_entries, cores = parse_device(
-        options.device, app.specs, options.hosts, options.workers, by_kernel=options.by_kernel
+        options.device,
+        app.specs,
+        options.hosts,
+        options.workers,
+        kernels=options.kernels,
+        memory_bytes=options.memory_bytes,
     )
-    if options.policy.name in ROUTED_POLICIES:
-        workers = keep_queues(workers, app.specs, options.memory_bytes)
-    elif options.memory_bytes is not None:
-        raise DeclarationError(
-            f"--memory {format_bytes(options.memory_bytes)} goes with policies whose workers keep their own memory "
-            f"({', '.join(ROUTED_POLICIES)}); {options.policy.name!r} loads every model at the start. Leave it out, "
-            f"or choose one of those with --policy"
-        )
+    emulated = options.device.startswith("emulated:")
     known = (*entries, *device_entries)
     policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us)
-    if not options.device.startswith("emulated:"):
+    if not emulated:
         policy_spec = msgspec.structs.replace(policy_spec, near=True)
-    controller = make_controller(app.graphs, policy_spec, known, cores)
+    times = None
+    if store is not None and not options.device.startswith("emulated:"):
+        times = TimesStore(store, this_machine(), app.specs, say)
+    learned = None if times is None else times.known
+    controller = make_controller(app.graphs, policy_spec, known, cores, learned=learned)
     log = None
     if options.log is not None:
         policy = msgspec.msgpack.encode(policy_spec)
         header = make_header(
-            "live", app.graphs, policy, known, cores, seed=options.seed, started_unix_ns=time.time_ns()
+            "live",
+            app.graphs,
+            policy,
+            known,
+            cores,
+            seed=options.seed,
+            started_unix_ns=time.time_ns(),
+            learned=learned,
         )
         log = LogWriter(options.log, header)
     settings = Settings(
@@ -177,12 +187,16 @@ async def launch(
         cpus=_cpus(options.policy, cores),
         arena_bytes=options.arena_bytes,
         hang_ns=round(options.hang_s * SECOND),
+        strict=options.memory_bytes is not None and not emulated,
+        kernels=options.kernels,
         kernel_log="" if options.kernel_log is None else str(_emptied(options.kernel_log)),
         ageing_ns=options.ageing_ns,
     )
-    kernels = KernelBook(store, this_machine(), {s.model for s in app.specs}, say) if options.by_kernel else None
+    kernels = None
+    if options.kernels != "never" and not emulated:
+        kernels = KernelStore(store, this_machine(), {s.model for s in app.specs}, say)
     system = LiveSystem(settings, controller, log=log, kernels=kernels, say=say, observers=observers)
-    label = options.device if options.device.startswith("emulated:") else ""
+    label = options.device if emulated else ""
     limits = Limits(max_body_bytes=options.max_body_bytes)
     try:
         await system.start(options.start_s)
@@ -193,4 +207,6 @@ async def launch(
     except BaseException:
         await system.close()
         raise
-    return Served(system, http, label)
+    if times is not None:
+        times.keep(controller.policy.predictor)
+    return Served(system, http, label, times)

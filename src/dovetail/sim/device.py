@@ -276,9 +276,8 @@ class SimDevice:
                 events.append(ModelEvicted(now_ns, cause, self.ident, answer.weights, answer.nbytes, answer.reason))
             elif type(answer) is Refuse:
                 refused = self._runs.pop(answer.task).action
-                events.append(
-                    BatchFailed(now_ns, refused.cause, refused.batch, now_ns, now_ns, answer.reason, answer.detail)
-                )
+                why = (answer.reason, answer.detail, refused.ingress)
+                events.append(BatchFailed(now_ns, refused.cause, refused.batch, now_ns, now_ns, *why))
             elif type(answer) is Revoke:
                 self._stop(self._runs[answer.task], now_ns)
             elif type(answer) is SetAlarm:

@@ -1,135 +1,31 @@
-"""The arbiters that a gated device can be run with: ours, FIKIT's, and what a GPU does if nobody arbitrates.
-
-- `fifo`: kernels in the order of their launch, whoever launches them. One queue, as of one context.
-- `slice`: time slices, as between contexts of processes that share a GPU. A task keeps the device for a slice and
-  gives it up between kernels; one that has nothing to run gives it up at once.
-- `priority`: strict classes; a task of a lower class runs when none of a higher one is there.
-- `fikit`, `ours`: lower classes fill the gaps of higher ones.
+"""The arbiters of a gated device, by the names of the registry (`arbiters`), with what was measured on a processor.
 
 None of them learns: what kernels and gaps take is learned by the device (`device.times`).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ...device import (
-    ArbiterAction,
-    FikitArbiter,
-    FikitSettings,
-    FirstComeArbiter,
-    GapArbiter,
-    GapSettings,
-    KernelArbiter,
-    KernelEvent,
-    KernelFinished,
-    KernelReady,
-    PriorityArbiter,
-    StartKernel,
-    TaskGone,
-)
-from ...device.arbiter import KernelRevoked, KernelRunning
-from ...device.arbiter_tasks import ArbiterSettings
+from ... import arbiters
+from ...device import KernelArbiter
 from ...profile.kernels import KernelStats
 from ...units import MS, US
 from .wire import GatePolicy
 
-__all__ = ["SLICE_NS", "SliceArbiter", "make_arbiter"]
+__all__ = ["make_arbiter"]
 
-#: Time slice between contexts. Figures in public range from some hundred µs to some ms by device; unverified.
-SLICE_NS = 2 * MS
-
-
-#: Ours on a processor, where a kernel takes ten times as long as on a GPU and the gate's code is cold after each:
-#: what a filler costs beside its duration (measured: to start it, and from its end to the beginning of the next), and
-#: credit for some kernels, so that one long wait does not keep the next gaps empty. Chosen on pairs that are not
-#: among those reported.
+#: Gap filling on a processor, where a kernel takes ten times as long as on a GPU and the gate's code is cold after
+#: each: what a filler costs beside its duration (measured: to start it, and from its end to the beginning of the
+#: next), and credit for some kernels, so that one long wait does not keep the next gaps empty. Chosen on pairs that
+#: are not among those reported.
 OVERHEAD_NS = 60 * US
 BURST_NS = 3 * MS
 BUDGET = 0.02
 
 
-class SliceArbiter:
-    """Round robin over tasks with something to run, each for a slice; knows neither classes nor durations."""
-
-    takes_turns = True
-    classless = True
-    by_launch = False
-
-    def __init__(self, slice_ns: int = SLICE_NS) -> None:
-        self._slice_ns = slice_ns
-        #: Task -> its ready kernels. Tasks are in the order of their turns.
-        self._ready: dict[int, deque[int]] = {}
-        self._turn = -1
-        self._turn_ends_ns = 0
-        self._running: tuple[int, int] | None = None
-
-    def step(self, event: KernelEvent) -> Sequence[ArbiterAction]:
-        """Take one event and say which kernel may start."""
-        if type(event) is KernelReady:
-            self._ready.setdefault(event.task, deque()).append(event.kernel)
-        elif type(event) is KernelFinished:
-            self._running = None
-            if event.next_ready:
-                self._ready.setdefault(event.task, deque()).append(event.next_kernel)
-        elif type(event) is KernelRunning:
-            self._running = (event.task, event.kernel)
-            self._turn = event.task
-            self._turn_ends_ns = event.begin_ns + self._slice_ns
-        elif type(event) is KernelRevoked:
-            self._ready.setdefault(event.task, deque()).appendleft(event.kernel)
-            self._running = None
-        elif type(event) is TaskGone:
-            self._ready.pop(event.task, None)
-            if self._running is not None and self._running[0] == event.task:
-                self._running = None
-        else:
-            return ()
-        return self._start(event.at_ns) if self._running is None else ()
-
-    def _start(self, now_ns: int) -> Sequence[StartKernel]:
-        ready = self._ready
-        if not ready:
-            return ()
-        if self._turn not in ready or now_ns >= self._turn_ends_ns:
-            if self._turn in ready:
-                ready[self._turn] = ready.pop(self._turn)
-            self._turn = next(iter(ready))
-            self._turn_ends_ns = now_ns + self._slice_ns
-        task = self._turn
-        kernel = ready[task].popleft()
-        if not ready[task]:
-            del ready[task]
-        self._running = (task, kernel)
-        return (StartKernel(task, kernel),)
-
-    def aged_due(self, now_ns: int) -> bool:
-        """Everybody has a slice in turn."""
-        return False
-
-    def usual(self, task: int) -> bool:
-        """Nobody is let in before a task by what is known of its gaps."""
-        return True
-
-    def validate(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
-        assert self._running is not None or not self._ready, "idle device and runnable work"
-
-
 def make_arbiter(policy: GatePolicy, stats: Mapping[str, KernelStats]) -> KernelArbiter:
     """The arbiter of that policy; `stats` is what the device knows of kernels, always as it is now."""
-    match policy.name:
-        case "fifo":
-            return FirstComeArbiter()
-        case "slice":
-            return SliceArbiter()
-        case "priority":
-            return PriorityArbiter(stats, ArbiterSettings(ageing_ns=policy.ageing_ns))
-        case "fikit":
-            return FikitArbiter(stats, FikitSettings(ageing_ns=policy.ageing_ns))
-        case "ours":
-            settings = GapSettings(
-                ageing_ns=policy.ageing_ns, budget=BUDGET, burst_ns=BURST_NS, overhead_ns=OVERHEAD_NS
-            )
-            return GapArbiter(stats, settings, learn=False)
+    return arbiters.make_arbiter(
+        policy.name, stats, ageing_ns=policy.ageing_ns, budget=BUDGET, burst_ns=BURST_NS, overhead_ns=OVERHEAD_NS
+    )

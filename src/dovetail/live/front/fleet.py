@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -18,7 +19,7 @@ from ...state import WorkerSpec
 from ...units import MS, SECOND
 from ...workflow.graph import Graph
 from ..links.wire import FromWorker, Hello, Learned, Ready, Refused, Weighed
-from .kernel_store import KernelBook
+from .kernel_store import KernelStore
 from .memory import Memory
 from .process import WorkerProcess
 
@@ -42,10 +43,16 @@ class Settings(msgspec.Struct, frozen=True):
     arena_bytes: int = 1 << 30
     #: A batch that has run for longer than this, and longer than 50 times what was expected, will never end.
     hang_ns: int = 30_000 * MS
-    #: File for what runs on workers that run kernel by kernel; empty is none.
+    #: The budgets of devices hold for all that their processes have, and models are measured.
+    strict: bool = False
+    #: Whether models are run kernel by kernel: where a lower class could be in a higher one's way, always, or never.
+    kernels: Literal["auto", "always", "never"] = "auto"
+    #: File for the kernels that run; empty is none.
     kernel_log: str = ""
-    #: There, one kernel of a lower class may start per this time, whatever is above it; 0: never.
+    #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
     ageing_ns: int = 0
+    #: Directory of sockets at which other fronts of this machine may join the workers; empty is none.
+    share_at: str = ""
 
 
 class Fleet:
@@ -58,7 +65,7 @@ class Fleet:
         on_message: Callable[[WorkerProcess, FromWorker], None],
         on_lost: Callable[[WorkerProcess, str], None],
         say: Callable[[str], None],
-        kernels: KernelBook | None = None,
+        kernels: KernelStore | None = None,
     ) -> None:
         self.workers: dict[int, WorkerProcess] = {}
         self.memory = Memory(settings.arena_bytes, self.workers)
@@ -71,9 +78,9 @@ class Fleet:
         self._on_message = on_message
         self._on_lost = on_lost
         self._say = say
-        #: What is known of kernels, for workers that run kernel by kernel.
+        #: What is known of kernels.
         self._kernels = kernels
-        #: What workers that keep their own memory have measured of their models, by kind of device.
+        #: What workers with a strict budget have measured of their models, by kind of device.
         self.weighed: dict[str, list[Weighed]] = {}
         self._started_ns: dict[int, int] = {}
         self._last = 0
@@ -90,20 +97,31 @@ class Fleet:
         self._last += 1
         settings = self._settings
         emulated = spec.enforcement == "emulated"
-        kernels, cuts = self._kernels.known() if self._kernels is not None and spec.preempts else ([], [])
+        known, cuts = self._kernels.known() if self._kernels is not None and not spec.on_host else ([], [])
+        lowest: dict[str, int] = {}
+        for graph in settings.graphs:
+            for stage in graph.stages:
+                lowest[stage.name] = max(lowest.get(stage.name, 1), graph.priority)
         hello = Hello(
             worker=self._last,
             spec=spec,
-            target=settings.target if "python" in spec.runs else "",
+            target=settings.target if spec.on_host else "",
             module_path=sys.path,
             stages=list({s.name: s for g in settings.graphs for s in g.stages}.values()),
             entries=[e for e in settings.entries if e.kind == spec.kind] if emulated else [],
             cpus=settings.cpus or (spec.cores,),
             origin_ns=self._origin_ns,
             arena_bytes=settings.arena_bytes,
-            weighed=self.weighed.get(spec.kind, []) if spec.keeps_queue else [],
+            listen=f"{settings.share_at}/{spec.name}-{self._last}.sock"
+            if settings.share_at and not spec.on_host
+            else "",
+            strict=settings.strict and not spec.on_host,
+            weighed=self.weighed.get(spec.kind, []),
+            kernels=settings.kernels,
+            lowest=lowest,
+            highest=min((graph.priority for graph in settings.graphs), default=1),
             kernel_log=settings.kernel_log,
-            kernels=kernels,
+            known=known,
             cuts=cuts,
             ageing_ns=settings.ageing_ns,
         )

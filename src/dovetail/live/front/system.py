@@ -53,8 +53,8 @@ from .answers import Answers, Result, Tell
 from .batches import Batches
 from .fleet import Fleet, Settings
 from .journal import Journal
-from .kernel_store import KernelBook
-from .memory_admission import Door
+from .kernel_store import KernelStore
+from .memory_admission import MemoryAdmission
 from .process import WorkerProcess
 from .readiness import Readiness
 from .statistics import Statistics
@@ -78,7 +78,7 @@ class LiveSystem:
         controller: Controller,
         *,
         log: LogWriter | None = None,
-        kernels: KernelBook | None = None,
+        kernels: KernelStore | None = None,
         say: Callable[[str], None] = lambda _: None,
         observers: Sequence[Callable[[Event, list[Action]], None]] = (),
     ) -> None:
@@ -97,7 +97,7 @@ class LiveSystem:
         #: Done when the controller has broken: nothing can be promised any more.
         self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._graph_index = {g.name: i for i, g in enumerate(settings.graphs)}
-        self._door = Door(len(settings.graphs), settings.workers, settings.arena_bytes)
+        self._admission = MemoryAdmission(len(settings.graphs), settings.workers, settings.arena_bytes)
         self._readiness = Readiness(settings.graphs, controller)
         self._journal = Journal(log, say)
         self._say = say
@@ -122,8 +122,7 @@ class LiveSystem:
         """Start the workers and wait until every stage can run somewhere."""
         self.fleet.start(self.settings.workers)
         deadline = self._loop.time() + timeout_s
-        kept = sum(spec.keeps_queue for spec in self.settings.workers)
-        while not self.ready() or kept > sum(w.spec.keeps_queue for w in self.controller.workers.values()):
+        while not self.ready() or len(self.controller.workers) < len(self.settings.workers):
             self._changed.clear()
             why = [*self.load_errors.values(), *self.fleet.refusals.values()]
             why += [f"worker {name} dies at every start: {w}" for name, (n, w) in self.fleet.deaths.items() if n > 2]
@@ -238,7 +237,7 @@ class LiveSystem:
             raise Overloaded(f"the memory of worker {self.memory.full()} is full of results still in use", 1000)
         refs, made = self.memory.place(inputs)
         try:
-            self._door.enter(workflow, priority)
+            self._admission.enter(workflow, priority)
         except Overloaded:
             self.memory.displace(made)
             raise
@@ -298,7 +297,7 @@ class LiveSystem:
 
     def _run(self, action: RunBatch) -> None:
         worker = self.fleet.workers[action.worker]
-        worker.send(self.batches.begin(action, self.answers.requests, worker.spec.preempts, self.now_ns()))
+        worker.send(self.batches.begin(action, self.answers.requests, self.now_ns()))
 
     def _perform(self, action: Action) -> None:
         kind = type(action)
@@ -307,9 +306,9 @@ class LiveSystem:
         elif isinstance(action, SetTimer):
             self._timers.set(action)
         elif isinstance(action, LoadModel):
-            self.fleet.workers[action.worker].send(Load(action.stage, action.cause))
+            self.fleet.workers[action.worker].send(Load(action.stage, action.cause, action.keep))
         elif isinstance(action, EvictModel):
-            self.fleet.workers[action.worker].send(Evict(action.stage))
+            self.fleet.workers[action.worker].send(Evict(action.stage, action.cause, action.reason))
             self._check_ready()
         elif isinstance(action, Drained):
             self._drained.set()
@@ -330,7 +329,7 @@ class LiveSystem:
         if request is not None:  # else it was refused, and knows it
             if request.state is not None:
                 self._timers.cancel(request.state.timer)
-            self._door.leave(action.graph, request.taken_bytes(self.memory.kinds))
+            self._admission.leave(action.graph, request.taken_bytes(self.memory.kinds))
             self.answers.end(action, latency)
         # Books after answers.
         self.ledger.add(action, now)
@@ -350,12 +349,12 @@ class LiveSystem:
         elif isinstance(message, Loading):
             self.watchdog.load_began(worker.ident, message.stage, now)
         elif isinstance(message, Loaded):
-            self.watchdog.load_ended(worker.ident, worker.spec, message.stage, now)
+            self.watchdog.load_ended(worker.ident, message.stage, now)
             self.load_errors.pop(message.stage, None)
-            self._post(ModelLoaded(now, message.cause, worker.ident, message.stage, message.nbytes))
+            self._post(ModelLoaded(now, message.cause, worker.ident, message.stage, message.nbytes, message.load_ns))
             self._check_ready()
         elif isinstance(message, LoadFailure):
-            self.watchdog.load_ended(worker.ident, worker.spec, message.stage, now)
+            self.watchdog.load_ended(worker.ident, message.stage, now)
             self.load_errors[message.stage] = message.detail
             self._say(message.detail)
             self._post(LoadFailed(now, message.cause, worker.ident, message.stage, message.detail))
@@ -366,9 +365,8 @@ class LiveSystem:
             if message.usable_bytes:  # the rest of its budget is not for models
                 spec = msgspec.structs.replace(spec, memory_bytes=message.usable_bytes)
             self._post(WorkerJoined(now, 0, worker.ident, spec))
-            self.watchdog.joined(worker.ident, spec, now)
-            if spec.keeps_queue:  # no model has to come first
-                self._check_ready()
+            self.watchdog.answered(worker.ident, now)
+            self._check_ready()
         self._changed.set()
 
     def _answered(self, worker: WorkerProcess, message: Done | Failed, now: int) -> None:
@@ -377,7 +375,7 @@ class LiveSystem:
         if running is None:
             worker.kill(f"its answer to batch {message.batch} does not fit what it was asked")
             return
-        self.watchdog.answered(worker.ident, worker.spec, now)
+        self.watchdog.answered(worker.ident, now)
         if isinstance(message, Done):
             begin_ns, end_ns, busy_ns = message.begin_ns, message.end_ns, message.busy_ns
             self.statistics.batch(running.action, busy_ns or end_ns - begin_ns)

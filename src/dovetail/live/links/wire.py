@@ -11,13 +11,13 @@ import contextlib
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from ...profile.kernels import Cut
 from ...profile.table import Entry
-from ...state import WorkerRow, WorkerSpec
+from ...state import RunBatch, WorkerRow, WorkerSpec
 from ...workflow.graph import StageSpec
 from ..tensors.codec import Ref
 
@@ -33,6 +33,7 @@ __all__ = [
     "Free",
     "FromWorker",
     "Hello",
+    "Join",
     "Learned",
     "Load",
     "LoadFailure",
@@ -45,6 +46,8 @@ __all__ = [
     "Stop",
     "ToWorker",
     "Weighed",
+    "Welcome",
+    "arena_of",
     "pair",
 ]
 
@@ -62,7 +65,7 @@ _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 class Weighed(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a worker that keeps its own memory has measured of one model."""
+    """What a worker with a strict budget has measured of one model."""
 
     #: `StageSpec.weights` of the stages that share it.
     weights: str
@@ -89,15 +92,31 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     #: Monotonic clock at the run's time 0; both sides count from it.
     origin_ns: int
     arena_bytes: int
+    #: Socket at which other ingresses of this machine may join; empty is none.
+    listen: str = ""
+    #: `spec.memory_bytes` is a budget that must hold for all the process has: models are measured, and what batches
+    #: take beside them is set aside.
+    strict: bool = False
     #: What another worker of this kind has measured, so that this one need not.
     weighed: list[Weighed] = []
-    #: File to which a worker that runs kernel by kernel adds what ran; empty is none.
+    #: Whether models are run kernel by kernel: always, never, or where a lower class could be in a higher one's way.
+    kernels: Literal["auto", "always", "never"] = "auto"
+    #: Stage -> the lowest class that its workflows declare; and the highest that any workflow declares.
+    lowest: dict[str, int] = {}
+    highest: int = 1
+    #: File to which kernels that ran are added; empty is none.
     kernel_log: str = ""
     #: What is known of kernels, packed (`profile.kernelrows`), and where models were cut before.
-    kernels: list[bytes] = []
+    known: list[bytes] = []
     cuts: list[Cut] = []
     #: One kernel of a lower class may start per this time whatever is above it; 0: never.
     ageing_ns: int = 0
+
+
+class Join(msgspec.Struct, array_like=True, tag=True):
+    """First packet of another ingress, which shares the worker. Its arena comes with it as a descriptor."""
+
+    ingress: int
 
 
 class Attach(msgspec.Struct, array_like=True, tag=True):
@@ -113,16 +132,19 @@ class Detach(msgspec.Struct, array_like=True, tag=True):
 
 
 class Load(msgspec.Struct, array_like=True, tag=True):
-    """Load a stage's model."""
+    """Load a stage's model: by order, to stay until `Evict`, or as a hint."""
 
     stage: str
     cause: int
+    keep: bool = False
 
 
 class Evict(msgspec.Struct, array_like=True, tag=True):
     """Let a stage's model go."""
 
     stage: str
+    cause: int = 0
+    reason: str = ""
 
 
 class Argument(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -140,27 +162,12 @@ class Argument(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Run(msgspec.Struct, array_like=True, tag=True):
     """Run a batch. `columns[argument][item]`; `counted[item]` are outputs whose count the controller wants."""
 
-    batch: int
-    cause: int
-    stage: str
-    cpus: int
-    share_pct: int
-    earliest_ns: int
-    latest_ns: int
+    #: All that was decided about it.
+    batch: RunBatch
     columns: list[list[Argument]]
     counted: list[tuple[int, ...]]
     #: As in `Free`: blocks to free ride with the next batch, so that they cost no packet and wake nobody.
     free: list[int]
-    #: For a worker that keeps a queue: the batch's place in it, and how long it should take.
-    order: int = 0
-    expected_ns: int = 0
-    #: It refuses the batch at once if it does not expect to start it by then; 0: it takes it.
-    accept_ns: int = 0
-    #: For a worker that runs kernel by kernel: the highest class in the batch (1 is the highest of all), when the
-    #: most urgent of that should be answered (0: whenever), and whether a next stage of it is to follow at once.
-    priority: int = 1
-    objective_ns: int = 0
-    then: bool = False
 
 
 class Free(msgspec.Struct, array_like=True, tag=True):
@@ -177,9 +184,19 @@ class Ready(msgspec.Struct, array_like=True, tag=True):
     """First packet of a worker, with its own arena as a descriptor."""
 
     pid: int
-    #: What it has measured, if it keeps its own memory, and how many bytes of models it may hold.
+    #: What it has measured, if its budget is strict, and how many bytes of models it may hold then.
     weighed: list[Weighed] = []
     usable_bytes: int = 0
+
+
+class Welcome(msgspec.Struct, array_like=True, tag=True):
+    """The answer to `Join`, with the worker's own arena as a descriptor."""
+
+    worker: int
+    spec: WorkerSpec
+    #: Monotonic clock at the run's time 0, by which all ingresses of a worker count.
+    origin_ns: int
+    ready: Ready
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):
@@ -194,17 +211,19 @@ class Loaded(msgspec.Struct, array_like=True, tag=True):
     stage: str
     nbytes: int
     cause: int
+    #: How long that took; 0 if it was there.
+    load_ns: int = 0
 
 
 class Loading(msgspec.Struct, array_like=True, tag=True):
-    """A worker that keeps its own memory begins to load a model; `Loaded` or `LoadFailure` is to follow."""
+    """A worker begins to load a model; `Loaded` or `LoadFailure` is to follow."""
 
     stage: str
     cause: int
 
 
 class Evicted(msgspec.Struct, array_like=True, tag=True):
-    """A worker that keeps its own memory has let a model go."""
+    """A worker has let a model go."""
 
     weights: str
     nbytes: int
@@ -213,7 +232,7 @@ class Evicted(msgspec.Struct, array_like=True, tag=True):
 
 
 class State(msgspec.Struct, array_like=True, tag=True):
-    """What a worker that keeps a queue says of itself, and its counts since it was started."""
+    """What a worker says of itself, and its counts since it was started."""
 
     row: WorkerRow
     #: Batches that found their model here when the device was free for them, and the rest.
@@ -227,7 +246,7 @@ class State(msgspec.Struct, array_like=True, tag=True):
 
 
 class Learned(msgspec.Struct, array_like=True, tag=True):
-    """What a worker that runs kernel by kernel has seen since it last said so; packed, as others unpack it."""
+    """What a worker has seen of kernels since it last said so; packed, as others unpack it."""
 
     kernels: list[bytes]
     cuts: list[bytes]
@@ -265,8 +284,17 @@ class Failed(msgspec.Struct, array_like=True, tag=True):
     detail: str
 
 
-ToWorker = Hello | Attach | Detach | Load | Evict | Run | Free | Stop
-FromWorker = Ready | Refused | Loading | Loaded | LoadFailure | Evicted | State | Learned | Done | Failed
+ToWorker = Hello | Join | Attach | Detach | Load | Evict | Run | Free | Stop
+FromWorker = Ready | Welcome | Refused | Loading | Loaded | LoadFailure | Evicted | State | Learned | Done | Failed
+
+#: Workers and arenas that one ingress may have: numbers of another's begin beyond.
+_MOST_WORKERS = 20
+
+
+def arena_of(ingress: int) -> int:
+    """Number of an ingress's own arena; those of workers that it has started follow it."""
+    return ingress << _MOST_WORKERS
+
 
 Incoming = TypeVar("Incoming")
 _encode = msgspec.msgpack.Encoder().encode

@@ -1,8 +1,7 @@
-"""How a worker carries out batches: what is common to all devices.
+"""What a worker's process asks of its device, and the values that batches read and write.
 
-All executors (`cpu`, `emulated`, `kernelled`) keep the worker contract (tests/contract): a batch starts inside its
-window or is refused, every batch is answered exactly once, shares of running batches never exceed the device, and
-nothing runs without its model. The arbiter decides when a batch may start; to most a batch is one kernel.
+Both executors keep the worker contract (tests/contract) by the same Device machine: `device_executor` runs models on
+this machine's cores, `emulated` takes times from a profile.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ import numpy as np
 from ...errors import DovetailError
 from ...units import format_bytes
 from ...workflow.local import count_of, pick
-from ..links.wire import Argument, FromWorker, Load, Run
+from ..links.wire import Argument, Evict, FromWorker, Load, Ready, Run, State
 from ..tensors.arena import Arena, ArenaFull
 from ..tensors.codec import Ref, decode, encode
 from ..tensors.values import part
 
-__all__ = ["MAX_DETAIL_CHARS", "Answer", "Executor", "Values", "WakeAt", "Work"]
+__all__ = ["MAX_DETAIL_CHARS", "Answer", "Executor", "Values", "WakeAt", "Work", "counts", "error_text"]
 
-Answer = Callable[[FromWorker], None]
+#: (ingress, what to say to it)
+Answer = Callable[[int, FromWorker], None]
 #: What a thread of the worker is to do before it listens again.
 Work = Callable[[], None]
 #: (when, what to hand to `Executor.wake` then); to be called by the thread whose turn it is, or at the end of `Work`.
@@ -40,17 +40,33 @@ class Executor(Protocol):
     others may listen; an executor with threads of its own returns nothing.
     """
 
-    def load(self, message: Load, now_ns: int) -> None:
-        """Load a stage's model and answer."""
+    @property
+    def lanes(self) -> int:
+        """Threads that it needs beside the one that listens."""
 
-    def evict(self, stage: str) -> None:
-        """Let a stage's model go; a batch that was taken before still has it."""
+    def introduce(self) -> tuple[list[FromWorker], Ready]:
+        """What goes before the introduction, and the introduction."""
+
+    def load(self, message: Load, ingress: int, now_ns: int) -> Work | None:
+        """A model is wanted here: by order, or as a hint."""
+
+    def evict(self, message: Evict, ingress: int, now_ns: int) -> Work | None:
+        """A model is not wanted any more; a batch that was taken before still has it."""
 
     def run(self, message: Run, now_ns: int) -> Work | None:
-        """Run a batch when its window and the arbiter allow, and answer."""
+        """Run a batch when the device has room for it, and answer."""
+
+    def leave(self, ingress: int, now_ns: int) -> Work | None:
+        """An ingress is gone: what it asked for is of no use to anybody."""
 
     def wake(self, payload: object, now_ns: int) -> Work | None:
         """A time that was asked for has come."""
+
+    def state(self, now_ns: int) -> State:
+        """What the worker says of itself."""
+
+    def close(self) -> None:
+        """The process is about to end: write what is to be kept."""
 
 
 class Values:
@@ -134,3 +150,9 @@ def counts(values: list[Any], counted: list[tuple[int, ...]]) -> tuple[int, ...]
     return tuple(
         count_of(pick(value, output)) for value, outputs in zip(values, counted, strict=True) for output in outputs
     )
+
+
+def error_text(error: BaseException) -> str:
+    """What is said of an error; ours speak for themselves."""
+    text = str(error) if isinstance(error, DovetailError) else f"{type(error).__name__}: {error}"
+    return text[:MAX_DETAIL_CHARS]

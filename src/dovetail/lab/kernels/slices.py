@@ -1,10 +1,6 @@
-"""The arbiters that a gated device can be run with: ours, FIKIT's, and what a GPU does if nobody arbitrates.
+"""Time slices as an arbiter: what a driver does with processes that share a GPU, as far as kernels can be kept whole.
 
-- `fifo`: kernels in the order of their launch, whoever launches them. One queue, as of one context.
-- `slice`: time slices, as between contexts of processes that share a GPU. A task keeps the device for a slice and
-  gives it up between kernels; one that has nothing to run gives it up at once.
-- `priority`: strict classes; a task of a lower class runs when none of a higher one is there.
-- `fikit`, `ours`: lower classes fill the gaps of higher ones.
+A task keeps the device for a slice and gives it up between kernels; one that has nothing to run gives it up at once.
 """
 
 from __future__ import annotations
@@ -14,41 +10,28 @@ from collections.abc import Sequence
 
 from ...device import (
     ArbiterAction,
-    FikitArbiter,
-    FikitSettings,
-    FirstComeArbiter,
-    GapArbiter,
-    GapSettings,
-    KernelArbiter,
     KernelEvent,
     KernelFinished,
     KernelReady,
-    PriorityArbiter,
+    KernelRevoked,
+    KernelRunning,
     StartKernel,
     TaskGone,
 )
-from ...device.arbiter_tasks import ArbiterSettings
-from ...profile.kernels import KernelStats
-from ...units import MS, US
-from .wire import GatePolicy
+from ...units import MS
 
-__all__ = ["SLICE_NS", "SliceArbiter", "make_arbiter"]
+__all__ = ["SLICE_NS", "SliceArbiter"]
 
 #: Time slice between contexts. Figures in public range from some hundred µs to some ms by device; unverified.
 SLICE_NS = 2 * MS
 
 
-#: Ours on a processor, where a kernel takes ten times as long as on a GPU and the gate's code is cold after each:
-#: what a filler costs beside its duration (measured: to start it, and from its end to the beginning of the next), and
-#: credit for some kernels, so that one long wait does not keep the next gaps empty. Chosen on pairs that are not
-#: among those reported.
-OVERHEAD_NS = 60 * US
-BURST_NS = 3 * MS
-BUDGET = 0.02
-
-
 class SliceArbiter:
     """Round robin over tasks with something to run, each for a slice; knows neither classes nor durations."""
+
+    takes_turns = True
+    classless = True
+    by_launch = False
 
     def __init__(self, slice_ns: int = SLICE_NS) -> None:
         self._slice_ns = slice_ns
@@ -63,6 +46,15 @@ class SliceArbiter:
         if type(event) is KernelReady:
             self._ready.setdefault(event.task, deque()).append(event.kernel)
         elif type(event) is KernelFinished:
+            self._running = None
+            if event.next_ready:
+                self._ready.setdefault(event.task, deque()).append(event.next_kernel)
+        elif type(event) is KernelRunning:
+            self._running = (event.task, event.kernel)
+            self._turn = event.task
+            self._turn_ends_ns = event.begin_ns + self._slice_ns
+        elif type(event) is KernelRevoked:
+            self._ready.setdefault(event.task, deque()).appendleft(event.kernel)
             self._running = None
         elif type(event) is TaskGone:
             self._ready.pop(event.task, None)
@@ -88,24 +80,14 @@ class SliceArbiter:
         self._running = (task, kernel)
         return (StartKernel(task, kernel),)
 
+    def aged_due(self, now_ns: int) -> bool:
+        """Everybody has a slice in turn."""
+        return False
+
+    def usual(self, task: int) -> bool:
+        """Nobody is let in before a task by what is known of its gaps."""
+        return True
+
     def validate(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         assert self._running is not None or not self._ready, "idle device and runnable work"
-
-
-def make_arbiter(policy: GatePolicy, stats: dict[str, KernelStats]) -> KernelArbiter:
-    """The arbiter of that policy; `stats` may be filled later and, with `learn`, is kept up to date by it."""
-    match policy.name:
-        case "fifo":
-            return FirstComeArbiter()
-        case "slice":
-            return SliceArbiter()
-        case "priority":
-            return PriorityArbiter(stats, ArbiterSettings(ageing_ns=policy.ageing_ns), learn=policy.learn)
-        case "fikit":
-            return FikitArbiter(stats, FikitSettings(ageing_ns=policy.ageing_ns), learn=policy.learn)
-        case "ours":
-            settings = GapSettings(
-                ageing_ns=policy.ageing_ns, budget=BUDGET, burst_ns=BURST_NS, overhead_ns=OVERHEAD_NS
-            )
-            return GapArbiter(stats, settings, learn=policy.learn)
