@@ -29,6 +29,7 @@ from ..profile.record import FRESH, Measured, Record, Status
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..units import MS, SECOND, format_ns
 from ..workflow.app import App, load_target
+from .flags import refuse
 
 #: Longest description of items in a table's title.
 ITEMS_CHARS = 60
@@ -60,6 +61,12 @@ def run(args: argparse.Namespace) -> int:
     """Measure or report; the exit code."""
     if args.forget and not args.kernels:
         raise DeclarationError("--forget lets go of what --kernels shows; give both, or neither")
+    if args.kernels:
+        measuring = ("--status", "--stage", "--batch", "--quick", "--again")
+        refuse(args, *measuring, because="--kernels shows what was learned while serving; leave one of the two out")
+    if args.status:
+        because = "--status measures nothing; leave one of the two out"
+        refuse(args, "--batch", "--quick", "--again", because=because)
     if args.target is None and not args.kernels:
         raise DeclarationError("which application? Write for example dovetail profile examples.quickstart:app")
     store = ProfileStore(args.store)
