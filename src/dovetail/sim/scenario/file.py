@@ -252,7 +252,7 @@ def read_scenario(path: Path) -> tuple[Scenario, Located]:
         raise file.error(
             "version",
             f"this is a scenario of version {version}, and this Dovetail ({__version__}) reads version {VERSION}; "
-            f"run it with the Dovetail it was written for, or write it anew as docs/simulate.md says, without this line",
+            f"run it with the Dovetail it was written for, or write it anew as docs/simulate.md says",
         )
     scenario = file.convert(file.data, Scenario, known=_WORDS, hook=_HOOK)
     if scenario.duration is not None and scenario.requests is not None:
