@@ -89,6 +89,8 @@ class BatchFailed(_Event, frozen=True, gc=False, array_like=True, tag=True):
     end_ns: int
     reason: str
     detail: str = ""
+    #: Which ingress decided it.
+    ingress: int = 0
 
 
 class ModelLoaded(_Event, frozen=True, gc=False, array_like=True, tag=True):

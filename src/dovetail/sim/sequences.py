@@ -9,15 +9,28 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from statistics import NormalDist
 
 import msgspec
 
-from ..profile.catalogue.kernels import KernelKind, SequenceEntry, sequence
+from ..profile.catalogue.kernels import KernelKind, SequenceEntry, sequence, sequences
 from ..state.worker import FULL_SHARE
 from ..units import US
+from ..workflow.graph import StageSpec
 
-__all__ = ["AHEAD", "HOSTS", "HOST_BOUND", "SYNC", "Host", "Kernel", "KernelSequence", "host_ns", "make_sequence"]
+__all__ = [
+    "AHEAD",
+    "HOSTS",
+    "HOST_BOUND",
+    "SYNC",
+    "Host",
+    "Kernel",
+    "KernelSequence",
+    "catalogue_sequences",
+    "host_ns",
+    "make_sequence",
+]
 
 #: Between two kernels that are both in the device's queue. Kineto traces of a V100: 0.5 to 1.5 µs, median 0.75.
 SETUP_NS = 750
@@ -106,6 +119,17 @@ def make_sequence(name: str, seed: int, host: Host = HOST_BOUND, *, scale: float
         for ident, kind, us in zip(idents, kinds, times_us, strict=True)
     )
     return KernelSequence(entry.name, kernels, host)
+
+
+def catalogue_sequences(stages: Iterable[StageSpec], seed: int = 1) -> dict[str, KernelSequence]:
+    """The kernels of stages that are, or are like, a model whose kernels were measured."""
+    found = {}
+    for stage in stages:
+        for name in (stage.like, stage.model):
+            if name in sequences():
+                found[stage.name] = make_sequence(name, seed)
+                break
+    return found
 
 
 def _kinds(entry: SequenceEntry, rng: random.Random) -> list[KernelKind]:
