@@ -1,4 +1,4 @@
-"""The simulated worker and its memory: events, causes, counts, and Compass' worker against a plain restatement of it."""
+"""The simulated worker and its memory: events, causes, counts, and Compass' worker against a plain restatement."""
 
 from __future__ import annotations
 
