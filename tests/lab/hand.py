@@ -1,4 +1,4 @@
-"""A lab that measures nothing: every job is answered by the test, so that only what is made of answers is looked at."""
+"""A lab that measures nothing: the test answers every job, so that only what is made of answers is looked at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of pairs on one device, made by hand: a figure for each way of sharing, moved a little from pair to pair."""
+"""Outcomes of pairs on one device, made by hand: a figure for each way of sharing, a little different by pair."""
 
 from __future__ import annotations
 

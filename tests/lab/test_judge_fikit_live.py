@@ -1,4 +1,4 @@
-"""What the experiment on real models makes of its windows: medians of rounds, then of pairs, on windows made by hand."""
+"""What the experiment on real models makes of windows made by hand: medians of rounds, then of pairs."""
 
 from __future__ import annotations
 
