@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from tests.serve.support import Server, Wire, infer, infer_body, request, until
 
+from dovetail.serve.connection import MAX_TURNED_AWAY
 from dovetail.serve.http import (
-    MAX_TURNED_AWAY,
     PIECE_BYTES,
     Application,
     HttpServer,
