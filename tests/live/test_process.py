@@ -20,6 +20,8 @@ from dovetail.state import WorkerSpec
 pytestmark = pytest.mark.cpu
 PATIENCE_SECONDS = 30.0
 NEVER_NS = 1 << 61
+#: More than a doorbell of any size holds of messages as long as these.
+MOST_MESSAGES = 20_000
 
 
 class Watched:
@@ -59,6 +61,15 @@ class Watched:
     def close(self) -> None:
         if self.process.arena is not None:
             self.process.arena.close()
+
+
+async def stand_still(pid: int) -> None:
+    """Stop a process, and wait until all its threads have stopped: each does so in its own time."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not all(") T " in (task / "stat").read_text() for task in tasks.iterdir()):
+            await asyncio.sleep(0.001)
 
 
 def open_fds() -> int:
@@ -158,11 +169,12 @@ def test_a_child_that_holds_the_doorbell_does_not_hide_its_death(play):
 def test_more_messages_than_the_doorbell_holds_are_kept_in_order(play):
     async def scene(worker):
         await worker.until(lambda: worker.heard)
-        os.kill(worker.process.pid, signal.SIGSTOP)
+        await stand_still(worker.process.pid)
         long_name = "not loaded" * 8000
         asked = 0
         while len(worker.process._backlog) < 50:
             asked += 1
+            assert asked < MOST_MESSAGES, "the doorbell takes everything"
             worker.process.send(Run(asked, 0, long_name, 1, 100, 0, NEVER_NS, [], [], []))
         os.kill(worker.process.pid, signal.SIGCONT)
         await worker.until(lambda: sum(isinstance(m, Failed) for m in worker.heard) == asked)
@@ -174,9 +186,12 @@ def test_more_messages_than_the_doorbell_holds_are_kept_in_order(play):
 def test_what_waits_for_a_worker_that_dies_is_dropped(play):
     async def scene(worker):
         await worker.until(lambda: worker.heard)
-        os.kill(worker.process.pid, signal.SIGSTOP)
-        while not worker.process._backlog:
+        await stand_still(worker.process.pid)  # a thread that still reads would die of what it is told to free
+        for _ in range(MOST_MESSAGES):
             worker.process.send(Free([0] * 50_000))
+            if worker.process._backlog:
+                break
+        assert worker.process._backlog, "the doorbell takes everything"
         with open(os.devnull) as file:
             worker.process.send(Free([]), [file.fileno()])
         os.kill(worker.process.pid, signal.SIGKILL)
@@ -191,11 +206,7 @@ def test_who_does_not_stop_is_killed(play, monkeypatch):
 
     async def scene(worker):
         await worker.until(lambda: worker.heard)
-        os.kill(worker.process.pid, signal.SIGSTOP)
-        tasks = Path(f"/proc/{worker.process.pid}/task")  # each of them stops in its own time
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not all(") T " in (task / "stat").read_text() for task in tasks.iterdir()):
-                await asyncio.sleep(0.001)
+        await stand_still(worker.process.pid)
         await worker.process.stop()
         assert worker.process.process.returncode == -signal.SIGKILL
 

@@ -44,6 +44,7 @@ from ..links.wire import (
     Hello,
     Join,
     Load,
+    Recut,
     Refused,
     Run,
     Stop,
@@ -278,6 +279,8 @@ class Worker:
             return self._executor.load(message, link.ingress, now_ns)
         elif isinstance(message, Evict):
             return self._executor.evict(message, link.ingress, now_ns)
+        elif isinstance(message, Recut):
+            self._executor.recut(message)
         elif isinstance(message, Attach):
             if message.arena not in self._arenas:
                 self._arenas[message.arena] = Arena.attach(message.arena, fds.pop(0))
