@@ -167,6 +167,8 @@ class SimDevice:
         #: Loads that were asked for, until the model is there: orders are all answered, of hints the last.
         self._orders: dict[str, list[LoadModel]] = {}
         self._hints: dict[str, LoadModel] = {}
+        #: The last wish to have a model gone.
+        self._drops: dict[str, EvictModel] = {}
         rules = rules or Rules()
         cache = ModelCache(
             spec.memory_bytes or UNCOUNTED_BYTES,
@@ -205,8 +207,9 @@ class SimDevice:
         if isinstance(action, LoadModel):
             return self._load(action, now_ns)
         if isinstance(action, EvictModel):
-            dropped = ModelDropped(self._stages[action.stage].weights, action.reason)
-            return self._carry_out(self.machine.step(dropped, now_ns), action, now_ns)
+            weights = self._stages[action.stage].weights
+            self._drops[weights] = action
+            return self._carry_out(self.machine.step(ModelDropped(weights, action.reason), now_ns), action, now_ns)
         return []
 
     def _take(self, action: RunBatch, now_ns: int) -> list[Event]:
@@ -292,7 +295,7 @@ class SimDevice:
 
     def _cause(self, evict: Evict, asked: RunBatch | LoadModel | EvictModel | None) -> int:
         """Of an eviction: the batch or the hint that needed the room, or the wish to have it gone."""
-        action: Any = self._hints.get(evict.newcomer, asked)
+        action: Any = self._hints.get(evict.newcomer, asked) if evict.newcomer else self._drops.get(evict.weights)
         if evict.task in self._runs:
             action = self._runs[evict.task].action
         return 0 if action is None else action.cause
