@@ -14,7 +14,7 @@ import pytest
 from tests import onnx_models
 
 from dovetail import onnx
-from dovetail.live.front.kernel_store import KernelBook
+from dovetail.live.front.kernel_store import KernelStore
 from dovetail.live.front.system import Result
 from dovetail.live.links.wire import Argument, Done, FromWorker, Hello, Learned, Load, Loaded, Run
 from dovetail.live.tensors.arena import Arena
@@ -47,11 +47,11 @@ def learned(name: str = NAME, runs: int = 6) -> KernelStats:
     return stats
 
 
-def in_book(store: ProfileStore | None, use: Callable[[KernelBook], None], **options: Any) -> KernelBook:
+def in_book(store: ProfileStore | None, use: Callable[[KernelStore], None], **options: Any) -> KernelStore:
     """A book that something was done with, closed."""
 
-    async def main() -> KernelBook:
-        book = KernelBook(store, HERE, [MODEL], **options)
+    async def main() -> KernelStore:
+        book = KernelStore(store, HERE, [MODEL], **options)
         use(book)
         await book.close()
         await asyncio.sleep(0)  # for what is still to be said
@@ -60,7 +60,7 @@ def in_book(store: ProfileStore | None, use: Callable[[KernelBook], None], **opt
     return asyncio.run(main())
 
 
-def told(book: KernelBook) -> dict[str, KernelStats]:
+def told(book: KernelStore) -> dict[str, KernelStats]:
     return {stats.name: stats for stats in map(unpack_stats, book.known()[0])}
 
 
@@ -69,7 +69,7 @@ def test_reports_add_up_for_workers_that_start_again_and_in_the_store(tmp_path: 
     cut = Cut(MODEL, ((1, 3),), 1, ((2,),))
     for expected in (7, 14):
 
-        def report(book: KernelBook) -> None:
+        def report(book: KernelStore) -> None:
             book.take(Learned([pack(learned(runs=3))], [pack(cut)]))
             book.take(Learned([pack(learned(runs=4))], []))
 
@@ -97,7 +97,7 @@ def test_a_store_that_cannot_be_used_is_named_once_and_all_goes_on(where: str, t
     (tmp_path / "text").write_text("not a database, and long enough to be sure of it" * 20)
     said: list[str] = []
 
-    def report(book: KernelBook) -> None:
+    def report(book: KernelStore) -> None:
         for _ in range(3):
             book.take(Learned([pack(learned(runs=2))], []))
 
@@ -110,7 +110,7 @@ def test_a_store_that_cannot_be_used_is_named_once_and_all_goes_on(where: str, t
 def test_a_report_that_cannot_be_read_is_named_and_others_are_taken() -> None:
     said: list[str] = []
 
-    def report(book: KernelBook) -> None:
+    def report(book: KernelStore) -> None:
         book.take(Learned([b"junk"], []))
         book.take(Learned([pack(learned())], []))
 
