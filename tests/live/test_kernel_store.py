@@ -31,7 +31,7 @@ from dovetail.serve.launch import Options, Served, launch
 from dovetail.state import RunBatch, WorkerSpec
 from dovetail.state.run_batch import NEVER_NS
 from dovetail.units import MS
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 
 HERE = Identity("Xeon", 2, {"onnxruntime": "1.30.0", "numpy": "2.4.6", "python": "3.12"})
 MODEL = "b5bb9d8014a0f9b1d61e21e796d78dcc"

@@ -131,13 +131,14 @@ class SimDevice:
         cold_factor: float = 1.0,
         starts_on_host: bool = True,
         unload_ns: Callable[[str], int] | None = None,
+        load_ns: Mapping[str, int] | None = None,
     ) -> None:
         """`service` says how long a batch takes alone (the profile's time, if nothing else is given), `contention`
         how fast those flow that run together; `sequences` are the kernels of stages that can be stopped between them.
 
         `unload_ns` is how long a model takes out of the device; it counts with `Rules.fetch_blocks` only. With
         `starts_on_host` every model is in host memory from the beginning, as in Compass, as far as `host_bytes`
-        (None: no bound) go.
+        (None: no bound) go. `load_ns` are load times by weights, where a profile has none.
         """
         self.ident = ident
         self.spec = spec
@@ -161,7 +162,7 @@ class SimDevice:
         self.service = service or ProfiledService(table, spec.kind, rng)
         self._sequences = sequences or {}
         self._cold_factor = cold_factor
-        self._loads_ns: dict[str, int] = {}
+        self._loads_ns: dict[str, int] = dict(load_ns or {})
         self._fluid = Fluid(lambda at_ns, flow: schedule(at_ns, self, flow), contention)
         self._runs: dict[int, _Run] = {}
         #: Loads that were asked for, until the model is there: orders are all answered, of hints the last.
