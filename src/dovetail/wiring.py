@@ -144,8 +144,12 @@ def make_controller(
     home: int = 0,
     *,
     learned: EstimatorState | None = None,
+    ingress: int = 0,
 ) -> Controller:
-    """A controller from plain data: a scenario, a log's header or the server's settings."""
+    """A controller from plain data: a scenario, a log's header or the server's settings.
+
+    `ingress` is which of several fronts of one machine it is.
+    """
     delays = OneMachine() if spec.near else Delays()
     predictor = Estimator(ProfileTable(entries), learned, load_ns=delays.load_ns)
-    return Controller(graphs, make_policy(spec, predictor, cores, home))
+    return Controller(graphs, make_policy(spec, predictor, cores, home), ingress)

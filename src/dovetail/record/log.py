@@ -50,6 +50,8 @@ class Header(msgspec.Struct, frozen=True):
     seed: int = 0
     #: Live only: the wall clock at time 0, in Unix nanoseconds.
     started_unix_ns: int = 0
+    #: Which of several fronts that share workers has written it.
+    ingress: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -69,10 +71,11 @@ def make_header(
     *,
     seed: int = 0,
     started_unix_ns: int = 0,
+    ingress: int = 0,
 ) -> Header:
     """A header of this version; the same values go to `wiring.make_controller`, before the run and in a replay."""
     policy = msgspec.Raw(policy_spec_encoded)
-    return Header(VERSION, world, tuple(graphs), policy, tuple(entries), cores, seed, started_unix_ns)
+    return Header(VERSION, world, tuple(graphs), policy, tuple(entries), cores, seed, started_unix_ns, ingress)
 
 
 class LogWriter:
