@@ -40,7 +40,7 @@ from _models import LAYERS, SHAPE, make_model, picture
 from dovetail.live.front.system import Result
 from dovetail.serve.launch import Options, Served, launch
 from dovetail.wiring import PolicySpec
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 
 #: (channels, stride) of each convolution of the models of the high class; that of the low one is the others' model.
 FIRST = ((16, 1), (16, 1), (3, 1))

@@ -29,7 +29,7 @@ from dovetail.control import (
 )
 from dovetail.control.controller import MAX_ATTEMPTS
 from dovetail.control.validate import validate
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.scale import Adjustment
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
@@ -71,7 +71,7 @@ def controller(stages: Sequence[StageSpec], scaler: object = None, *, slo_ms: in
         FirstComePlanner(),
         FirstFitPlacer(),
         scaler or LoadEverything(),  # type: ignore[arg-type]
-        ProfiledPredictor(table),
+        Estimator(table),
     )
     return Controller([chain(s.name, slo_ms * MS, [s]) for s in stages], policy)
 
@@ -91,7 +91,8 @@ def joined(c: Controller, *names: str, spec: WorkerSpec = SPEC, worker: int = 1)
 
 
 @pytest.mark.parametrize(
-    ("deadlines_ms", "latest_ns"), [((50, 70), 70 * MS), ((70, 50), 70 * MS), ((50, 0), NEVER_NS), ((50, 50), 50 * MS)]
+    ("deadlines_ms", "latest_ns"),
+    [((50, 70), 70 * MS), ((70, 50), 70 * MS), ((50, 0), NEVER_NS), ((50, 50), 50 * MS)],
 )
 def test_a_batchs_window_ends_with_its_last_deadline(deadlines_ms: tuple[int, int], latest_ns: int) -> None:
     c = joined(controller([stage("read", (1, 4))]), "read")

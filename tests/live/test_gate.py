@@ -32,14 +32,14 @@ SEEN_NS = 20_000
 
 @pytest.fixture(scope="module")
 def shared_gate() -> Iterator[Gate]:
-    with Gate(GatePolicy("priority")) as gate:
+    with Gate(GatePolicy("tasks")) as gate:
         yield gate
 
 
 @pytest.fixture
 def gate(shared_gate: Gate) -> Iterator[Gate]:
     """The module's device; whatever the test did, no task may be left on it, and it may not have been lost."""
-    shared_gate.set_policy(GatePolicy("priority"))
+    shared_gate.set_policy(GatePolicy("tasks"))
     shared_gate.report()
     yield shared_gate
     until(lambda: shared_gate.tasks() == 0, "the end of all tasks")
@@ -189,12 +189,12 @@ def test_durations_and_gaps_are_learned_while_running(gate: Gate, client: GateCl
     assert all((stats.duration_ns(i) or 0) >= 1_800_000 for i in range(k.KERNELS)), "a sleep is never shorter"
     gap = stats.gap(0)
     assert gap is not None and gap.quantile_ns(0.1) >= 2_500_000
-    gate.set_policy(GatePolicy("priority"))
+    gate.set_policy(GatePolicy("tasks"))
 
 
 def test_what_a_gate_has_learned_is_kept_and_lets_the_next_fill_at_once(tmp_path: Path) -> None:
     store, here = ProfileStore(tmp_path / "p.sqlite"), this_machine()
-    with Gate(GatePolicy("priority", learn=True)) as teacher, GateClient(teacher.connect()) as client:
+    with Gate(GatePolicy("tasks", learn=True)) as teacher, GateClient(teacher.connect()) as client:
         high, low = scripted(client, "high"), scripted(client, "low")
         for _ in range(6):
             task = client.begin(high, priority=1, launch=1)
@@ -231,7 +231,7 @@ def test_what_a_gate_has_learned_is_kept_and_lets_the_next_fill_at_once(tmp_path
 
 def test_a_gap_is_not_longer_because_the_device_was_busy_when_it_ended(gate: Gate, client: GateClient) -> None:
     """A launch counts from when it was sent: else fillers would make gaps look longer, and more would be filled."""
-    gate.set_policy(GatePolicy("priority", learn=True))
+    gate.set_policy(GatePolicy("tasks", learn=True))
     program = scripted(client, "gaps")
     other = GateClient(gate.connect())
     busy = scripted(other, "busy", k.SLEEP, -1, 0.2)
@@ -331,7 +331,7 @@ def test_a_client_killed_while_it_holds_the_device_frees_it(gate: Gate) -> None:
 
 
 def test_a_client_that_holds_the_device_and_launches_nothing_is_dropped() -> None:
-    with Gate(GatePolicy("priority"), patience_s=0.3) as gate, GateClient(gate.connect()) as client:
+    with Gate(GatePolicy("tasks"), patience_s=0.3) as gate, GateClient(gate.connect()) as client:
         task = client.begin(scripted(client, "hangs"), priority=1, launch=1)
         task.wait()
         low = Low(gate)
@@ -342,7 +342,7 @@ def test_a_client_that_holds_the_device_and_launches_nothing_is_dropped() -> Non
 
 
 def test_a_kernel_beyond_its_bound_ends_the_process_and_another_takes_its_place() -> None:
-    with Gate(GatePolicy("priority"), kernel_bound_s=0.5) as gate:
+    with Gate(GatePolicy("tasks"), kernel_bound_s=0.5) as gate:
         with GateClient(gate.connect()) as stuck, GateClient(gate.connect()) as beside:
             program = scripted(stuck, "stuck", k.SLEEP, 1, 60)
             other = scripted(beside, "beside")
@@ -360,7 +360,7 @@ def test_a_kernel_beyond_its_bound_ends_the_process_and_another_takes_its_place(
 
 
 def test_an_idle_device_with_a_bound_lives_on() -> None:
-    with Gate(GatePolicy("priority"), kernel_bound_s=0.1) as gate, GateClient(gate.connect()) as client:
+    with Gate(GatePolicy("tasks"), kernel_bound_s=0.1) as gate, GateClient(gate.connect()) as client:
         task = client.begin(scripted(client, "slow host"), priority=1, launch=1)
         task.wait()
         time.sleep(0.4)
@@ -387,7 +387,7 @@ def test_a_client_that_launches_what_there_is_not_is_dropped(gate: Gate, client:
 def test_a_new_policy_ends_the_tasks_of_the_old_one(gate: Gate, client: GateClient) -> None:
     task = client.begin(scripted(client, "old"), priority=1, launch=1)
     task.wait()
-    gate.set_policy(GatePolicy("slice"))
+    gate.set_policy(GatePolicy("slices"))
     with pytest.raises(TaskEnded, match="cancelled: the device has a new policy"):
         task.wait()
 
@@ -449,7 +449,7 @@ def test_a_new_policy_ends_what_waits(gate: Gate, client: GateClient) -> None:
     first = client.begin(program, priority=1)
     second = client.begin(program, priority=1, launch=1, after=first)
     until(lambda: gate.tasks() == 1, "the task")
-    gate.set_policy(GatePolicy("priority"))
+    gate.set_policy(GatePolicy("tasks"))
     for task in (first, second):
         with pytest.raises(TaskEnded, match="new policy"):
             task.wait()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dovetail.live.worker.kernel_executor import _TELL, KernelledExecutor
 from tests import onnx_models
 
 from dovetail import onnx
@@ -20,7 +21,6 @@ from dovetail.live.links.wire import Argument, Done, FromWorker, Hello, Learned,
 from dovetail.live.tensors.arena import Arena
 from dovetail.live.tensors.codec import encode
 from dovetail.live.worker.executor import Values
-from dovetail.live.worker.kernel_executor import _TELL, KernelledExecutor
 from dovetail.profile import kernels
 from dovetail.profile.kernelrows import pack, unpack_cut, unpack_stats
 from dovetail.profile.kernels import Cut, KernelStats, sequence_name
@@ -30,7 +30,7 @@ from dovetail.record.kernels import decode_records
 from dovetail.serve.launch import Options, Served, launch
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 
 HERE = Identity("Xeon", 2, {"onnxruntime": "1.30.0", "numpy": "2.4.6", "python": "3.12"})
 MODEL = "b5bb9d8014a0f9b1d61e21e796d78dcc"

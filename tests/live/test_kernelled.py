@@ -17,7 +17,7 @@ from dovetail.record.kernels import decode_records
 from dovetail.serve.launch import Options, launch
 from dovetail.units import MS
 from dovetail.wiring import ROUTED_POLICIES, PolicySpec
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 
 
 @pytest.mark.cpu

@@ -151,7 +151,7 @@ def test_a_lone_task_is_run_without_the_arbiter_and_taught_to_the_statistics(nam
     assert gap is not None and gap.mean_ns == pytest.approx(200_000)
 
 
-@pytest.mark.parametrize("name", ["priority", "fikit", "ours"])
+@pytest.mark.parametrize("name", ["tasks", "fikit", "ours"])
 def test_a_start_is_taken_back_for_a_higher_class_that_comes_before_it_begins(name: Any) -> None:
     device = Device(GatePolicy(name, learn=True))
     low = device.begin(2, KERNELS)
@@ -177,7 +177,7 @@ def test_what_is_not_lower_aged_or_of_an_arbiter_without_classes_is_not_taken_ba
     before = list(device.turns.starts)
     device.turns.take_back(2, device.now_ns)
     assert list(device.turns.starts) == before and before[0].task == other.ident
-    for name in ("fifo", "slice"):
+    for name in ("fifo", "slices"):
         device = Device(GatePolicy(typing.cast(Any, name)))
         device.begin(2, KERNELS)
         device.begin(1, KERNELS)
@@ -199,7 +199,7 @@ def test_a_task_that_is_left_alone_goes_on_without_the_arbiter_and_is_learned_on
         assert device.run_on(1_000_000)
     assert device.ran[low.ident] == list(range(KERNELS)), "all the rest at once"
     assert not device.turns.tasks
-    if name in ("priority", "fikit", "ours"):  # the others learn nothing
+    if name in ("tasks", "fikit", "ours"):  # the others learn nothing
         assert [spread.count for spread in device.stats["model"].durations] == [2] * KERNELS
 
 
@@ -240,7 +240,7 @@ def test_launching_ahead_is_learned_as_no_gap() -> None:
 
 
 def test_a_gap_that_ends_while_a_filler_runs_is_not_made_longer_by_it() -> None:
-    device = Device(GatePolicy("priority", learn=True))
+    device = Device(GatePolicy("tasks", learn=True))
     high, other = device.begin(1, 1), device.begin(1, KERNELS)
     assert device.run_one(1_000_000)
 

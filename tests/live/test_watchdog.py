@@ -50,6 +50,14 @@ def test_the_time_before_a_batch_may_begin_does_not_count() -> None:
     assert named(dog, SECOND + HANG_NS + 1, sent) == [1]
 
 
+def test_it_says_how_long_a_load_took_if_it_knows_when_that_began() -> None:
+    dog = Watchdog(HANG_NS)
+    dog.load_began(1, "read", 2 * SECOND)
+    assert dog.load_ended(1, QUEUED, "read", 5 * SECOND) == 3 * SECOND
+    assert dog.load_ended(1, QUEUED, "read", 6 * SECOND) == 0
+    assert dog.load_ended(2, PLAIN, "read", 6 * SECOND) == 0
+
+
 @pytest.mark.parametrize(("spec", "waits"), [(PLAIN, False), (QUEUED, True), (BY_KERNEL, True)])
 def test_a_batch_may_wait_for_others_only_where_others_go_first(spec: WorkerSpec, waits: bool) -> None:
     dog = Watchdog(HANG_NS)

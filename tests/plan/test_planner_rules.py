@@ -14,7 +14,7 @@ from dovetail.control import (
 )
 from dovetail.place import BestFitPlacer
 from dovetail.plan import DovetailPlanner, Hold, PlannerSettings, Space
-from dovetail.predict import ProfiledPredictor
+from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.schedule import LoadEverything
@@ -22,7 +22,7 @@ from dovetail.state import Batch, Config, Item, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec, chain
 
-#: 24 ms at a quarter of the device and 12 ms at half of it, which cost the same; 10 ms at all of it, which costs more.
+#: 24 ms at a quarter of the device, 12 ms at half of it, which cost the same; 10 ms at all of it, which costs more.
 CURVE = Curve((1,), (10 * MS,), (6 * MS,))
 #: What an item takes of the whole device at least: 12 ms of a half.
 LEAST_NS = 6 * MS
@@ -39,8 +39,8 @@ def make(flows: dict[str, tuple[int, tuple[str, ...]]], **settings: object) -> t
     names = list(dict.fromkeys(name for _, stages in flows.values() for name in stages))
     graphs = [chain(flow, slo_ms * MS, [stage(n) for n in stages]) for flow, (slo_ms, stages) in flows.items()]
     table = ProfileTable([Entry(n, "v100", curve=CURVE) for n in names])
-    planner = DovetailPlanner(table, PlannerSettings(space=SPACE, **settings))  # type: ignore[arg-type]
-    built = Controller(graphs, Policy(planner, BestFitPlacer(), LoadEverything(), ProfiledPredictor(table)))
+    planner = DovetailPlanner(Estimator(table), PlannerSettings(space=SPACE, **settings))  # type: ignore[arg-type]
+    built = Controller(graphs, Policy(planner, BestFitPlacer(), LoadEverything(), Estimator(table)))
     built.step(WorkerJoined(0, 0, 1, GPU))
     for name in names:
         built.step(ModelLoaded(0, 0, 1, name, 0))
@@ -121,8 +121,8 @@ def test_waits_behind_a_node_are_those_of_the_longest_way() -> None:
     names = ("a", "b", "c", "d")
     graph = chain("flow", 100 * MS, [stage(n) for n in names], {"b": ["a"], "c": ["a"], "d": ["b", "c"]})
     table = ProfileTable([Entry(n, "v100", curve=CURVE) for n in names])
-    planner = DovetailPlanner(table, PlannerSettings(space=SPACE))
-    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), ProfiledPredictor(table)))
+    planner = DovetailPlanner(Estimator(table), PlannerSettings(space=SPACE))
+    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), Estimator(table)))
     built.step(WorkerJoined(0, 0, 1, GPU))
     for name in names:
         built.step(ModelLoaded(0, 0, 1, name, 0))

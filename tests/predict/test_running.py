@@ -31,7 +31,7 @@ def test_the_mean_of_what_was_seen_is_that_of_a_mean() -> None:
     assert seen.count == 12
 
 
-@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=40), st.integers(0, 40))
+@given(st.lists(st.integers(10**6, 10**12), min_size=1, max_size=40), st.integers(0, 40))
 def test_many_at_once_are_the_same_as_one_by_one_while_nothing_fades(values: list[int], first: int) -> None:
     one, many = Seen(64), Seen(64)
     for value in values:
@@ -40,7 +40,7 @@ def test_many_at_once_are_the_same_as_one_by_one_while_nothing_fades(values: lis
     many.add_many(values[first:])
     assert many.count == one.count
     assert many.mean == pytest.approx(sum(values) / len(values), abs=len(values))
-    assert many.spread() == pytest.approx(one.spread(), rel=1e-3, abs=1e-3) or one.mean < 1000
+    assert many.spread() == pytest.approx(one.spread(), rel=1e-3)
 
 
 def test_many_at_once_fade_what_was_before() -> None:

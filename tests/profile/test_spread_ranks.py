@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from dovetail.profile.kernels import KernelStats, Spread
@@ -24,7 +26,7 @@ def test_inside_a_bucket_the_place_is_that_of_the_rank() -> None:
     spread = spread_of(*[4096] * 4)
     edges = [spread.quantile_ns(q) for q in (0.25, 0.5, 0.75, 1.0)]
     assert edges[0] > 4096
-    assert [b - a for a, b in zip(edges, edges[1:], strict=False)] == [edges[0] - 4096] * 3
+    assert [b - a for a, b in pairwise(edges)] == [edges[0] - 4096] * 3
 
 
 def test_of_no_times_it_is_nothing() -> None:

@@ -18,7 +18,9 @@ from tests.record.recorded import ENTRIES, document, header, plain, run
 
 from dovetail.control import Drained, DrainStarted, Reject, RequestArrived, RequestRefused, RunBatch
 from dovetail.errors import LogError
-from dovetail.record.log import VERSION, LogReader, LogWriter, Step
+from dovetail.predict import EstimatorState
+from dovetail.predict.state import LearnedRun
+from dovetail.record.log import VERSION, Header, LogReader, LogWriter, Step
 from dovetail.wiring import PolicySpec
 
 STEPS = [
@@ -56,6 +58,22 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         assert list(log) == STEPS
         assert (log.steps, log.cut_short) == (4, False)
         assert log.read_bytes == log.size_bytes == path.stat().st_size
+
+
+def test_what_was_known_of_times_is_in_the_header_and_a_log_without_it_is_read(tmp_path: Path) -> None:
+    learned = EstimatorState(runs=(LearnedRun("read", "cpu", 1, 1, 100, 5, 7, 0.5),))
+    path = tmp_path / "run.log"
+    with LogWriter(path, msgspec.structs.replace(header(PolicySpec()), learned=learned)):
+        pass
+    with LogReader(path) as log:
+        assert log.header.learned == learned
+    older = msgspec.msgpack.decode(msgspec.msgpack.encode(header(PolicySpec())))
+    del older["learned"]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(older), type=Header).learned is None
+    with LogWriter(path, msgspec.Raw(msgspec.msgpack.encode(older | {"learned": {"version": 9}}))):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(LogError, match="is a log of another version: what was learned is of version 9"):
+        LogReader(path)
 
 
 def test_the_same_run_is_the_same_bytes(tmp_path: Path) -> None:

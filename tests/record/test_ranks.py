@@ -16,7 +16,9 @@ from dovetail.units import MS
 EXACT = 63
 
 
-@pytest.mark.parametrize(("count", "q"), [(20, 0.95), (21, 0.95), (60, 0.99), (50, 0.5), (51, 0.5), (1, 0.99), (2, 0.5)])
+@pytest.mark.parametrize(
+    ("count", "q"), [(20, 0.95), (21, 0.95), (60, 0.99), (50, 0.5), (51, 0.5), (1, 0.99), (2, 0.5)]
+)
 def test_the_rank_is_the_one_that_the_share_reaches(count: int, q: float) -> None:
     histogram = Histogram()
     for ns in range(1, count + 1):

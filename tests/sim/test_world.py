@@ -16,7 +16,7 @@ from dovetail.sim.arrivals import Gamma, Poisson, requests
 from dovetail.sim.scenario.file import Scenario, read_scenario
 from dovetail.sim.scenario.world import World, build_world
 from dovetail.units import MS, SECOND
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 from dovetail.workflow.graph import Source
 
 ESG = '[[workflows]]\ncatalogue = "esg/image-classification"\n'

@@ -113,7 +113,7 @@ def test_a_torch_model_runs_on_a_device_beside_another() -> None:
     x = np.random.default_rng(5).standard_normal((1, 64, 256)).astype(np.float32)
     with torch.no_grad():
         want = fikit_models.small_transformer()(torch.from_numpy(x)).numpy()
-    with Gate(GatePolicy("slice")) as gate, GateClient(gate.connect()) as client:
+    with Gate(GatePolicy("slices")) as gate, GateClient(gate.connect()) as client:
         programs = [client.open(f"task {i}", source, {"input": x.shape}) for i in range(2)]
         for program in programs:
             program.inputs["input"][...] = x

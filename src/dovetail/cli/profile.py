@@ -1,6 +1,7 @@
 """`dovetail profile app:wf`: measure each stage on this machine, or say which profiles still hold.
 
-With --kernels: what servers and gates have learned of kernels. Exit code 0: every stage asked for has its points. 1:
+With --kernels: what servers and gates have learned of kernels; with --learned: what servers have learned of run and
+load times. Exit code 0: every stage asked for has its points. 1:
 some could not be measured, or (with --status) some are stale or missing.
 """
 
@@ -27,8 +28,10 @@ from ..profile.measure import FULL, QUICK
 from ..profile.profiler import Outcome, Request, Watch, chosen_stages, profile
 from ..profile.record import FRESH, Measured, Record, Status
 from ..profile.store import DEFAULT_STORE, ProfileStore
+from ..profile.table import ProfileTable
+from ..record.learned import judge_learned, learned_figures
 from ..units import MS, SECOND, format_ns
-from ..workflow import App, load_target
+from ..workflow.app import App, load_target
 
 #: Longest description of items in a table's title.
 ITEMS_CHARS = 60
@@ -47,7 +50,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--kernels", action="store_true", help="measure nothing; show what was learned of kernels while serving"
     )
     parser.add_argument(
-        "--forget", action="store_true", help="with --kernels: forget it, so that models are cut and learned anew"
+        "--learned", action="store_true", help="measure nothing; show what was learned of run and load times"
+    )
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="with --kernels or --learned: forget it, so that it is learned anew (and models are cut anew)",
     )
     parser.add_argument("--stage", action="append", default=[], metavar="NAME", help="only this stage; repeatable")
     parser.add_argument("--batch", type=_sizes, default=(), metavar="N,N", help="only these batch sizes")
@@ -58,14 +66,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure or report; the exit code."""
-    if args.forget and not args.kernels:
-        raise DeclarationError("--forget lets go of what --kernels shows; give both, or neither")
-    if args.target is None and not args.kernels:
+    if args.kernels and args.learned:
+        raise DeclarationError("--kernels and --learned show different things; give one of them")
+    if args.forget and not (args.kernels or args.learned):
+        raise DeclarationError("--forget lets go of what --kernels or --learned shows; give one of them with it")
+    if args.target is None and not (args.kernels or args.learned):
         raise DeclarationError("which application? Write for example dovetail profile examples.quickstart:app")
     store = ProfileStore(args.store)
     identity = this_machine()
     if args.kernels:
         return _forget_kernels(store) if args.forget else _report_kernels(store, identity, args)
+    if args.learned:
+        return _forget_learned(store) if args.forget else _report_learned(store, identity, args)
     app = load_target(args.target)
     rule = QUICK if args.quick else FULL
     request = Request(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
@@ -245,6 +257,38 @@ def _kernel_figures(status: KernelStatus) -> dict[str, Any]:
         "learned_at": status.learned_at,
         "reasons": status.reasons,
     }
+
+
+def _forget_learned(store: ProfileStore) -> int:
+    count = store.forget_learned() if store.path.exists() else 0
+    print(f"forgot the times of {count} stage(s) and model(s); in {store.path}")
+    return 0
+
+
+def _report_learned(store: ProfileStore, identity: Identity, args: argparse.Namespace) -> int:
+    """What was learned of run and load times: of the target's stages, beside their profiles, or of all."""
+    specs = None if args.target is None else load_target(args.target).specs
+    entries = [] if specs is None else store.entries(specs, identity, allow_stale=True)
+    figures = [
+        row
+        for status in judge_learned(store.learned(), identity, specs)
+        for row in learned_figures(status, ProfileTable(entries))
+    ]
+    if args.json:
+        _print_json({"store": str(store.path), "identity": identity, "learned": figures})
+        return 0
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for head in ("what", "on", "items", "cores", "share", "seen", "mean", "spread", "profile", "state", "why"):
+        table.add_column(head, overflow="fold", justify="left" if head in ("what", "on", "state", "why") else "right")
+    for f in figures:
+        counts = [str(f[name]) if f[name] else "-" for name in ("items", "cpus", "share_pct", "seen")]
+        times = [format_ns(f[name]) if f[name] else "-" for name in ("mean_ns", "profile_ns")]
+        spread = f"{100 * f['spread']:.0f} %" if f["seen"] else "-"
+        why = escape("; ".join(f["reasons"]))
+        table.add_row(escape(f["what"]), f["on"], *counts, times[0], spread, times[1], f["state"], why)
+    out = Console(highlight=False)
+    out.print(table if figures else f"nothing was learned of times yet; serve with --store {store.path}")
+    return 0
 
 
 def _command(args: argparse.Namespace) -> str:

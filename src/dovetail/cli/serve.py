@@ -24,15 +24,20 @@ from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..serve.launch import Options, Served, launch
+from ..state.worker import FULL_SHARE
 from ..units import US, format_bytes, parse_bytes, parse_duration
-from ..wiring import POLICIES, PolicySpec
-from ..workflow import App, load_target
+from ..wiring import POLICIES, PolicySpec, find_policy
+from ..workflow.app import App, load_target
 
 __all__ = ["configure", "run"]
+
+#: How long before the end of a batch the next is sent, unless told otherwise.
+LEAD_US = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
+    others = ", ".join(name for name in POLICIES if name != "by-class")
     parser.add_argument("target", help="module:attribute of an App or a workflow, such as examples.quickstart:app")
     parser.add_argument("--port", type=int, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
@@ -62,15 +67,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="what each device may use for models and for running them; models come and go then (docs/memory.md)",
     )
-    parser.add_argument("--policy", default="by-class", choices=list(POLICIES), help="default: by-class")
-    parser.add_argument("--share", type=int, default=100, metavar="PCT", help="share of the device for each batch")
+    parser.add_argument("--policy", default="by-class", metavar="NAME", help=f"by-class if not given; or {others}")
+    parser.add_argument("--share", type=int, metavar="PCT", help="share of the device for each batch (default: 100)")
     parser.add_argument(
         "--max-batch", type=_positive, metavar="N", help="largest batch of any stage, if less than declared"
     )
     parser.add_argument(
         "--lead",
         type=_lead,
-        default=1000,
         metavar="TIME",
         help="how long before the end of a batch the next is sent to its worker (default: 1ms; 0 waits for the end)",
     )
@@ -137,9 +141,32 @@ def _load(target: str) -> App:
         raise DeclarationError(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-async def _serve(args: argparse.Namespace) -> int:
-    app = _load(args.target)
+#: Flag -> the setting of a policy that it gives.
+_SETTINGS = {"--share": "share_pct", "--max-batch": "batch", "--lead": "lead_us"}
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """A flag that the policy does not look at is refused."""
+    reads = find_policy(args.policy).reads
+    for flag, setting in _SETTINGS.items():
+        if getattr(args, flag[2:].replace("-", "_")) is not None and setting not in reads:
+            able = ", ".join(name for name, entry in POLICIES.items() if setting in entry.reads)
+            raise DeclarationError(
+                f"{flag} is nothing that the policy {args.policy!r} looks at; leave it out, or choose one that does "
+                f"with --policy: {able}"
+            )
+
+
+def _policy(args: argparse.Namespace, app: App) -> PolicySpec:
+    """The policy that the flags describe."""
     batch = {s.name: min(args.max_batch, s.batch[-1]) for s in app.specs} if args.max_batch else {}
+    share_pct = FULL_SHARE if args.share is None else args.share
+    return PolicySpec(args.policy, share_pct=share_pct, batch=batch, max_open=args.max_open)
+
+
+async def _serve(args: argparse.Namespace) -> int:
+    _check_flags(args)
+    app = _load(args.target)
     options = Options(
         device=args.device,
         host=args.host,
@@ -150,8 +177,8 @@ async def _serve(args: argparse.Namespace) -> int:
         kernel_log=args.kernel_log,
         ageing_ns=args.ageing,
         memory_bytes=args.memory,
-        policy=PolicySpec(args.policy, share_pct=args.share, batch=batch, max_open=args.max_open),
-        lead_us=args.lead,
+        policy=_policy(args, app),
+        lead_us=LEAD_US if args.lead is None else args.lead,
         log=args.log,
         arena_bytes=args.arena,
         max_body_bytes=args.max_body,

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 from ..errors import DovetailError
+from ..extras import need
 from ..record.log import LogWriter
 from ..sim.driver import Observer
 from ..tools.simulate import DeviceUse, Result, Run
@@ -50,12 +51,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate; the exit code."""
+    if args.plot is not None:
+        need("matplotlib", extra="plot", for_="--plot")
     simulated = Run(args.scenario, policy=args.policy, seed=args.seed)
     if len(simulated.controllers) > 1:
         one = [name for name in ("log", "trace", "plot") if getattr(args, name) is not None]
         if one:
             raise DovetailError(f"--{one[0]} tells of one controller; for that, set cluster.ingresses = 1")
-    for note in simulated.world.notes:
+    for note in simulated.notes:
         _say(f"note: {note}")
     # Opened before the run: what cannot be written to is better known before than after.
     with _recorders(args, simulated) as recorders, _bar(args.scenario.name) as progress:

@@ -5,14 +5,18 @@ Rules of this file: field order is the format. Append, never reorder, and raise 
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from ..errors import ProfileError
 from ..profile.kernels import KernelStats
 
-__all__ = ["VERSION", "EstimatorState", "LearnedLoad", "LearnedRun", "LearnedTurnaround"]
+__all__ = ["VERSION", "EstimatorState", "LearnedLoad", "LearnedRun", "LearnedTurnaround", "trouble_of"]
 
 VERSION = 1
+#: No time that was measured is longer, and nothing was seen more often.
+_MOST_NS, _MOST_COUNT = 1 << 62, 1 << 40
 
 
 class LearnedRun(msgspec.Struct, frozen=True, array_like=True):
@@ -69,3 +73,18 @@ class EstimatorState(msgspec.Struct, frozen=True):
                 f"what was learned is of version {self.version}, and this Dovetail reads version {VERSION}; let it "
                 f"be learned anew, or use the version that wrote it"
             )
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.loads or self.turnarounds or self.kernels or self.told)
+
+
+def trouble_of(state: EstimatorState) -> str:
+    """What is wrong with run and load times that come from elsewhere; empty if nothing is."""
+    rows: tuple[LearnedRun | LearnedLoad, ...] = (*state.runs, *state.loads)
+    for row in rows:
+        if not (0 < row.count <= _MOST_COUNT and 0 <= row.mean_ns <= _MOST_NS and 0 <= row.squares < math.inf):
+            return f"{row.count} times of {row.mean_ns} ns"
+    for run in state.runs:
+        if not (0 < run.items <= _MOST_COUNT and 0 <= run.cpus <= _MOST_COUNT and 0 < run.share_pct <= 100):
+            return f"{run.items} items on {run.cpus} cores and {run.share_pct} % of a device"
+    return ""

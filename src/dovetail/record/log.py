@@ -22,7 +22,8 @@ import msgspec
 
 from ..control.actions import Action
 from ..control.events import Event
-from ..errors import LogError
+from ..errors import LogError, ProfileError
+from ..predict import EstimatorState
 from ..profile.table import Entry
 from ..workflow.graph import Graph
 
@@ -50,6 +51,8 @@ class Header(msgspec.Struct, frozen=True):
     seed: int = 0
     #: Live only: the wall clock at time 0, in Unix nanoseconds.
     started_unix_ns: int = 0
+    #: What the controller had learned of times before it began.
+    learned: EstimatorState | None = None
     #: Which of several fronts that share workers has written it.
     ingress: int = 0
 
@@ -71,11 +74,14 @@ def make_header(
     *,
     seed: int = 0,
     started_unix_ns: int = 0,
+    learned: EstimatorState | None = None,
     ingress: int = 0,
 ) -> Header:
     """A header of this version; the same values go to `wiring.make_controller`, before the run and in a replay."""
     policy = msgspec.Raw(policy_spec_encoded)
-    return Header(VERSION, world, tuple(graphs), policy, tuple(entries), cores, seed, started_unix_ns, ingress)
+    return Header(
+        VERSION, world, tuple(graphs), policy, tuple(entries), cores, seed, started_unix_ns, learned, ingress
+    )
 
 
 class LogWriter:
@@ -178,6 +184,8 @@ class LogReader:
             return msgspec.msgpack.decode(frame, type=Header)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LogError(f"{self.path} is not a Dovetail log: {error}") from None
+        except ProfileError as error:
+            raise LogError(f"{self.path} is a log of another version: {error}") from None
 
     def _frame(self, what: str) -> bytes | None:
         """The next frame; None at the end, be it a clean one or a cut."""

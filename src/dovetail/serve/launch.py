@@ -15,6 +15,7 @@ from ..errors import DeclarationError, DovetailError
 from ..live.devices import parse_device
 from ..live.front.kernel_store import KernelStore
 from ..live.front.system import LiveSystem, Settings
+from ..live.front.times_store import TimesStore
 from ..profile.machine import this_machine
 from ..profile.store import ProfileStore
 from ..profile.table import Entry
@@ -22,7 +23,7 @@ from ..record.log import LogWriter, make_header
 from ..state.worker import FULL_SHARE
 from ..units import SECOND
 from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller
-from ..workflow import App
+from ..workflow.app import App
 from .adapter import LiveBackend
 from .http import HttpServer
 from .oip import Limits, start
@@ -75,6 +76,8 @@ class Served(msgspec.Struct):
     system: LiveSystem
     http: HttpServer
     label: str
+    #: Where what is learned of times is kept, if it is.
+    times: TimesStore | None = None
 
     async def stop(self, drain_s: float = 30.0, hurry: asyncio.Event | None = None) -> bool:
         """Take nothing new, answer what was admitted, and end; False if some were given up.
@@ -87,6 +90,8 @@ class Served(msgspec.Struct):
             self.system.give_up("the server stopped before it was done")
         await self.http.drain(WRITE_SECONDS)
         await self.system.close()
+        if self.times is not None:
+            await self.times.close()
         return clean
 
 
@@ -155,12 +160,23 @@ async def launch(
     policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us)
     if not emulated:
         policy_spec = msgspec.structs.replace(policy_spec, near=True)
-    controller = make_controller(app.graphs, policy_spec, known, cores)
+    times = None
+    if store is not None and not options.device.startswith("emulated:"):
+        times = TimesStore(store, this_machine(), app.specs, say)
+    learned = None if times is None else times.known
+    controller = make_controller(app.graphs, policy_spec, known, cores, learned=learned)
     log = None
     if options.log is not None:
         policy = msgspec.msgpack.encode(policy_spec)
         header = make_header(
-            "live", app.graphs, policy, known, cores, seed=options.seed, started_unix_ns=time.time_ns()
+            "live",
+            app.graphs,
+            policy,
+            known,
+            cores,
+            seed=options.seed,
+            started_unix_ns=time.time_ns(),
+            learned=learned,
         )
         log = LogWriter(options.log, header)
     settings = Settings(
@@ -191,4 +207,6 @@ async def launch(
     except BaseException:
         await system.close()
         raise
-    return Served(system, http, label)
+    if times is not None:
+        times.keep(controller.policy.predictor)
+    return Served(system, http, label, times)

@@ -14,14 +14,22 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
+from ...arbiters import find_arbiter, make_arbiter
 from ...device import AlarmRang, KernelEvent, KernelFinished, KernelReady, StartKernel, TaskGone
 from ...profile.kernels import KernelStats
-from .policies import make_arbiter
+from ...units import MS, US
 from .tasks import NEVER_NS, Task
 from .wire import GatePolicy
 
 __all__ = ["Turns"]
 
+#: Gap filling on a processor, where a kernel takes ten times as long as on a GPU and this code is cold after each:
+#: what a filler costs beside its duration (measured: to start it, and from its end to the beginning of the next), and
+#: credit for some kernels, so that one long wait does not keep the next gaps empty. Chosen on pairs that are not
+#: among those reported.
+OVERHEAD_NS = 60 * US
+BURST_NS = 3 * MS
+BUDGET = 0.02
 #: From so many observations on a program is well known.
 WELL_KNOWN = 32
 
@@ -50,8 +58,16 @@ class Turns:
         """Another arbiter; there must be no tasks."""
         assert not self.tasks
         self._policy = policy
-        self._by_class = policy.name not in ("fifo", "slice")
-        self._arbiter = make_arbiter(policy, self.stats)
+        self._by_class = find_arbiter(policy.name).by_class
+        self._arbiter = make_arbiter(
+            policy.name,
+            self.stats,
+            learn=policy.learn,
+            ageing_ns=policy.ageing_ns,
+            budget=BUDGET,
+            burst_ns=BURST_NS,
+            overhead_ns=OVERHEAD_NS,
+        )
         self.starts.clear()
         self.alarm_ns = NEVER_NS
 

@@ -55,9 +55,9 @@ CLOCKS_NS = 5_000
 
 
 class GatePolicy(msgspec.Struct, array_like=True, tag=True, frozen=True):
-    """Which arbiter decides, see `gate_policies`. As a message: from now on; tasks that are there are given up."""
+    """Which arbiter decides, see `arbiters`. As a message: from now on; tasks that are there are given up."""
 
-    name: Literal["fifo", "slice", "priority", "fikit", "ours"]
+    name: Literal["fifo", "slices", "tasks", "fikit", "ours"]
     #: One kernel of a lower class may start per this time, whatever the gap; 0: never.
     ageing_ns: int = 0
     #: Whether durations and gaps are learned while running.

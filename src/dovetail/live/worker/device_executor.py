@@ -50,7 +50,7 @@ from ...profile.table import ProfileTable
 from ...record.kernels import KernelRecord
 from ...state.run_batch import cause_of, task_of
 from ...units import MS, SECOND, US
-from ...workflow import App
+from ...workflow.app import App
 from ..kernels.cut_model import BatchRun
 from ..links.wire import (
     Done,

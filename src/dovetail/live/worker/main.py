@@ -33,7 +33,7 @@ from typing import NoReturn
 
 import msgspec
 
-from ...workflow import App, load_target
+from ...workflow.app import App, load_target
 from ..links.wire import (
     MOST_INGRESSES,
     Attach,

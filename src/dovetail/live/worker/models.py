@@ -26,7 +26,7 @@ from typing import Any
 from ...errors import ModelError
 from ...profile.kernels import Cut
 from ...units import format_bytes
-from ...workflow import App
+from ...workflow.app import App
 from ...workflow.graph import StageSpec
 from ...workflow.runners import Runner, make_runner
 from ..kernels.cut_model import BatchRun, CutModel

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import typing
 from collections import deque
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.arbiters import ARBITERS, make_arbiter
 from dovetail.device import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone
-from dovetail.live.gate.policies import SLICE_NS, SliceArbiter, make_arbiter
-from dovetail.live.gate.wire import GatePolicy
+from dovetail.lab.kernels.slices import SLICE_NS, SliceArbiter
 from dovetail.profile.kernels import KernelStats
 
-NAMES = typing.get_args(typing.get_type_hints(GatePolicy)["name"])
+NAMES = [name for name, entry in ARBITERS.items() if entry.arbiter is not None]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_policy_runs_a_task_that_is_alone_in_order(name: str) -> None:
     stats = {"s": KernelStats.empty("s", ["a", "b", "c"])}
-    arbiter = make_arbiter(GatePolicy(name, ageing_ns=1000, learn=True), stats)  # type: ignore[arg-type]
+    arbiter = make_arbiter(name, stats, learn=True, ageing_ns=1000)
     actions = list(arbiter.step(TaskBegan(0, 1, sequence="s")))
     for kernel in range(3):
         actions += arbiter.step(KernelReady(1, 1, kernel))
