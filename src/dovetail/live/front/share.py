@@ -23,6 +23,8 @@ from pathlib import Path
 import msgspec
 
 from ...errors import DeclarationError
+from ...profile.table import Entry
+from ...state import WorkerSpec
 from ...workflow.graph import StageSpec
 from ..links.wire import MOST_INGRESSES
 
@@ -39,12 +41,17 @@ class Serves(msgspec.Struct, frozen=True):
     """What a first front serves, and what it has decided for all who join."""
 
     stages: tuple[StageSpec, ...]
+    #: As `--device` names it, and the workers that it starts for it.
     device: str
-    workers: int
-    memory_bytes: int | None
-    kernels: str
-    #: Numbers of threads for which models are loaded.
+    workers: tuple[WorkerSpec, ...]
+    #: Times of emulated devices.
+    entries: tuple[Entry, ...]
+    #: Cores of a device, and the numbers of threads for which models are loaded.
+    cores: int
     cpus: tuple[int, ...]
+    #: Whether the budgets of devices hold for all that their processes have.
+    strict: bool
+    arena_bytes: int
 
 
 class _File(msgspec.Struct):
