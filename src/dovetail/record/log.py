@@ -53,6 +53,8 @@ class Header(msgspec.Struct, frozen=True):
     started_unix_ns: int = 0
     #: What the controller had learned of times before it began.
     learned: EstimatorState | None = None
+    #: Which of several fronts that share workers has written it.
+    ingress: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -73,10 +75,13 @@ def make_header(
     seed: int = 0,
     started_unix_ns: int = 0,
     learned: EstimatorState | None = None,
+    ingress: int = 0,
 ) -> Header:
     """A header of this version; the same values go to `wiring.make_controller`, before the run and in a replay."""
     policy = msgspec.Raw(policy_spec_encoded)
-    return Header(VERSION, world, tuple(graphs), policy, tuple(entries), cores, seed, started_unix_ns, learned)
+    return Header(
+        VERSION, world, tuple(graphs), policy, tuple(entries), cores, seed, started_unix_ns, learned, ingress
+    )
 
 
 class LogWriter:

@@ -1,8 +1,8 @@
 """What front and worker say to each other over the doorbell: small messages, while tensors stay in arenas.
 
 Rules of this file: messages are msgpack of tagged records, one per packet of a SOCK_SEQPACKET pair that the worker
-inherits, or of a connection to its socket; file descriptors travel beside them. Nothing is pickled. A worker's packets
-are trusted no further than their types: what they refer to is checked where it is read (`codec`).
+inherits, or of a connection to its socket; file descriptors travel beside them. Nothing is pickled. A worker's
+packets are trusted no further than their types: what they refer to is checked where it is read (`codec`).
 """
 
 from __future__ import annotations
@@ -263,8 +263,9 @@ class State(msgspec.Struct, array_like=True, tag=True):
     #: Bytes of models that are here or on their way, and how many bytes of models it may hold.
     held_bytes: int
     usable_bytes: int
-    #: How many ingresses it serves.
+    #: How many ingresses it serves, and bytes of results of all of them.
     ingresses: int = 1
+    arena_bytes: int = 0
 
 
 class Learned(msgspec.Struct, array_like=True, tag=True):

@@ -286,6 +286,7 @@ class DeviceExecutor:
             cache.used_bytes,
             cache.usable_bytes,
             len(self._ingresses),
+            self._values.used_bytes,
         )
 
     def close(self) -> None:

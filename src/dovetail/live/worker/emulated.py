@@ -180,6 +180,7 @@ class EmulatedExecutor:
             cache.used_bytes,
             cache.usable_bytes,
             len(self._ingresses),
+            self._values.used_bytes,
         )
 
     def _finished(self, event: BatchFinished, message: Run) -> FromWorker:

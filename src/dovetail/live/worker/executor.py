@@ -112,6 +112,11 @@ class Values:
 
         return [[argument(a) for a in column] for column in message.columns]
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of results that somebody may still read."""
+        return self._own.used_bytes
+
     def join(self, ingress: int) -> None:
         """An ingress may have results from now on."""
         with self._freed:
