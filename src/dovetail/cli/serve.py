@@ -34,6 +34,7 @@ __all__ = ["configure", "run"]
 
 #: How long before the end of a batch the next is sent, unless told otherwise.
 LEAD_US = 1000
+ARENA_BYTES = 1 << 30
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", help="module:attribute of an App or a workflow, such as examples.quickstart:app")
     parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
-    parser.add_argument("--device", default="cpu", help="cpu, cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
+    parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
     parser.add_argument("--hosts", type=_positive, default=1, metavar="N", help="processes for Python stages")
-    parser.add_argument("--workers", type=_positive, default=1, metavar="N", help="processes for models on the cores")
+    parser.add_argument("--workers", type=_positive, metavar="N", help="processes for models on the cores (1)")
     parser.add_argument(
         "--kernels",
         choices=("auto", "always", "never"),
-        default="auto",
         help="run models kernel by kernel, so that a higher class waits for no whole batch of a lower: where that "
         "could happen and costs little (auto, the default), always, or never",
     )
@@ -58,7 +58,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ageing",
         type=_ageing,
-        default=0,
         metavar="TIME",
         help="a lower class that has waited so long gets a kernel, one per TIME (default: never)",
     )
@@ -81,7 +80,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-open", type=_positive, default=1000, metavar="N", help="requests open before 429")
     parser.add_argument("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
-    parser.add_argument("--arena", type=_size, default=1 << 30, metavar="SIZE", help="memory per worker (1GiB)")
+    parser.add_argument("--arena", type=_size, metavar="SIZE", help="memory per worker (1GiB)")
+    shared = parser.add_mutually_exclusive_group()
+    shared.add_argument(
+        "--share-workers",
+        type=Path,
+        metavar="DIR",
+        help="let other servers of this machine use the workers of this one, with --join DIR",
+    )
+    shared.add_argument(
+        "--join",
+        type=Path,
+        metavar="DIR",
+        help="serve the same application with the workers of the server that shares them at DIR",
+    )
     parser.add_argument(
         "--store", type=Path, default=Path(DEFAULT_STORE), metavar="FILE", help=f"profile store ({DEFAULT_STORE})"
     )
@@ -186,25 +198,51 @@ def _policy(args: argparse.Namespace, app: App) -> PolicySpec:
     return PolicySpec(args.policy, share_pct=share_pct, batch=batch, max_open=args.max_open)
 
 
+#: Flag -> why it is for the server to give that starts the workers, and for none that joins.
+_FIRST_ONLY = {
+    "--device": "devices have workers already",
+    "--workers": "there are as many as the first server has started",
+    "--memory": "workers have been given their memory",
+    "--arena": "workers have been given their memory, and every server has as much",
+    "--kernels": "workers have been told how to run models",
+    "--kernel-log": "workers write one log, for all servers",
+    "--ageing": "workers count by one rule, for all servers",
+}
+
+
+def _check_join(args: argparse.Namespace) -> None:
+    """What was decided by the server that started the workers cannot be decided again."""
+    for flag, why in _FIRST_ONLY.items():
+        if args.join is not None and getattr(args, flag[2:].replace("-", "_")) is not None:
+            raise DeclarationError(
+                f"{flag} is not for a server that joins another: {why}; leave it out here, or give it to the server "
+                f"that was started with --share-workers {args.join}"
+            )
+
+
 async def _serve(args: argparse.Namespace) -> int:
     _check_flags(args)
+    _check_join(args)
     app = _load(args.target)
+    device = args.device or "cpu"
     options = Options(
-        device=args.device,
+        device=device,
         host=args.host,
         port=args.port,
         hosts=args.hosts,
-        workers=args.workers,
-        kernels=args.kernels,
+        workers=args.workers or 1,
+        kernels=args.kernels or "auto",
         kernel_log=args.kernel_log,
-        ageing_ns=args.ageing,
+        ageing_ns=args.ageing or 0,
         memory_bytes=args.memory,
         policy=_policy(args, app),
         lead_us=LEAD_US if args.lead is None else args.lead,
         log=args.log,
-        arena_bytes=args.arena,
+        arena_bytes=args.arena or ARENA_BYTES,
         max_body_bytes=args.max_body,
         hang_s=args.hang,
+        share_workers=args.share_workers,
+        join=args.join,
     )
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -214,7 +252,8 @@ async def _serve(args: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    say(f"loading {args.target} on {args.device} ...")
+    where = f"on {device}" if args.join is None else f"with the workers at {args.join}"
+    say(f"loading {args.target} {where} ...")
     store = ProfileStore(args.store)
     entries = store.entries(app.specs, this_machine())
     starting = asyncio.ensure_future(launch(app, args.target, options, entries=entries, store=store, say=say))
@@ -250,7 +289,7 @@ def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
         say(f"ready at http://{args.host}:{port}/v2/models/{name}/infer")
     models = list(app.workflows)
     ready = {"ready": True, "host": args.host, "port": port, "pid": os.getpid(), "models": models}
-    print(json.dumps({**ready, "device": args.device}), file=sys.stderr, flush=True)
+    print(json.dumps({**ready, "device": served.device}), file=sys.stderr, flush=True)
 
 
 def memory_lines(served: Served) -> list[str]:

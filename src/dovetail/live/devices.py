@@ -16,7 +16,7 @@ from ..state import WorkerSpec
 from ..units import format_bytes
 from ..workflow.graph import StageSpec
 
-__all__ = ["parse_device"]
+__all__ = ["hosts_for", "parse_device"]
 
 _EMULATED = re.compile(r"emulated:([a-z0-9_-]+?)(?:x([1-9][0-9]{0,2}))?")
 
@@ -40,10 +40,7 @@ def parse_device(
     machine = len(os.sched_getaffinity(0))
     # A core has a price, so that cost is never nought; the catalogue says where the figure is from.
     usd_per_core_hour = catalogue.unit_prices().usd_per_vcpu_hour
-    host_workers = tuple(
-        WorkerSpec(f"host-{i}", "host", ("python",), 1, 0, usd_per_core_hour, "none")
-        for i in range(hosts if any(s.on_host for s in stages) else 0)
-    )
+    host_workers = hosts_for(stages, hosts)
     if text == "cpu" or text.startswith("cpu:"):
         count = text.partition(":")[2] or str(machine)
         if not count.isdigit() or not 1 <= int(count) <= machine:
@@ -85,6 +82,13 @@ def parse_device(
         for i in range(copies)
     )
     return (*_within(devices, stages, memory_bytes), *host_workers), _entries(kind, stages), 1
+
+
+def hosts_for(stages: Sequence[StageSpec], hosts: int) -> tuple[WorkerSpec, ...]:
+    """So many workers for Python stages, if there are such stages."""
+    price = catalogue.unit_prices().usd_per_vcpu_hour
+    count = hosts if any(s.on_host for s in stages) else 0
+    return tuple(WorkerSpec(f"host-{i}", "host", ("python",), 1, 0, price, "none") for i in range(count))
 
 
 def _within(

@@ -56,6 +56,8 @@ class Header(msgspec.Struct, frozen=True):
     learned: EstimatorState | None = None
     #: The Dovetail that wrote it.
     dovetail: str = ""
+    #: Which of several fronts that share workers has written it.
+    ingress: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -76,10 +78,11 @@ def make_header(
     seed: int = 0,
     started_unix_ns: int = 0,
     learned: EstimatorState | None = None,
+    ingress: int = 0,
 ) -> Header:
     """A header of this version; the same values go to `wiring.make_controller`, before the run and in a replay."""
     policy = msgspec.Raw(policy_spec_encoded)
-    rest = (seed, started_unix_ns, learned, __version__)
+    rest = (seed, started_unix_ns, learned, __version__, ingress)
     return Header(VERSION, world, tuple(graphs), policy, tuple(entries), cores, *rest)
 
 

@@ -12,8 +12,9 @@ import msgspec
 
 from ..control import Action, Event
 from ..errors import DeclarationError, DovetailError
-from ..live.devices import parse_device
+from ..live.devices import hosts_for, parse_device
 from ..live.front.kernel_store import KernelStore
+from ..live.front.share import FirstFront, JoinedFront, Serves
 from ..live.front.system import LiveSystem, Settings
 from ..live.front.times_store import TimesStore
 from ..profile.machine import this_machine
@@ -68,6 +69,10 @@ class Options(msgspec.Struct, frozen=True):
     hang_s: float = 30.0
     start_s: float = 60.0
     seed: int = 1
+    #: Directory at which other fronts of this machine may join the workers.
+    share_workers: Path | None = None
+    #: Directory at which another front shares its workers; what is theirs to decide is not looked at here.
+    join: Path | None = None
 
 
 class Served(msgspec.Struct):
@@ -75,6 +80,8 @@ class Served(msgspec.Struct):
 
     system: LiveSystem
     http: HttpServer
+    #: As `--device` names it; and what answers of an emulated one say.
+    device: str
     label: str
     #: Where what is learned of times is kept, if it is.
     times: TimesStore | None = None
@@ -147,6 +154,33 @@ async def launch(
         raise DeclarationError(
             "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one out"
         )
+    serves, share = _devices(app, options)
+    try:
+        return await _launch(app, target, options, serves, share, entries, store, say, observers)
+    except BaseException:
+        if share is not None:
+            share.close()
+        raise
+
+
+def _devices(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFront | None]:
+    """What is served on which devices, by our own decision or by that of the front that is joined."""
+    if options.join is not None:
+        if options.share_workers is not None:
+            raise DeclarationError(
+                "--join takes workers that --share-workers would share again; leave one of them out"
+            )
+        joined = JoinedFront(options.join, app.specs)
+        serves = joined.serves
+        extra = sorted(set(_cpus(options.policy, serves.cores)) - set(serves.cpus))
+        if serves.strict and extra:
+            joined.close()
+            raise DeclarationError(
+                f"--join {options.join}: the policy {options.policy.name!r} would run models with "
+                f"{' or '.join(map(str, extra))} thread(s), for which the first front's --memory has no room; choose "
+                f"the first front's policy and share"
+            )
+        return serves, joined
     workers, device_entries, cores = parse_device(
         options.device,
         app.specs,
@@ -155,48 +189,74 @@ async def launch(
         kernels=options.kernels,
         memory_bytes=options.memory_bytes,
     )
-    emulated = options.device.startswith("emulated:")
-    known = (*entries, *device_entries)
+    serves = Serves(
+        tuple(app.specs),
+        options.device,
+        tuple(spec for spec in workers if not spec.on_host),
+        device_entries,
+        cores,
+        _cpus(options.policy, cores),
+        options.memory_bytes is not None and not options.device.startswith("emulated:"),
+        options.arena_bytes,
+    )
+    return serves, None if options.share_workers is None else FirstFront(options.share_workers, serves)
+
+
+async def _launch(
+    app: App,
+    target: str,
+    options: Options,
+    serves: Serves,
+    share: FirstFront | JoinedFront | None,
+    entries: Sequence[Entry],
+    store: ProfileStore | None,
+    say: Callable[[str], None],
+    observers: Sequence[Callable[[Event, list[Action]], None]],
+) -> Served:
+    emulated = serves.device.startswith("emulated:")
+    joined = isinstance(share, JoinedFront)
+    ingress = 0 if share is None else share.ingress
+    known = (*entries, *serves.entries)
     policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us)
     if not emulated:
         policy_spec = msgspec.structs.replace(policy_spec, near=True)
     times = None
-    if store is not None and not options.device.startswith("emulated:"):
+    if store is not None and not emulated:
         times = TimesStore(store, this_machine(), app.specs, say)
     learned = None if times is None else times.known
-    controller = make_controller(app.graphs, policy_spec, known, cores, learned=learned)
+    controller = make_controller(app.graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
     log = None
     if options.log is not None:
-        policy = msgspec.msgpack.encode(policy_spec)
         header = make_header(
             "live",
             app.graphs,
-            policy,
+            msgspec.msgpack.encode(policy_spec),
             known,
-            cores,
+            serves.cores,
             seed=options.seed,
-            started_unix_ns=time.time_ns(),
+            started_unix_ns=time.time_ns() - (0 if share is None else time.monotonic_ns() - share.origin_ns),
             learned=learned,
+            ingress=ingress,
         )
         log = LogWriter(options.log, header)
     settings = Settings(
         target,
         app.graphs,
-        workers,
+        (*serves.workers, *hosts_for(app.specs, options.hosts)),
         known,
-        cpus=_cpus(options.policy, cores),
-        arena_bytes=options.arena_bytes,
+        cpus=serves.cpus,
+        arena_bytes=serves.arena_bytes,
         hang_ns=round(options.hang_s * SECOND),
-        strict=options.memory_bytes is not None and not emulated,
+        strict=serves.strict,
         kernels=options.kernels,
         kernel_log="" if options.kernel_log is None else str(_emptied(options.kernel_log)),
         ageing_ns=options.ageing_ns,
     )
     kernels = None
-    if options.kernels != "never" and not emulated:
+    if options.kernels != "never" and not emulated and not joined:
         kernels = KernelStore(store, this_machine(), {s.model for s in app.specs}, say)
-    system = LiveSystem(settings, controller, log=log, kernels=kernels, say=say, observers=observers)
-    label = options.device if emulated else ""
+    system = LiveSystem(settings, controller, log=log, kernels=kernels, share=share, say=say, observers=observers)
+    label = serves.device if emulated else ""
     limits = Limits(max_body_bytes=options.max_body_bytes)
     try:
         await system.start(options.start_s)
@@ -207,6 +267,6 @@ async def launch(
     except BaseException:
         await system.close()
         raise
-    if times is not None:
+    if times is not None and not joined:  # the first front sees the same workers, and keeps what it learns
         times.keep(controller.policy.predictor)
-    return Served(system, http, label, times)
+    return Served(system, http, serves.device, label, times)

@@ -1,4 +1,4 @@
-"""The worker processes of one system: started, started again when they die, stopped.
+"""The worker processes of one system: started, started again when they die, stopped. `joined` has another's beside.
 
 A worker that comes back is a new worker with a new number and a new arena. Whoever dies at every start is tried more
 and more rarely, but for ever: the cause may be a full disk that somebody clears.
@@ -21,11 +21,13 @@ from ...state import WorkerSpec
 from ...units import MS, SECOND
 from ...workflow.graph import Graph
 from ..kernels.cutting import Wanted
-from ..links.wire import FromWorker, Hello, Learned, Ready, Recut, Refused, WantsCut, Weighed
+from ..links.wire import FromWorker, Hello, Learned, Ready, Recut, Refused, WantsCut, Weighed, arena_of
 from .cutter import Cutter
 from .kernel_store import KernelStore
+from .link import WorkerLink
 from .memory import Memory
 from .process import WorkerProcess
+from .share import FirstFront, JoinedFront
 
 __all__ = ["Fleet", "Settings"]
 
@@ -55,8 +57,6 @@ class Settings(msgspec.Struct, frozen=True):
     kernel_log: str = ""
     #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
     ageing_ns: int = 0
-    #: Directory of sockets at which other fronts of this machine may join the workers; empty is none.
-    share_at: str = ""
 
 
 class Fleet:
@@ -66,13 +66,16 @@ class Fleet:
         self,
         settings: Settings,
         origin_ns: int,
-        on_message: Callable[[WorkerProcess, FromWorker], None],
-        on_lost: Callable[[WorkerProcess, str], None],
+        on_message: Callable[[WorkerLink, FromWorker], None],
+        on_lost: Callable[[WorkerLink, str], None],
         say: Callable[[str], None],
         kernels: KernelStore | None = None,
+        share: FirstFront | JoinedFront | None = None,
     ) -> None:
-        self.workers: dict[int, WorkerProcess] = {}
-        self.memory = Memory(settings.arena_bytes, self.workers)
+        self.workers: dict[int, WorkerLink] = {}
+        self._ingress = 0 if share is None else share.ingress
+        self._share = share if isinstance(share, FirstFront) else None
+        self.memory = Memory(settings.arena_bytes, self.workers, arena_of(self._ingress))
         #: Workers that died, by name: how often in a row, and why the last time.
         self.deaths: dict[str, tuple[int, str]] = {}
         #: Workers that said themselves that they can never start, by name.
@@ -89,7 +92,8 @@ class Fleet:
         #: How models are cut, as found out here.
         self._cuts: list[Cut] = []
         self._started_ns: dict[int, int] = {}
-        self._last = 0
+        #: Number of the last worker, where no directory keeps it.
+        self._last = arena_of(self._ingress)
         self._restarts: set[asyncio.TimerHandle] = set()
         self._stopping = False
         self._stages = {s.name: s for g in settings.graphs for s in g.stages}
@@ -102,9 +106,15 @@ class Fleet:
         for spec in specs:
             self._start(spec)
 
+    def sweep(self) -> None:
+        """Called now and then: nobody comes by himself here."""
+
     def _start(self, spec: WorkerSpec) -> None:
-        self._last += 1
-        settings = self._settings
+        settings, share = self._settings, self._share
+        if share is None:
+            self._last += 1
+        else:
+            self._last = share.number()
         emulated = spec.enforcement == "emulated"
         known, cuts = self._kernels.known() if self._kernels is not None and not spec.on_host else ([], [])
         lowest: dict[str, int] = {}
@@ -121,9 +131,7 @@ class Fleet:
             cpus=settings.cpus or (spec.cores,),
             origin_ns=self._origin_ns,
             arena_bytes=settings.arena_bytes,
-            listen=f"{settings.share_at}/{spec.name}-{self._last}.sock"
-            if settings.share_at and not spec.on_host
-            else "",
+            listen=share.socket_of(spec.name, self._last) if share is not None and not spec.on_host else "",
             strict=settings.strict and not spec.on_host,
             weighed=self.weighed.get(spec.kind, []),
             kernels=settings.kernels,
@@ -133,11 +141,12 @@ class Fleet:
             known=known,
             cuts=[*cuts, *self._cuts],
             ageing_ns=settings.ageing_ns,
+            ingress=self._ingress,
         )
         self._started_ns[self._last] = time.monotonic_ns()
         self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost)
 
-    def _message(self, worker: WorkerProcess, message: FromWorker) -> None:
+    def _message(self, worker: WorkerLink, message: FromWorker) -> None:
         if isinstance(message, Refused):
             self.refusals[worker.spec.name] = message.detail
         elif isinstance(message, Ready) and message.weighed:
@@ -172,6 +181,8 @@ class Fleet:
         self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
         self._on_lost(worker, why)
         self.memory.lose(worker.ident)
+        if self._share is not None:
+            self._share.ended(name, worker.ident)
         self._start_later(worker.spec, wait_s)
 
     def _start_later(self, spec: WorkerSpec, wait_s: float) -> None:

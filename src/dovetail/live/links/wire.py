@@ -1,8 +1,8 @@
 """What front and worker say to each other over the doorbell: small messages, while tensors stay in arenas.
 
 Rules of this file: messages are msgpack of tagged records, one per packet of a SOCK_SEQPACKET pair that the worker
-inherits; file descriptors travel beside them. Nothing is pickled. A worker's packets are trusted no further than
-their types: what they refer to is checked where it is read (`codec`).
+inherits, or of a connection to its socket; file descriptors travel beside them. Nothing is pickled. A worker's
+packets are trusted no further than their types: what they refer to is checked where it is read (`codec`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ...workflow.graph import StageSpec
 from ..tensors.codec import Ref
 
 __all__ = [
+    "MOST_INGRESSES",
     "Argument",
     "Attach",
     "Detach",
@@ -51,6 +52,7 @@ __all__ = [
     "Welcome",
     "arena_of",
     "pair",
+    "widen",
 ]
 
 #: Largest packet. Linux takes packets up to twice `net.core.wmem_max`, which is 208 KiB unless somebody raised it.
@@ -113,6 +115,8 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     cuts: list[Cut] = []
     #: One kernel of a lower class may start per this time whatever is above it; 0: never.
     ageing_ns: int = 0
+    #: Which ingress starts it; its arena is `arena_of(ingress)`.
+    ingress: int = 0
 
 
 class Join(msgspec.Struct, array_like=True, tag=True):
@@ -259,6 +263,9 @@ class State(msgspec.Struct, array_like=True, tag=True):
     #: Bytes of models that are here or on their way, and how many bytes of models it may hold.
     held_bytes: int
     usable_bytes: int
+    #: How many ingresses it serves, and bytes of results of all of them.
+    ingresses: int = 1
+    arena_bytes: int = 0
 
 
 class Learned(msgspec.Struct, array_like=True, tag=True):
@@ -307,6 +314,8 @@ FromWorker = (
 
 #: Workers and arenas that one ingress may have: numbers of another's begin beyond.
 _MOST_WORKERS = 20
+#: Ingresses that may join a worker, beside the one that has started it; they are numbered from 1.
+MOST_INGRESSES = 15
 
 
 def arena_of(ingress: int) -> int:
@@ -322,9 +331,13 @@ def pair() -> tuple[socket.socket, socket.socket]:
     """Both ends of a doorbell."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
-        # Room for many packets; the kernel gives what it allows.
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * MAX_PACKET_BYTES)
+        widen(end)
     return ends
+
+
+def widen(sock: socket.socket) -> None:
+    """Room for many packets; the kernel gives what it allows."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * MAX_PACKET_BYTES)
 
 
 class Doorbell(Generic[Incoming]):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
@@ -48,7 +48,7 @@ from ...profile.kernelrows import pack, unpack_stats
 from ...profile.kernels import Cut, KernelStats
 from ...profile.table import ProfileTable
 from ...record.kernels import KernelRecord
-from ...state.run_batch import task_of
+from ...state.run_batch import cause_of, task_of
 from ...units import MS, SECOND, US
 from ...workflow.app import App
 from ..kernels.cut_model import BatchRun, CutModel
@@ -175,7 +175,10 @@ class DeviceExecutor:
         self._wanted: set[str] = set()
         self._hits = self._misses = self._loads_done = self._evictions = 0
         self._state_ns = -STATE_NS
-        self._ingresses = {0}
+        self._first = hello.ingress
+        self._ingresses = {self._first}
+        #: Batches of each ingress whose results wait for room.
+        self._unstored = Counter[int]()
         self._log = KernelLog(hello.kernel_log) if hello.kernel_log else None
         self._tells = app is None and hello.kernels != "never"
         if self._tells:
@@ -192,12 +195,12 @@ class DeviceExecutor:
     def run(self, message: Run, now_ns: int) -> Work | None:
         """Run a batch when the device has room for it, and answer."""
         batch = message.batch
-        self._ingresses.add(batch.ingress)
         self._want_cut(self._models.saw(batch.stage, batch.priority))
         task = task_of(batch.ingress, batch.batch)
         with self._lock:
             self._runs[task] = _Run(task, message)
-            return self._perform(self._machine.step(batch, now_ns), batch.cause, now_ns)
+            cause = task_of(batch.ingress, batch.cause)
+            return self._perform(self._machine.step(batch, now_ns), cause, now_ns)
 
     def load(self, message: Load, ingress: int, now_ns: int) -> Work | None:
         """A model is wanted here: by order, or as a hint. A hint is answered if it leads to a load or never can."""
@@ -209,6 +212,7 @@ class DeviceExecutor:
             )
             return None
         nbytes = self._models.nbytes(weights)
+        cause = task_of(ingress, message.cause)
         cache = self._machine.cache
         if problem := cache.too_large(weights, nbytes):
             self._answer(ingress, LoadFailure(message.stage, problem, message.cause))
@@ -216,20 +220,31 @@ class DeviceExecutor:
         with self._lock:
             if not message.keep:
                 self._hints[weights] = (ingress, message)
-                return self._perform(self._machine.step(ModelHinted(weights, nbytes), now_ns), message.cause, now_ns)
+                return self._perform(self._machine.step(ModelHinted(weights, nbytes), now_ns), cause, now_ns)
             answers = self._machine.step(ModelOrdered(weights, nbytes), now_ns)
             if cache.tier(weights) == "resident":
                 self._answer(ingress, Loaded(message.stage, nbytes, message.cause))
             else:
                 self._orders.setdefault(weights, []).append((ingress, message))
-            return self._perform(answers, message.cause, now_ns)
+            return self._perform(answers, cause, now_ns)
 
     def evict(self, message: Evict, ingress: int, now_ns: int) -> Work | None:
         """A model is not wanted any more; it goes when nothing runs on it or waits for it."""
         weights = self._models.specs[message.stage].weights
         with self._lock:
             dropped = ModelDropped(weights, message.reason or "the controller wants it gone")
-            return self._perform(self._machine.step(dropped, now_ns), message.cause, now_ns)
+            return self._perform(self._machine.step(dropped, now_ns), task_of(ingress, message.cause), now_ns)
+
+    def join(self, ingress: int) -> None:
+        """One more to tell how the worker is."""
+        with self._lock:
+            self._ingresses.add(ingress)
+
+    def owes(self, ingress: int) -> bool:
+        """Whether a batch of an ingress has not ended."""
+        with self._lock:
+            running = any(run.message.batch.ingress == ingress for run in self._runs.values())
+            return running or self._unstored[ingress] > 0
 
     def leave(self, ingress: int, now_ns: int) -> Work | None:
         """An ingress is gone: what it asked for and has not begun is withdrawn, the rest ends unheard."""
@@ -253,7 +268,7 @@ class DeviceExecutor:
             with self._lock:
                 news, cuts = self._predictor.news(MOST_TOLD), self._models.news()
             if news or cuts:
-                self._jobs.put(lambda: self._answer(0, _packed(news, cuts)))
+                self._jobs.put(lambda: self._answer(self._first, _packed(news, cuts)))
             return None
         with self._lock:
             return self._perform(self._machine.step(AlarmRang(), now_ns), 0, now_ns)
@@ -270,6 +285,8 @@ class DeviceExecutor:
             self._evictions,
             cache.used_bytes,
             cache.usable_bytes,
+            len(self._ingresses),
+            self._values.used_bytes,
         )
 
     def close(self) -> None:
@@ -281,12 +298,15 @@ class DeviceExecutor:
             self._lock.release()
             if not news and not cuts:
                 return
-            self._answer(0, _packed(news, cuts))
+            self._answer(self._first, _packed(news, cuts))
 
     # -- what the machine says ----------------------------------------------------------------------------------
 
     def _perform(self, answers: Iterable[DeviceAction], cause: int, now_ns: int) -> Work | None:
-        """Do what the machine says, under the lock; a grant for the thread that asks, if there is a lane for it."""
+        """Do what the machine says, under the lock; a grant for the thread that asks, if there is a lane for it.
+
+        `cause` is the step that led to it, with its ingress (`task_of`).
+        """
         for answer in answers:
             if type(answer) is Grant:
                 run = self._runs[answer.task]
@@ -334,12 +354,13 @@ class DeviceExecutor:
         self._jobs.put(self._models.free)
         asked = self._hints.get(evict.newcomer)
         if evict.task in self._runs:
-            cause = self._runs[evict.task].message.batch.cause
+            batch = self._runs[evict.task].message.batch
+            cause = task_of(batch.ingress, batch.cause)
         elif asked is not None:
-            cause = asked[1].cause
-        message = Evicted(evict.weights, evict.nbytes, evict.reason, cause)
+            cause = task_of(asked[0], asked[1].cause)
         for ingress in self._ingresses:
-            self._answer(ingress, message)
+            cause_here = cause_of(cause, ingress)
+            self._answer(ingress, Evicted(evict.weights, evict.nbytes, evict.reason, cause_here))
 
     # -- loaders ------------------------------------------------------------------------------------------------
 
@@ -483,7 +504,8 @@ class DeviceExecutor:
             planned = TaskPlanned(run.task, plan.name, tuple(plan.idents), len(plan.kernels))
             now_ns = self._now_ns()
             with self._lock:
-                work = self._perform(self._machine.step(planned, now_ns), message.batch.cause, now_ns)
+                cause = task_of(message.batch.ingress, message.batch.cause)
+                work = self._perform(self._machine.step(planned, now_ns), cause, now_ns)
             if work is not None:
                 self._hand(work)
 
@@ -498,6 +520,8 @@ class DeviceExecutor:
                 self._done(run, values, counted, 0.0)
             except ArenaFull:
                 # The device does not wait for room, and whoever listens must go on doing so: that is what makes room.
+                with self._lock:
+                    self._unstored[run.message.batch.ingress] += 1
                 threading.Thread(target=self._finish_later, args=(run, values, counted), daemon=True).start()
         except BaseException as error:
             self._fail(run, error)
@@ -507,9 +531,11 @@ class DeviceExecutor:
             self._done(run, values, counted, MEMORY_WAIT_SECONDS)
         except BaseException as error:
             self._fail(run, error)
+        with self._lock:
+            self._unstored[run.message.batch.ingress] -= 1
 
     def _done(self, run: _Run, values: list[Any], counted: tuple[int, ...], wait_s: float) -> None:
-        results = self._values.store(values, wait_s)
+        results = self._values.store(values, wait_s, run.message.batch.ingress)
         batch, end_ns = run.message.batch, self._now_ns()
         busy_ns = run.busy_ns if len(run.run.kernels if run.run else ()) > 1 else 0
         done = Done(batch.batch, batch.cause, run.begin_ns, end_ns, results, counted, busy_ns)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ...control import (
@@ -27,7 +28,7 @@ from ...errors import DovetailError
 from ...profile.table import ProfileTable
 from ...sim.device import SimDevice
 from ...sim.sequences import catalogue_sequences
-from ...state.run_batch import task_of
+from ...state.run_batch import cause_of, task_of
 from ...workflow.runners import OnnxRunner
 from ..links.wire import (
     Done,
@@ -65,7 +66,7 @@ class EmulatedExecutor:
         self._held: dict[str, Any] = {}
         self._runs: dict[int, Run] = {}
         #: Whom to tell of models.
-        self._ingresses = {0}
+        self._ingresses = {hello.ingress}
         self._now_ns = 0
         self._device = SimDevice(
             hello.worker,
@@ -83,13 +84,13 @@ class EmulatedExecutor:
     def load(self, message: Load, ingress: int, now_ns: int) -> None:
         """Takes as long as the weights take to the emulated device, once the file has been read here."""
         self._now_ns = now_ns
-        self._ingresses.add(ingress)
         try:
             self._read(message.stage)
         except DovetailError as error:
             self._answer(ingress, LoadFailure(message.stage, str(error)[:MAX_DETAIL_CHARS], message.cause))
             return
-        self._report(self._device.take(LoadModel(message.cause, 0, message.stage, message.keep), now_ns))
+        load = LoadModel(task_of(ingress, message.cause), 0, message.stage, message.keep)
+        self._report(self._device.take(load, now_ns))
 
     def _read(self, stage: str) -> None:
         """The model in the processor's memory, until its first result is there."""
@@ -100,15 +101,25 @@ class EmulatedExecutor:
         """A model is not wanted any more; a batch that was taken before still has it."""
         self._now_ns = now_ns
         reason = message.reason or "the controller wants it gone"
-        self._report(self._device.take(EvictModel(message.cause, 0, message.stage, reason), now_ns))
+        evict = EvictModel(task_of(ingress, message.cause), 0, message.stage, reason)
+        self._report(self._device.take(evict, now_ns))
 
     def run(self, message: Run, now_ns: int) -> None:
         """Hand the batch to the simulated device."""
         self._now_ns = now_ns
         batch = message.batch
-        self._ingresses.add(batch.ingress)
         self._runs[task_of(batch.ingress, batch.batch)] = message
+        if batch.ingress:
+            batch = msgspec.structs.replace(batch, cause=task_of(batch.ingress, batch.cause))
         self._report(self._device.take(batch, now_ns))
+
+    def join(self, ingress: int) -> None:
+        """One more to tell."""
+        self._ingresses.add(ingress)
+
+    def owes(self, ingress: int) -> bool:
+        """Whether a batch of an ingress has not ended."""
+        return any(message.batch.ingress == ingress for message in self._runs.values())
 
     def leave(self, ingress: int, now_ns: int) -> None:
         """An ingress is gone: what it asked for runs, and nobody hears of it."""
@@ -130,15 +141,17 @@ class EmulatedExecutor:
             if isinstance(event, BatchFinished | BatchFailed):
                 self._answered(event)
                 continue
-            message: FromWorker
-            if isinstance(event, ModelLoaded):
-                message = Loaded(event.stage, event.nbytes, event.cause)
-            elif isinstance(event, LoadFailed):
-                message = LoadFailure(event.stage, event.detail, event.cause)
-            else:
-                assert isinstance(event, ModelEvicted)
-                message = Evicted(event.weights, event.nbytes, event.reason, event.cause)
             for ingress in self._ingresses:
+                # A step of another ingress means nothing to this one.
+                cause = cause_of(event.cause, ingress)
+                message: FromWorker
+                if isinstance(event, ModelLoaded):
+                    message = Loaded(event.stage, event.nbytes, cause)
+                elif isinstance(event, LoadFailed):
+                    message = LoadFailure(event.stage, event.detail, cause)
+                else:
+                    assert isinstance(event, ModelEvicted)
+                    message = Evicted(event.weights, event.nbytes, event.reason, cause)
                 self._answer(ingress, message)
         if events:
             state = self.state(self._now_ns)
@@ -150,7 +163,8 @@ class EmulatedExecutor:
         if isinstance(event, BatchFinished):
             self._answer(event.ingress, self._finished(event, message))
             return
-        failed = Failed(event.batch, event.cause, event.begin_ns, event.end_ns, event.reason, event.detail)
+        cause = message.batch.cause
+        failed = Failed(event.batch, cause, event.begin_ns, event.end_ns, event.reason, event.detail)
         self._answer(event.ingress, failed)
 
     def state(self, now_ns: int) -> State:
@@ -165,6 +179,8 @@ class EmulatedExecutor:
             device.evictions,
             cache.used_bytes,
             cache.usable_bytes,
+            len(self._ingresses),
+            self._values.used_bytes,
         )
 
     def _finished(self, event: BatchFinished, message: Run) -> FromWorker:
@@ -172,7 +188,7 @@ class EmulatedExecutor:
         try:
             values = [self._value(message)] * len(message.counted)
             counted = counts(values, message.counted)
-            results = self._values.store(values)
+            results = self._values.store(values, ingress=batch.ingress)
         except ArenaFull as error:
             return Failed(batch.batch, batch.cause, begin_ns, end_ns, "no_memory", str(error))
         except Exception as error:

@@ -56,6 +56,12 @@ class Executor(Protocol):
     def run(self, message: Run, now_ns: int) -> Work | None:
         """Run a batch when the device has room for it, and answer."""
 
+    def join(self, ingress: int) -> None:
+        """One more ingress is to be told how the worker is."""
+
+    def owes(self, ingress: int) -> bool:
+        """Whether a batch of an ingress has not ended, though it may be gone."""
+
     def recut(self, message: Recut) -> None:
         """It was found out how models are best cut."""
 
@@ -75,10 +81,14 @@ class Executor(Protocol):
 class Values:
     """Reads arguments from all arenas and writes results into the worker's own. Safe to use from any thread."""
 
-    def __init__(self, arenas: dict[int, Arena], own: Arena) -> None:
+    def __init__(self, arenas: dict[int, Arena], own: Arena, first: int = 0) -> None:
         self.arenas = arenas
         self._own = own
         self._freed = threading.Condition()
+        #: The ingress that has started the worker, with which the process ends.
+        self._first = first
+        #: Blocks of each of the others, which somebody has to free when it is gone.
+        self._blocks: dict[int, set[int]] = {}
 
     def columns(self, message: Run) -> list[list[Any]]:
         """The batch's arguments; a value that several items use is decoded once."""
@@ -102,13 +112,36 @@ class Values:
 
         return [[argument(a) for a in column] for column in message.columns]
 
-    def store(self, values: list[Any], wait_s: float = 0.0) -> list[Ref]:
-        """Results into the arena, all or nothing; waits so long for room if there is none."""
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of results that somebody may still read."""
+        return self._own.used_bytes
+
+    def join(self, ingress: int) -> None:
+        """An ingress may have results from now on."""
+        with self._freed:
+            self._blocks[ingress] = set()
+
+    def leave(self, ingress: int) -> None:
+        """Nobody frees the results of this ingress any more."""
+        with self._freed:
+            for offset in self._blocks.pop(ingress, ()):
+                self._own.free(offset)
+            self._freed.notify_all()
+
+    def store(self, values: list[Any], wait_s: float = 0.0, ingress: int = 0) -> list[Ref]:
+        """Results for an ingress into the arena, all or nothing; waits so long for room if there is none."""
         give_up = time.monotonic() + wait_s
         with self._freed:
             while True:
                 try:
-                    return self._store(values)
+                    if ingress == self._first:
+                        return self._store(values)
+                    if ingress not in self._blocks:
+                        raise DovetailError(f"ingress {ingress} is gone, and nobody wants these results")
+                    refs = self._store(values)
+                    self._blocks[ingress].update([ref.offset for ref in refs])
+                    return refs
                 except ArenaFull:
                     needed = sum(map(_tensor_bytes, values))
                     if needed > self._own.size:
@@ -131,11 +164,13 @@ class Values:
             raise
         return refs
 
-    def free(self, offsets: list[int]) -> None:
-        """Nobody reads these blocks any more."""
+    def free(self, offsets: list[int], ingress: int = 0) -> None:
+        """Nobody reads these blocks of an ingress any more."""
         with self._freed:
             for offset in offsets:
                 self._own.free(offset)
+            if ingress != self._first:
+                self._blocks[ingress].difference_update(offsets)
             self._freed.notify_all()
 
 

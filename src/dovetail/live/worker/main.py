@@ -35,6 +35,7 @@ import msgspec
 
 from ...workflow.app import App, load_target
 from ..links.wire import (
+    MOST_INGRESSES,
     Attach,
     Detach,
     Doorbell,
@@ -51,46 +52,33 @@ from ..links.wire import (
     ToWorker,
     Welcome,
     arena_of,
+    widen,
 )
 from ..tensors.arena import Arena
 from .device_executor import DeviceExecutor
 from .emulated import EmulatedExecutor
 from .executor import Executor, Values, Work, error_text
+from .link import HEAR, Link
 
 __all__ = ["Worker", "main"]
-
-
-#: A thread that is woken for a descriptor has it for itself until `_hear` says otherwise.
-_HEAR = select.EPOLLIN | select.EPOLLONESHOT
-#: Ingresses beside the first at most.
-MOST_INGRESSES = 15
-
-
-class _Link:
-    """One ingress: its doorbell, and answers that the doorbell had no room for."""
-
-    __slots__ = ("answers", "doorbell", "ingress", "lock")
-
-    def __init__(self, doorbell: Doorbell[ToWorker], ingress: int) -> None:
-        self.doorbell = doorbell
-        #: -1 until it has said who it is.
-        self.ingress = ingress
-        self.answers: deque[tuple[FromWorker, list[int]]] = deque()
-        self.lock = threading.Lock()
 
 
 class Worker:
     """One worker: `run` never returns; the process ends when the doorbell says stop or its other end is gone."""
 
     def __init__(self, doorbell: Doorbell[ToWorker], hello: Hello, front_fd: int, app: App | None) -> None:
-        self._first = _Link(doorbell, 0)
+        self._poll = select.epoll()
+        self._first = Link(doorbell, hello.ingress, self._poll)
         #: By descriptor, and by ingress once that is known.
-        self._links: dict[int, _Link] = {doorbell.fileno(): self._first}
-        self._ingresses: dict[int, _Link] = {0: self._first}
+        self._links: dict[int, Link] = {doorbell.fileno(): self._first}
+        self._ingresses: dict[int, Link] = {hello.ingress: self._first}
         self._hello = hello
         self._own = Arena.create(hello.worker, hello.arena_bytes)
-        self._arenas = {arena_of(0): Arena.attach(arena_of(0), front_fd), hello.worker: self._own}
-        self._values = Values(self._arenas, self._own)
+        self._arenas = {hello.worker: self._own}
+        #: Arena of another process -> ingresses whose batches read it.
+        self._readers: dict[int, set[int]] = {}
+        self._attach(arena_of(hello.ingress), hello.ingress, [front_fd])
+        self._values = Values(self._arenas, self._own, hello.ingress)
         #: Held while messages, answers that waited and wakes are taken.
         self._turn = threading.Lock()
         self._in_turn = threading.get_ident()
@@ -99,7 +87,6 @@ class Worker:
         self._alarm_r, self._alarm_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakes: list[tuple[int, int, object]] = []
         self._wake_numbers = count()
-        self._poll = select.epoll()
         self._listener: socket.socket | None = None
         if hello.listen:
             self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -141,27 +128,13 @@ class Worker:
         if link is not None:
             self._send(link, message)
 
-    def _send(self, link: _Link, message: FromWorker, fds: Sequence[int] = ()) -> None:
-        """Send at once; whoever listens takes over if the doorbell is full."""
-        with link.lock:
-            if not link.answers:
-                try:
-                    link.doorbell.send(message, fds)
-                    return
-                except BlockingIOError:
-                    pass
-                except OSError:
-                    if link is self._first:
-                        os._exit(0)  # the front is gone
-                    return  # the doorbell will tell
-            link.answers.append((message, list(fds)))
-        self._hear(link)
-
-    def _hear(self, link: _Link) -> None:
-        """Let a thread be woken by the doorbell again."""
-        with link.lock, contextlib.suppress(FileNotFoundError, ValueError):
-            blocked = select.EPOLLOUT if link.answers else 0
-            self._poll.modify(link.doorbell.fileno(), _HEAR | blocked)
+    def _send(self, link: Link, message: FromWorker, fds: Sequence[int] = ()) -> None:
+        try:
+            link.send(message, fds)
+        except OSError:
+            if link is self._first:
+                os._exit(0)  # the front is gone
+            # Of others the doorbell will tell.
 
     def run(self) -> NoReturn:
         """Introduce this worker, then do as the doorbells say."""
@@ -172,10 +145,10 @@ class Worker:
         doorbell.send(ready, [self._own.fd])
         doorbell.send(self._executor.state(self._now_ns()))
         doorbell.setblocking(False)
-        self._poll.register(doorbell.fileno(), _HEAR)
-        self._poll.register(self._alarm_r, _HEAR)
+        self._poll.register(doorbell.fileno(), HEAR)
+        self._poll.register(self._alarm_r, HEAR)
         if self._listener is not None:
-            self._poll.register(self._listener.fileno(), _HEAR)
+            self._poll.register(self._listener.fileno(), HEAR)
         for _ in range(self._executor.lanes):
             threading.Thread(target=self._take_turns, daemon=True).start()
         self._take_turns()
@@ -216,11 +189,12 @@ class Worker:
                 self._accept(self._listener)
             elif fd and (link := self._links.get(fd)) is not None:
                 if event & select.EPOLLOUT:
-                    self._flush(link)
+                    with contextlib.suppress(*() if link is self._first else (OSError,)):
+                        link.flush()
                 if event & ~select.EPOLLOUT:
                     work = self._receive(link)
                 else:
-                    self._hear(link)
+                    link.hear()
             wakes = self._wakes
             while wakes and wakes[0][0] <= (now_ns := self._now_ns()):
                 more = self._executor.wake(heappop(wakes)[2], now_ns)
@@ -236,18 +210,18 @@ class Worker:
     def _alarmed(self) -> Work | None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._alarm_r, 4096)
-        self._poll.modify(self._alarm_r, _HEAR)
+        self._poll.modify(self._alarm_r, HEAR)
         work = self._todo.popleft() if self._todo else None
         if self._todo:
             self._ring()
         return work
 
-    def _receive(self, link: _Link) -> Work | None:
+    def _receive(self, link: Link) -> Work | None:
         """Take the next message, if it is still there."""
         try:
             packet = link.doorbell.receive()
         except BlockingIOError:
-            self._hear(link)
+            link.hear()
             return None
         except (OSError, msgspec.DecodeError):
             if link is self._first:
@@ -258,23 +232,25 @@ class Worker:
                 return self._lose(link)
             self._executor.close()
             link.doorbell.setblocking(True)
-            self._flush(link)
+            link.flush()
             os._exit(0)  # lanes may be inside a model: there is nothing to wait for
         work = self._take(link, *packet)
         if link.doorbell.fileno() in self._links:
-            self._hear(link)
+            link.hear()
         return work
 
-    def _take(self, link: _Link, message: ToWorker, fds: list[int]) -> Work | None:
+    def _take(self, link: Link, message: ToWorker, fds: list[int]) -> Work | None:
         now_ns = self._now_ns()
         if isinstance(message, Run):
             if message.batch.ingress != link.ingress:
                 return self._lose(link)  # it speaks for somebody else
             if message.free:
-                self._values.free(message.free)
+                self._values.free(message.free, link.ingress)
             return self._executor.run(message, now_ns)
+        if link.ingress < 0 and not isinstance(message, Join):
+            return self._lose(link)
         if isinstance(message, Free):
-            self._values.free(message.offsets)
+            self._values.free(message.offsets, link.ingress)
         elif isinstance(message, Load):
             return self._executor.load(message, link.ingress, now_ns)
         elif isinstance(message, Evict):
@@ -282,35 +258,35 @@ class Worker:
         elif isinstance(message, Recut):
             self._executor.recut(message)
         elif isinstance(message, Attach):
-            if message.arena not in self._arenas:
-                self._arenas[message.arena] = Arena.attach(message.arena, fds.pop(0))
+            self._attach(message.arena, link.ingress, fds)
         elif isinstance(message, Detach):
-            self._detach(message.arena)
+            self._detach(message.arena, link.ingress)
         elif isinstance(message, Join):
             self._join(link, message, fds)
         for fd in fds:
             os.close(fd)
         return None
 
-    def _detach(self, number: int) -> None:
-        gone = self._arenas.pop(number, None)
-        if gone is not None:
-            gone.close()
+    def _attach(self, number: int, ingress: int, fds: list[int]) -> None:
+        """Batches of an ingress will read this arena; one mapping is enough for all of them."""
+        if number == self._hello.worker:
+            return
+        self._readers.setdefault(number, set()).add(ingress)
+        if number not in self._arenas:
+            self._arenas[number] = Arena.attach(number, fds.pop(0))
 
-    def _flush(self, link: _Link) -> None:
-        with link.lock:
-            while link.answers:
-                try:
-                    link.doorbell.send(*link.answers[0])
-                except BlockingIOError:
-                    return
-                link.answers.popleft()
+    def _detach(self, number: int, ingress: int) -> None:
+        """Batches of an ingress read this arena no more; it goes with the last. What still runs has its views."""
+        readers = self._readers.get(number, set())
+        readers.discard(ingress)
+        if not readers and self._readers.pop(number, None) is not None:
+            self._arenas.pop(number).close()
 
     # -- other ingresses ----------------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket) -> None:
         """Somebody wants to join; who it is, its first message says."""
-        self._poll.modify(listener.fileno(), _HEAR)
+        self._poll.modify(listener.fileno(), HEAR)
         try:
             connection, _ = listener.accept()
         except OSError:
@@ -319,38 +295,41 @@ class Worker:
             connection.close()
             return
         connection.setblocking(False)
-        link = _Link(Doorbell(connection, ToWorker), -1)
+        widen(connection)
+        link = Link(Doorbell(connection, ToWorker), -1, self._poll)
         self._links[connection.fileno()] = link
-        self._poll.register(connection.fileno(), _HEAR)
+        self._poll.register(connection.fileno(), HEAR)
 
-    def _join(self, link: _Link, message: Join, fds: list[int]) -> None:
+    def _join(self, link: Link, message: Join, fds: list[int]) -> None:
         """Another ingress: it reads this worker's arena, and this worker reads its own."""
         ingress = message.ingress
         if link.ingress >= 0 or ingress in self._ingresses or not 0 < ingress <= MOST_INGRESSES or not fds:
             self._send(link, Refused(f"ingress {ingress} cannot join: that number is taken or none"))
             return
-        self._arenas[arena_of(ingress)] = Arena.attach(arena_of(ingress), fds.pop(0))
+        if self._executor.owes(ingress):
+            self._send(link, Refused(f"ingress {ingress} cannot join yet: a batch of its predecessor still runs"))
+            return
+        self._attach(arena_of(ingress), ingress, fds)
         link.ingress = ingress
+        self._values.join(ingress)
         _, ready = self._executor.introduce()
         hello = self._hello
         self._send(link, Welcome(hello.worker, hello.spec, hello.origin_ns, ready), [self._own.fd])
         self._ingresses[ingress] = link
+        self._executor.join(ingress)
         self._send(link, self._executor.state(self._now_ns()))
 
-    def _lose(self, link: _Link) -> Work | None:
-        """An ingress is gone, and with it what it asked for and its arenas."""
-        with contextlib.suppress(OSError):
-            self._poll.unregister(link.doorbell.fileno())
+    def _lose(self, link: Link) -> Work | None:
+        """An ingress is gone, and with it what it asked for, its results and its arenas."""
         del self._links[link.doorbell.fileno()]
-        link.doorbell.close()
+        link.close()
         if link.ingress < 0:
             return None
         del self._ingresses[link.ingress]
         work = self._executor.leave(link.ingress, self._now_ns())
-        # Arenas of its own and of workers that it has started; a batch that still runs has what it reads.
-        first, beyond = arena_of(link.ingress), arena_of(link.ingress + 1)
-        for number in [n for n in self._arenas if first <= n < beyond]:
-            self._arenas.pop(number)
+        self._values.leave(link.ingress)
+        for number in list(self._readers):
+            self._detach(number, link.ingress)
         return work
 
 
