@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.contract.worlds import World, make_long_stage, make_stages, make_world
+from tests.contract.sim_world import World, make_long_stage, make_stages
+from tests.contract.worlds import CPU, EMULATED, KERNELLED, SIMULATED, make_world
 
 from dovetail.workflow.graph import StageSpec
-
-REAL = [pytest.param(name, marks=pytest.mark.cpu) for name in ("cpu", "kernelled", "emulated")]
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +18,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StageSpec]:
 
 
 # One worker serves all tests of a module: laws must hold whatever it did before, and starting one takes a second.
-@pytest.fixture(scope="module", params=["simulated", *REAL])
+@pytest.fixture(scope="module", params=[*SIMULATED, CPU, KERNELLED, EMULATED])
 def shared_world(request: pytest.FixtureRequest, stages: dict[str, StageSpec]) -> Iterator[World]:
     world = make_world(request.param, stages)
     yield world

@@ -1,4 +1,4 @@
-"""The contract of workers that keep a queue and their own memory: what routers and the controller rely on."""
+"""The contract of workers whose memory is scarce: what routers and the controller rely on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from itertools import count
 
 import numpy as np
 import pytest
-from tests.contract.worlds import HEAVY_BYTES, KEPT_BYTES, WIDTH, SimWorld, World, make_heavy_stages, make_kept_world
+from tests.contract.sim_world import HEAVY_BYTES, WIDTH, SimWorld, World, make_heavy_stages
+from tests.contract.worlds import CPU, EMULATED, KEPT_BYTES, SIMULATED, make_world
 
 from dovetail.control import BatchFailed, BatchFinished, Event, LoadFailed, ModelEvicted, ModelLoaded
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec
 
-WORLDS = ["simulated", *(pytest.param(name, marks=pytest.mark.cpu) for name in ("cpu", "emulated"))]
+WORLDS = [*SIMULATED, CPU, EMULATED]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ class Kept:
     """A worker, what it was asked and what it said; the laws that can be read off are checked as it speaks."""
 
     def __init__(self, name: str, stages: dict[str, StageSpec]) -> None:
-        self.world: World = make_kept_world(name, stages)
+        self.world: World = make_world(name, stages, KEPT_BYTES[name])
         self.stages = stages
         self.budget_bytes = KEPT_BYTES[name]
         self.open: dict[int, str] = {}
@@ -75,10 +76,11 @@ class Kept:
         """Leave the worker with nothing to do and none but `quick`, so that tests do not depend on each other."""
         self.until_answered()
         for stage in self.stages:
-            while stage != "quick" and self.stages[stage].weights in self.resident:
-                self.world.evict(stage)  # in vain if the batch that was just answered still counts as running
-                self.run("quick")
-                self.until_answered()
+            weights = self.stages[stage].weights
+            if stage != "quick" and weights in self.resident:
+                self.world.evict(stage)
+                while weights in self.resident:
+                    self.hear()
         self.loads.clear()
         self.evictions.clear()
 
@@ -201,14 +203,14 @@ def test_a_model_that_waits_for_room_lets_others_go_first_but_gets_its_turn(kept
 
 
 def test_a_hint_loads_the_model(kept):
-    kept.world.load("b")
+    kept.world.load("b", keep=False)
     assert isinstance(kept.hear(), ModelLoaded)
     kept.run("b")
     kept.until_answered()
     assert kept.loads == {kept.stages["b"].weights: 1}
 
 
-def test_a_model_in_use_is_not_evicted(kept):
+def test_a_model_in_use_is_not_evicted_before_its_last_batch_has_ended(kept):
     batch = kept.run("slow")
     while not isinstance(kept.hear(), ModelLoaded):
         pass
@@ -216,6 +218,17 @@ def test_a_model_in_use_is_not_evicted(kept):
     kept.until_answered()
     assert isinstance(kept.answers[batch], BatchFinished)
     assert not kept.evictions
+    assert isinstance(kept.hear(), ModelEvicted)
+
+
+def test_a_model_that_was_ordered_makes_no_room_for_others(kept):
+    kept.world.load("a")
+    kept.hear()
+    for stage in "bcbc":
+        kept.run(stage)
+    kept.until_answered()
+    assert kept.stages["a"].weights in kept.resident
+    assert {e.weights for e in kept.evictions} <= {kept.stages[s].weights for s in ("b", "c", "quick")}
 
 
 def test_shares_never_add_up_to_more_than_the_device(kept):
@@ -228,16 +241,12 @@ def test_shares_never_add_up_to_more_than_the_device(kept):
 
 
 def test_a_stage_that_nobody_knows_is_refused(kept):
-    if isinstance(kept.world, SimWorld):
-        pytest.skip("the simulator knows all stages that there are")
     batch = kept.run("unknown")
     kept.until_answered()
     assert kept.answers[batch].reason == "not_loaded"
 
 
-@pytest.mark.parametrize(
-    "name", ["simulated", *(pytest.param(n, marks=pytest.mark.cpu) for n in ("cpu", "emulated"))]
-)
+@pytest.mark.parametrize("name", WORLDS)
 def test_a_model_larger_than_the_budget_is_refused_with_the_reason(name, heavy_stages, monkeypatch):
     monkeypatch.setitem(KEPT_BYTES, name, 12_000_000 if name == "cpu" else 4_000_000)
     kept = Kept(name, heavy_stages)

@@ -2,7 +2,8 @@
 
 A run is written as a list of (event, actions). Steps are numbered from 1 on; an action's first field is the number of
 its step, an event's second the number of the step that caused it. Every stage takes 10 ms alone, 12, 14 and 16 ms in
-batches of two, three and four.
+batches of two, three and four. A batch says by when the first of its requests should be answered (`due_ms`: 100 ms
+after that one's arrival), its class, and whether a model follows it.
 """
 
 from __future__ import annotations
@@ -81,6 +82,9 @@ def run(
     items: Sequence[tuple[int, int, int]],
     now_ms: int,
     *,
+    due_ms: int = 100,
+    priority: int = 1,
+    follows: bool = False,
     worker: int = 1,
     share_pct: int = 100,
     latest_ns: int = NEVER_NS,
@@ -88,7 +92,21 @@ def run(
 ) -> RunBatch:
     expected_ns = TIMES_MS[len(items)] * MS
     window = (now_ms * MS, latest_ns)
-    return RunBatch(cause, batch, worker, name, tuple(items), 1, share_pct, *window, expected_ns, reason=reason)
+    return RunBatch(
+        cause,
+        batch,
+        worker,
+        name,
+        tuple(items),
+        1,
+        share_pct,
+        *window,
+        expected_ns,
+        reason=reason,
+        priority=priority,
+        objective_ns=due_ms * MS,
+        follows=follows,
+    )
 
 
 def arrived(
@@ -131,19 +149,22 @@ def refused(cause: int, request: int, priority: int, at_ms: int, retry_ns: int =
 
 
 def test_one_request_through_a_diamond() -> None:
-    """a, then b and c side by side on half the device each, then d; a worker that joins is given the models first."""
+    """a, then b and c side by side on half the device each, then d; a worker that joins is given the models first.
+
+    d follows neither b nor c when they start: each of them leaves the other one to wait for.
+    """
     after = {"b": ["a"], "c": ["a"], "d": ["b", "c"]}
     c = controller(chain("diamond", SLO_NS, [stage(n) for n in "abcd"], after), share_pct=50)
-    half = {"share_pct": 50}
+    half = {"share_pct": 50, "due_ms": 110}
     play(
         c,
         [
-            (WorkerJoined(0, 0, 1, SPEC), [LoadModel(1, 1, name) for name in "abcd"]),
+            (WorkerJoined(0, 0, 1, SPEC), [LoadModel(1, 1, name, keep=True) for name in "abcd"]),
             (ModelLoaded(1 * MS, 1, 1, "a", 0), []),
             (ModelLoaded(2 * MS, 1, 1, "b", 0), []),
             (ModelLoaded(3 * MS, 1, 1, "c", 0), []),
             (ModelLoaded(4 * MS, 1, 1, "d", 0), []),
-            (arrived(10, 1), [run(6, 1, "a", [(1, 0, 0)], 10, **half)]),
+            (arrived(10, 1), [run(6, 1, "a", [(1, 0, 0)], 10, follows=True, **half)]),
             (
                 finished(20, 6, 1, 10),
                 [run(7, 2, "b", [(1, 1, 0)], 20, **half), run(7, 3, "c", [(1, 2, 0)], 20, **half)],
@@ -166,12 +187,33 @@ def test_a_batch_forms_across_requests() -> None:
             (arrived(1, 2), []),
             (arrived(2, 3), []),
             (arrived(3, 4), []),
-            (finished(10, 3, 1, 10), [ok(7, 1, 0, 0.01), run(7, 2, "a", [(2, 0, 0), (3, 0, 0)], 10)]),
+            (finished(10, 3, 1, 10), [ok(7, 1, 0, 0.01), run(7, 2, "a", [(2, 0, 0), (3, 0, 0)], 10, due_ms=101)]),
             (
                 finished(22, 7, 2, 12),
-                [ok(8, 2, 1, 0.006), ok(8, 3, 2, 0.006), run(8, 3, "a", [(4, 0, 0)], 22)],
+                [ok(8, 2, 1, 0.006), ok(8, 3, 2, 0.006), run(8, 3, "a", [(4, 0, 0)], 22, due_ms=103)],
             ),
             (finished(32, 8, 3, 10), [ok(9, 4, 3, 0.01)]),
+        ],
+    )
+
+
+def test_a_batch_is_of_its_highest_class_and_due_when_the_first_of_that_class_is() -> None:
+    """Request 2 is due first of all, but it is of a lower class: that it is in the batch hurries nobody."""
+    c = with_worker(controller(chain("one", SLO_NS, [stage("a", 4)])))
+    play(
+        c,
+        [
+            (arrived(0, 1, priority=3), [run(3, 1, "a", [(1, 0, 0)], 0, priority=3)]),
+            (arrived(1, 2, priority=3), []),
+            (arrived(2, 3, priority=2), []),
+            (arrived(3, 4, priority=2), []),
+            (
+                finished(10, 3, 1, 10),
+                [
+                    Reply(7, 1, 0, 3, "ok", 0, 0.01),
+                    run(7, 2, "a", [(n, 0, 0) for n in (2, 3, 4)], 10, due_ms=102, priority=2),
+                ],
+            ),
         ],
     )
 
@@ -198,34 +240,43 @@ def test_a_fan_out_of_three_and_one_of_two_share_batches() -> None:
     play(
         c,
         [
-            (arrived(0, 1), [run(5, 1, "detect", [(1, 0, 0)], 0)]),
+            (arrived(0, 1), [run(5, 1, "detect", [(1, 0, 0)], 0, follows=True)]),
             (arrived(1, 2), []),
             # Page 1 has three lines. Its lines come before page 2, which arrived later.
             (finished(10, 5, 1, 10, (3,)), [run(7, 2, "read", [(1, 1, 0), (1, 1, 1), (1, 1, 2)], 10)]),
             (finished(24, 7, 2, 14), [run(8, 3, "join", [(1, 2, 0)], 24)]),
             (
                 finished(34, 8, 3, 10),
-                [ok(9, 1, 0, 0.01 + 0.014 / 3 + 0.014 / 3 + 0.014 / 3 + 0.01), run(9, 4, "detect", [(2, 0, 0)], 34)],
+                [
+                    ok(9, 1, 0, 0.01 + 0.014 / 3 + 0.014 / 3 + 0.014 / 3 + 0.01),
+                    run(9, 4, "detect", [(2, 0, 0)], 34, due_ms=101, follows=True),
+                ],
             ),
             (arrived(35, 3), []),
-            (finished(44, 9, 4, 10, (2,)), [run(11, 5, "read", [(2, 1, 0), (2, 1, 1)], 44)]),
+            (finished(44, 9, 4, 10, (2,)), [run(11, 5, "read", [(2, 1, 0), (2, 1, 1)], 44, due_ms=101)]),
             (arrived(45, 4), []),
-            (finished(56, 11, 5, 12), [run(13, 6, "join", [(2, 2, 0)], 56)]),
+            (finished(56, 11, 5, 12), [run(13, 6, "join", [(2, 2, 0)], 56, due_ms=101)]),
             (
                 finished(66, 13, 6, 10),
-                [ok(14, 2, 1, 0.01 + 0.006 + 0.006 + 0.01), run(14, 7, "detect", [(3, 0, 0), (4, 0, 0)], 66)],
+                [
+                    ok(14, 2, 1, 0.01 + 0.006 + 0.006 + 0.01),
+                    run(14, 7, "detect", [(3, 0, 0), (4, 0, 0)], 66, due_ms=135, follows=True),
+                ],
             ),
             # Two pages at once: three lines and two, of which the first four fit into a batch.
             (
                 finished(78, 14, 7, 12, (3, 2)),
-                [run(15, 8, "read", [(3, 1, 0), (3, 1, 1), (3, 1, 2), (4, 1, 0)], 78)],
+                [run(15, 8, "read", [(3, 1, 0), (3, 1, 1), (3, 1, 2), (4, 1, 0)], 78, due_ms=135)],
             ),
-            (finished(94, 15, 8, 16), [run(16, 9, "join", [(3, 2, 0)], 94)]),
+            (finished(94, 15, 8, 16), [run(16, 9, "join", [(3, 2, 0)], 94, due_ms=135)]),
             (
                 finished(104, 16, 9, 10),
-                [ok(17, 3, 35, 0.006 + 0.004 + 0.004 + 0.004 + 0.01), run(17, 10, "read", [(4, 1, 1)], 104)],
+                [
+                    ok(17, 3, 35, 0.006 + 0.004 + 0.004 + 0.004 + 0.01),
+                    run(17, 10, "read", [(4, 1, 1)], 104, due_ms=145),
+                ],
             ),
-            (finished(114, 17, 10, 10), [run(18, 11, "join", [(4, 2, 0)], 114)]),
+            (finished(114, 17, 10, 10), [run(18, 11, "join", [(4, 2, 0)], 114, due_ms=145)]),
             (finished(124, 18, 11, 10), [ok(19, 4, 45, 0.006 + 0.004 + 0.01 + 0.01)]),
         ],
     )
@@ -236,7 +287,7 @@ def test_a_page_without_lines_is_joined_at_once() -> None:
     play(
         c,
         [
-            (arrived(0, 1), [run(5, 1, "detect", [(1, 0, 0)], 0)]),
+            (arrived(0, 1), [run(5, 1, "detect", [(1, 0, 0)], 0, follows=True)]),
             (finished(10, 5, 1, 10, (0,)), [run(6, 2, "join", [(1, 2, 0)], 10)]),
             (finished(20, 6, 2, 10), [ok(7, 1, 0, 0.02)]),
         ],
@@ -264,7 +315,7 @@ def test_a_condition_that_does_not_hold_skips_its_step() -> None:
     play(
         c,
         [
-            (arrived(0, 1), [run(5, 1, "quick", [(1, 0, 0)], 0)]),
+            (arrived(0, 1), [run(5, 1, "quick", [(1, 0, 0)], 0, follows=True)]),
             (finished(10, 5, 1, 10, (0,)), [run(6, 2, "tell", [(1, 2, 0)], 10)]),
             (finished(20, 6, 2, 10), [ok(7, 1, 0, 0.02)]),
         ],
@@ -276,8 +327,8 @@ def test_a_condition_that_holds_runs_its_step() -> None:
     play(
         c,
         [
-            (arrived(0, 1), [run(5, 1, "quick", [(1, 0, 0)], 0)]),
-            (finished(10, 5, 1, 10, (1,)), [run(6, 2, "careful", [(1, 1, 0)], 10)]),
+            (arrived(0, 1), [run(5, 1, "quick", [(1, 0, 0)], 0, follows=True)]),
+            (finished(10, 5, 1, 10, (1,)), [run(6, 2, "careful", [(1, 1, 0)], 10, follows=True)]),
             (finished(20, 6, 2, 10), [run(7, 3, "tell", [(1, 2, 0)], 20)]),
             (finished(30, 7, 3, 10), [ok(8, 1, 0, 0.03)]),
         ],
@@ -304,21 +355,27 @@ def test_of_a_batch_that_raised_only_the_culprit_fails() -> None:
     play(
         c,
         [
-            (arrived(0, 1), [run(3, 1, "a", [(1, 0, 0)], 0)]),
+            (arrived(0, 1), [run(3, 1, "a", [(1, 0, 0)], 0, due_ms=200)]),
             *((arrived(n - 1, n), []) for n in (2, 3, 4, 5)),
-            (finished(10, 3, 1, 10), [ok(8, 1, 0, 0.01), run(8, 2, "a", [(n, 0, 0) for n in (2, 3, 4, 5)], 10)]),
+            (
+                finished(10, 3, 1, 10),
+                [ok(8, 1, 0, 0.01), run(8, 2, "a", [(n, 0, 0) for n in (2, 3, 4, 5)], 10, due_ms=201)],
+            ),
             (arrived(11, 6), []),
             (
                 BatchFailed(20 * MS, 8, 2, 10 * MS, 20 * MS, "error", "no picture"),
-                [run(10, 3, "a", [(2, 0, 0)], 20)],
+                [run(10, 3, "a", [(2, 0, 0)], 20, due_ms=201)],
             ),
-            (finished(30, 10, 3, 10), [ok(11, 2, 1, 0.01), run(11, 4, "a", [(3, 0, 0)], 30)]),
+            (finished(30, 10, 3, 10), [ok(11, 2, 1, 0.01), run(11, 4, "a", [(3, 0, 0)], 30, due_ms=202)]),
             (
                 BatchFailed(40 * MS, 11, 4, 30 * MS, 40 * MS, "error", "no picture"),
-                [Reject(12, 3, 0, 1, "failed", 2 * MS, 0.0, "error: no picture"), run(12, 5, "a", [(4, 0, 0)], 40)],
+                [
+                    Reject(12, 3, 0, 1, "failed", 2 * MS, 0.0, "error: no picture"),
+                    run(12, 5, "a", [(4, 0, 0)], 40, due_ms=203),
+                ],
             ),
-            (finished(50, 12, 5, 10), [ok(13, 4, 3, 0.01), run(13, 6, "a", [(5, 0, 0)], 50)]),
-            (finished(60, 13, 6, 10), [ok(14, 5, 4, 0.01), run(14, 7, "a", [(6, 0, 0)], 60)]),
+            (finished(50, 12, 5, 10), [ok(13, 4, 3, 0.01), run(13, 6, "a", [(5, 0, 0)], 50, due_ms=204)]),
+            (finished(60, 13, 6, 10), [ok(14, 5, 4, 0.01), run(14, 7, "a", [(6, 0, 0)], 60, due_ms=211)]),
             (finished(70, 14, 7, 10), [ok(15, 6, 11, 0.01)]),
         ],
     )
@@ -340,7 +397,7 @@ def test_a_request_that_expires_in_the_queue_leaves_it() -> None:
                 TimerFired(8 * MS, 4, 2),
                 [Reject(6, 2, 0, 1, "expired", 1 * MS, 0.0, "its deadline passed before it was done")],
             ),
-            (finished(10, 3, 1, 10), [ok(7, 1, 0, 0.01), run(7, 2, "a", [(3, 0, 0)], 10)]),
+            (finished(10, 3, 1, 10), [ok(7, 1, 0, 0.01), run(7, 2, "a", [(3, 0, 0)], 10, due_ms=102)]),
             (finished(20, 7, 2, 10), [ok(8, 3, 2, 0.01)]),
             (TimerFired(50 * MS, 3, 1), []),
         ],
@@ -352,7 +409,7 @@ def test_a_drain_finishes_what_is_open_and_takes_nothing_new() -> None:
     play(
         c,
         [
-            (arrived(0, 1), [run(4, 1, "a", [(1, 0, 0)], 0)]),
+            (arrived(0, 1), [run(4, 1, "a", [(1, 0, 0)], 0, follows=True)]),
             (DrainStarted(5 * MS, 0), []),
             (
                 arrived(6, 2),

@@ -65,7 +65,10 @@ def test_what_found_no_room_is_asked_again_when_another_start_has_changed_the_of
             # a comes first and finds no room for 80 %; b starts, and then 40 % are free and enough.
             (
                 b_arrived(2, 3),
-                [run(6, 2, "b", [(3, 0, 0)], 2, share_pct=30), run(6, 3, "a", [(2, 0, 0)], 2, share_pct=40)],
+                [
+                    run(6, 2, "b", [(3, 0, 0)], 2, due_ms=102, share_pct=30),
+                    run(6, 3, "a", [(2, 0, 0)], 2, due_ms=101, share_pct=40),
+                ],
             ),
         ],
     )
@@ -84,7 +87,10 @@ def test_two_holds_that_are_over_end_together_whosever_timer_is_heard_first() ->
             (b_arrived(1, 2), [SetTimer(5, 2, 6 * MS, "not yet")]),
             (
                 TimerFired(7 * MS, 4, 1),
-                [run(6, 1, "a", [(1, 0, 0)], 7, share_pct=50), run(6, 2, "b", [(2, 0, 0)], 7, share_pct=50)],
+                [
+                    run(6, 1, "a", [(1, 0, 0)], 7, share_pct=50),
+                    run(6, 2, "b", [(2, 0, 0)], 7, due_ms=101, share_pct=50),
+                ],
             ),
             (TimerFired(7 * MS, 5, 2), []),
         ],
@@ -101,6 +107,6 @@ def test_what_found_no_room_is_asked_again_whatever_happens_next() -> None:
             (arrived(0, 1), [run(4, 1, "a", [(1, 0, 0)], 0, share_pct=60)]),
             (arrived(1, 2), []),
             (RequestCancelled(3 * MS, 0, 99), []),
-            (RequestCancelled(4 * MS, 0, 99), [run(7, 2, "a", [(2, 0, 0)], 4, share_pct=30)]),
+            (RequestCancelled(4 * MS, 0, 99), [run(7, 2, "a", [(2, 0, 0)], 4, due_ms=101, share_pct=30)]),
         ],
     )

@@ -82,11 +82,34 @@ def controller(router: Told, *stages: StageSpec) -> Controller:
 
 
 def run(
-    cause: int, batch: int, stage: str, node: int, now_ms: int, *, worker: int = 1, accept_ns: int = 0
+    cause: int,
+    batch: int,
+    stage: str,
+    node: int,
+    now_ms: int,
+    *,
+    due_ms: int = 100,
+    follows: bool = False,
+    worker: int = 1,
+    accept_ns: int = 0,
 ) -> RunBatch:
-    items = ((1, node, 0),)
+    """A batch of the one item of request 1, which should be answered at `due_ms`."""
     return RunBatch(
-        cause, batch, worker, stage, items, 1, 100, now_ms * MS, NEVER_NS, 10 * MS, 7, "told so", accept_ns
+        cause,
+        batch,
+        worker,
+        stage,
+        ((1, node, 0),),
+        1,
+        100,
+        now_ms * MS,
+        NEVER_NS,
+        10 * MS,
+        order=7,
+        reason="told so",
+        accept_ns=accept_ns,
+        objective_ns=due_ms * MS,
+        follows=follows,
     )
 
 
@@ -95,9 +118,12 @@ def test_an_item_goes_to_its_worker_at_once_and_waits_there() -> None:
     c = controller(router)
     c.step(WorkerJoined(0, 0, 1, KEEPS))
     c.step(WorkerJoined(0, 0, 2, KEEPS))
-    assert c.step(RequestArrived(5 * MS, 0, 1, 0)) == [LoadModel(3, 2, "b"), run(3, 1, "a", 0, 5)]
+    assert c.step(RequestArrived(5 * MS, 0, 1, 0)) == [
+        LoadModel(3, 2, "b", keep=False),
+        run(3, 1, "a", 0, 5, due_ms=105, follows=True),
+    ]
     validate(c)
-    assert c.step(BatchFinished(20 * MS, 3, 1, 9 * MS, 19 * MS)) == [run(4, 2, "b", 1, 20)]
+    assert c.step(BatchFinished(20 * MS, 3, 1, 9 * MS, 19 * MS)) == [run(4, 2, "b", 1, 20, due_ms=105)]
     (reply,) = c.step(BatchFinished(30 * MS, 4, 2, 20 * MS, 30 * MS))
     assert isinstance(reply, Reply) and reply.outcome == "ok" and reply.arrived_ns == 5 * MS
     assert reply.cost_usd == 0.02
@@ -154,7 +180,7 @@ def test_python_stages_wait_here_for_host_workers() -> None:
     c = controller(Told(), StageSpec("crop", "python"), StageSpec("a", "model"))
     c.step(WorkerJoined(0, 0, 1, KEEPS))
     assert c.step(RequestArrived(0, 0, 1, 0)) == []
-    assert c.step(WorkerJoined(0, 0, 2, HOST)) == [LoadModel(3, 2, "crop")]
+    assert c.step(WorkerJoined(0, 0, 2, HOST)) == [LoadModel(3, 2, "crop", keep=True)]
     (batch,) = c.step(ModelLoaded(0, 3, 2, "crop", 0))
     assert isinstance(batch, RunBatch) and (batch.worker, batch.stage, batch.order) == (2, "crop", 0)
     assert c.step(BatchFinished(MS, 4, 1, 0, MS)) == [run(5, 2, "a", 1, 1)]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import DovetailError
@@ -37,6 +37,7 @@ class TestEstimates:
             covered += found.low <= 7 <= found.high
         assert 930 <= covered <= 970
 
+    @settings(deadline=None)
     @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30))
     def test_bootstrap_lies_within_the_values_and_is_the_same_again(self, values: list[float]) -> None:
         found = bootstrap(values, rounds=200)

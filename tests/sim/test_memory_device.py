@@ -1,4 +1,4 @@
-"""The simulated worker with a desk: events, causes, counts, and Compass' worker against a plain restatement of it."""
+"""The simulated worker and its memory: events, causes, counts, and Compass' worker against a plain restatement."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class World:
             action = isinstance(payload, RunBatch | LoadModel | EvictModel)
             step = self.device.take if action else self.device.wake
             self.events += step(payload, now_ns)  # type: ignore[arg-type]
-            self.device.desk.validate()
+            self.device.machine.validate()
         return self.events[seen:]
 
 
@@ -138,14 +138,18 @@ def test_a_hint_is_answered_when_it_leads_to_a_load_or_never_can() -> None:
     assert not world.device.used
 
 
-def test_a_model_goes_when_it_is_told_to_unless_it_is_in_use() -> None:
+def test_a_model_goes_when_it_is_told_to_or_if_it_is_in_use_when_its_last_batch_has_ended() -> None:
     world = World()
     world.at(0, batch(1, "nli"))
     world.at(21 * MS, EvictModel(8, 7, "nli", "scaled down"))
-    world.at(50 * MS, EvictModel(9, 7, "nli", "scaled down"))
+    world.at(22 * MS, batch(2, "nli"))
+    world.at(50 * MS, batch(3, "nli"))
+    world.at(90 * MS, EvictModel(9, 7, "nli", "scaled down"))
+    world.at(95 * MS, EvictModel(10, 7, "nli", "not here any more"))
     events = world.run()
     assert [e for e in events if isinstance(e, ModelEvicted)] == [
-        ModelEvicted(50 * MS, 9, 7, "nli", 2 * GB, "scaled down")
+        ModelEvicted(26 * MS, 8, 7, "nli", 2 * GB, "scaled down"),
+        ModelEvicted(90 * MS, 9, 7, "nli", 2 * GB, "scaled down"),
     ]
 
 

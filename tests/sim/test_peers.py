@@ -104,7 +104,7 @@ def test_every_request_ends_once_also_when_workers_vanish(make: object) -> None:
         assert not controller.requests and not controller.batches
     for device in simulation._devices.values():
         assert isinstance(device, SimDevice)
-        device.desk.validate()
+        device.machine.validate()
 
 
 def test_the_same_seed_gives_the_same_events_and_actions() -> None:

@@ -22,16 +22,17 @@ RATE_PER_S = 70.0
 LOAD = RATE_PER_S * SERVICE_NS / SECOND
 
 
-class Exponential(SimDevice):
+class Exponential:
     """Service times without memory."""
 
-    chance = random.Random(1)
+    def __init__(self) -> None:
+        self._chance = random.Random(1)
 
-    def run_time_ns(self, action: RunBatch) -> int:
-        return max(1, round(self.chance.expovariate(1 / SERVICE_NS)))
+    def __call__(self, run: RunBatch) -> int:
+        return max(1, round(self._chance.expovariate(1 / SERVICE_NS)))
 
 
-def mean_wait_ms(device_type: type[SimDevice]) -> float:
+def mean_wait_ms(service: Exponential | None) -> float:
     """Mean time from arrival to the start of service."""
     graph = chain("queue", SECOND, [StageSpec("a", "model", (1,))])
     entries = [Entry("a", "gpu", points=(Point(1, 1, SERVICE_NS, 0.0, 1),))]
@@ -39,7 +40,8 @@ def mean_wait_ms(device_type: type[SimDevice]) -> float:
     arrivals = requests([Stream(Poisson(RATE_PER_S), 0)], seed=4, limit=CUSTOMERS)
     simulation = Simulation(controller, Ledger([("queue", SECOND)]), arrivals)
     spec = WorkerSpec("server", "gpu", ("model",))
-    simulation.join(device_type(1, spec, controller.stages, ProfileTable(entries), simulation.schedule))
+    table = ProfileTable(entries)
+    simulation.join(SimDevice(1, spec, controller.stages, table, simulation.schedule, service=service))
     simulation.run()
     (line,) = simulation.ledger.summary()
     assert line.requests == CUSTOMERS
@@ -47,13 +49,13 @@ def mean_wait_ms(device_type: type[SimDevice]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("device_type", "exact_ms"),
+    ("service", "exact_ms"),
     [
         # Pollaczek and Khinchine: half of the exponential's wait, because a constant does not scatter.
-        (SimDevice, LOAD * SERVICE_NS / MS / (2 * (1 - LOAD))),
-        (Exponential, LOAD * SERVICE_NS / MS / (1 - LOAD)),
+        (None, LOAD * SERVICE_NS / MS / (2 * (1 - LOAD))),
+        (Exponential(), LOAD * SERVICE_NS / MS / (1 - LOAD)),
     ],
     ids=["M/D/1", "M/M/1"],
 )
-def test_the_mean_wait_is_what_theory_says(device_type: type[SimDevice], exact_ms: float) -> None:
-    assert mean_wait_ms(device_type) == pytest.approx(exact_ms, rel=0.05)
+def test_the_mean_wait_is_what_theory_says(service: Exponential | None, exact_ms: float) -> None:
+    assert mean_wait_ms(service) == pytest.approx(exact_ms, rel=0.05)

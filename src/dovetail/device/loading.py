@@ -75,10 +75,10 @@ class Loading:
         cache = self._cache
         cache.let_go(weights)
         self._orders.pop(weights, None)
-        if cache.tier(weights) == "absent":
-            return []
-        if cache.tier(weights) != "resident" or cache.in_use(weights):
+        if cache.in_use(weights):
             self._drops[weights] = reason
+            return []
+        if cache.tier(weights) != "resident":
             return []
         victim = Victim(weights, cache.nbytes(weights), reason[:MAX_REASON_CHARS])
         return self._evict([victim], NOBODY, "")

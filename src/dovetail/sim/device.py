@@ -131,13 +131,14 @@ class SimDevice:
         cold_factor: float = 1.0,
         starts_on_host: bool = True,
         unload_ns: Callable[[str], int] | None = None,
+        load_ns: Mapping[str, int] | None = None,
     ) -> None:
         """`service` says how long a batch takes alone (the profile's time, if nothing else is given), `contention`
         how fast those flow that run together; `sequences` are the kernels of stages that can be stopped between them.
 
         `unload_ns` is how long a model takes out of the device; it counts with `Rules.fetch_blocks` only. With
         `starts_on_host` every model is in host memory from the beginning, as in Compass, as far as `host_bytes`
-        (None: no bound) go.
+        (None: no bound) go. `load_ns` are load times by weights, where a profile has none.
         """
         self.ident = ident
         self.spec = spec
@@ -161,12 +162,14 @@ class SimDevice:
         self.service = service or ProfiledService(table, spec.kind, rng)
         self._sequences = sequences or {}
         self._cold_factor = cold_factor
-        self._loads_ns: dict[str, int] = {}
+        self._loads_ns: dict[str, int] = dict(load_ns or {})
         self._fluid = Fluid(lambda at_ns, flow: schedule(at_ns, self, flow), contention)
         self._runs: dict[int, _Run] = {}
         #: Loads that were asked for, until the model is there: orders are all answered, of hints the last.
         self._orders: dict[str, list[LoadModel]] = {}
         self._hints: dict[str, LoadModel] = {}
+        #: The last wish to have a model gone.
+        self._drops: dict[str, EvictModel] = {}
         rules = rules or Rules()
         cache = ModelCache(
             spec.memory_bytes or UNCOUNTED_BYTES,
@@ -205,8 +208,9 @@ class SimDevice:
         if isinstance(action, LoadModel):
             return self._load(action, now_ns)
         if isinstance(action, EvictModel):
-            dropped = ModelDropped(self._stages[action.stage].weights, action.reason)
-            return self._carry_out(self.machine.step(dropped, now_ns), action, now_ns)
+            weights = self._stages[action.stage].weights
+            self._drops[weights] = action
+            return self._carry_out(self.machine.step(ModelDropped(weights, action.reason), now_ns), action, now_ns)
         return []
 
     def _take(self, action: RunBatch, now_ns: int) -> list[Event]:
@@ -292,7 +296,7 @@ class SimDevice:
 
     def _cause(self, evict: Evict, asked: RunBatch | LoadModel | EvictModel | None) -> int:
         """Of an eviction: the batch or the hint that needed the room, or the wish to have it gone."""
-        action: Any = self._hints.get(evict.newcomer, asked)
+        action: Any = self._hints.get(evict.newcomer, asked) if evict.newcomer else self._drops.get(evict.weights)
         if evict.task in self._runs:
             action = self._runs[evict.task].action
         return 0 if action is None else action.cause

@@ -14,11 +14,15 @@ from typing import Literal
 
 import msgspec
 
+from ...profile.kernelrows import pack
+from ...profile.kernels import Cut
 from ...profile.table import Entry
 from ...state import WorkerSpec
 from ...units import MS, SECOND
 from ...workflow.graph import Graph
-from ..links.wire import FromWorker, Hello, Learned, Ready, Refused, Weighed, arena_of
+from ..kernels.cutting import Wanted
+from ..links.wire import FromWorker, Hello, Learned, Ready, Recut, Refused, WantsCut, Weighed, arena_of
+from .cutter import Cutter
 from .kernel_store import KernelStore
 from .link import WorkerLink
 from .memory import Memory
@@ -85,11 +89,16 @@ class Fleet:
         self._kernels = kernels
         #: What workers with a strict budget have measured of their models, by kind of device.
         self.weighed: dict[str, list[Weighed]] = {}
+        #: How models are cut, as found out here.
+        self._cuts: list[Cut] = []
         self._started_ns: dict[int, int] = {}
         #: Number of the last worker, where no directory keeps it.
         self._last = arena_of(self._ingress)
         self._restarts: set[asyncio.TimerHandle] = set()
         self._stopping = False
+        self._stages = {s.name: s for g in settings.graphs for s in g.stages}
+        #: Finds out how models are best cut.
+        self.cutter = Cutter(self._cut_found, say)
         self._loop = asyncio.get_running_loop()
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
@@ -130,7 +139,7 @@ class Fleet:
             highest=min((graph.priority for graph in settings.graphs), default=1),
             kernel_log=settings.kernel_log,
             known=known,
-            cuts=cuts,
+            cuts=[*cuts, *self._cuts],
             ageing_ns=settings.ageing_ns,
             ingress=self._ingress,
         )
@@ -146,7 +155,19 @@ class Fleet:
             if self._kernels is not None:
                 self._kernels.take(message)
             return
+        elif isinstance(message, WantsCut):
+            self.cutter.want(Wanted(self._stages[message.stage], message.item, message.threads))
+            return
         self._on_message(worker, message)
+
+    def _cut_found(self, cut: Cut) -> None:
+        """Everybody cuts alike, also those that come later and the next server."""
+        self._cuts.append(cut)
+        if self._kernels is not None:
+            self._kernels.take(Learned([], [pack(cut)]))
+        for worker in self.workers.values():
+            if not worker.spec.on_host and worker.arena is not None:
+                worker.send(Recut([cut]))
 
     def _lost(self, worker: WorkerProcess, why: str) -> None:
         name = worker.spec.name
@@ -182,6 +203,7 @@ class Fleet:
         self._stopping = True
         for handle in self._restarts:
             handle.cancel()
+        await self.cutter.close()
         await asyncio.gather(*(w.stop() for w in self.workers.values()))
         if self._kernels is not None:
             await self._kernels.close()

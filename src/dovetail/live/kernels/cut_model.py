@@ -65,7 +65,7 @@ Spans = list[tuple[int, int]]
 #: Which segments make up a kernel, what each kernel is, and a digest of where they lie in the graph.
 Known = tuple[Spans, list[str], str]
 #: Why a model is one kernel, where that is remembered.
-SHORT = "it is short"
+SHORT, DEAR = "it is short", "in kernels it would take {:.0%} longer"
 
 
 def merge(lengths_ns: Sequence[int], shortest_ns: int) -> Spans:
@@ -287,6 +287,11 @@ class CutModel:
         """The model in one piece, loaded anew."""
         return OnnxRunner(self.spec, self.threads, lean=self._lean)
 
+    def cut_like(self, before: Cut) -> None:
+        """Cut it as was found out elsewhere."""
+        self._before, self.wants = before, before.item
+        self.make_ready()
+
     def saw(self, shapes: Key) -> bool:
         """A batch of this shape was planned while it is whole; True if it can be made ready now, told once."""
         if self.whole_because or self.wants is not None:
@@ -323,7 +328,7 @@ class CutModel:
             self.whole_because = str(error)
             return
         if cost > MOST_COST and not self._dear:
-            self.whole_because = f"in kernels it would take {cost - 1:.0%} longer"
+            self.whole_because = DEAR.format(cost - 1)
             with self._lock:
                 self._free.clear()
                 self._known.clear()
@@ -333,7 +338,7 @@ class CutModel:
     def _cut_as_before(self, runner: OnnxRunner, before: Cut) -> bool:
         """Whether it could be cut as another process did."""
         if not before.at:
-            self.whole_because = SHORT if max(self._batches) <= before.step else ""
+            self.whole_because = SHORT if max(self._batches) <= before.step and not self._dear else ""
             return bool(self.whole_because)
         try:
             cuts = cut_again(Path(self.spec.path), before.at, threads=self.threads)
@@ -352,7 +357,8 @@ class CutModel:
     def cut(self) -> Cut | None:
         """How it is cut, for other processes to do the same; None if it is not."""
         _, cuts, step = self.ways
-        if self.wants is None or (self.whole_because and self.whole_because != SHORT):
+        worth = self.whole_because in ("", SHORT) or self.whole_because.startswith(DEAR[:10])
+        if self.wants is None or not worth:
             return None
         if self.whole_because:
             return Cut(self.spec.model, self.wants, max(self._batches))

@@ -41,11 +41,13 @@ __all__ = [
     "Loaded",
     "Loading",
     "Ready",
+    "Recut",
     "Refused",
     "Run",
     "State",
     "Stop",
     "ToWorker",
+    "WantsCut",
     "Weighed",
     "Welcome",
     "arena_of",
@@ -174,6 +176,12 @@ class Run(msgspec.Struct, array_like=True, tag=True):
     free: list[int]
 
 
+class Recut(msgspec.Struct, array_like=True, tag=True):
+    """How models are to be cut that were whole so far."""
+
+    cuts: list[Cut]
+
+
 class Free(msgspec.Struct, array_like=True, tag=True):
     """Blocks of the worker's own arena that nobody reads any more."""
 
@@ -201,6 +209,14 @@ class Welcome(msgspec.Struct, array_like=True, tag=True):
     #: Monotonic clock at the run's time 0, by which all ingresses of a worker count.
     origin_ns: int
     ready: Ready
+
+
+class WantsCut(msgspec.Struct, array_like=True, tag=True):
+    """A worker would run this stage's model kernel by kernel; shapes of one item, and the threads that run it."""
+
+    stage: str
+    item: tuple[tuple[int, ...], ...]
+    threads: int
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):
@@ -291,8 +307,10 @@ class Failed(msgspec.Struct, array_like=True, tag=True):
     detail: str
 
 
-ToWorker = Hello | Join | Attach | Detach | Load | Evict | Run | Free | Stop
-FromWorker = Ready | Welcome | Refused | Loading | Loaded | LoadFailure | Evicted | State | Learned | Done | Failed
+ToWorker = Hello | Join | Attach | Detach | Load | Evict | Run | Recut | Free | Stop
+FromWorker = (
+    Ready | Welcome | Refused | Loading | Loaded | LoadFailure | Evicted | State | Learned | WantsCut | Done | Failed
+)
 
 #: Workers and arenas that one ingress may have: numbers of another's begin beyond.
 _MOST_WORKERS = 20

@@ -51,7 +51,7 @@ from ...record.kernels import KernelRecord
 from ...state.run_batch import cause_of, task_of
 from ...units import MS, SECOND, US
 from ...workflow.app import App
-from ..kernels.cut_model import BatchRun
+from ..kernels.cut_model import BatchRun, CutModel
 from ..links.wire import (
     Done,
     Evict,
@@ -65,8 +65,10 @@ from ..links.wire import (
     LoadFailure,
     Loading,
     Ready,
+    Recut,
     Run,
     State,
+    WantsCut,
 )
 from ..tensors.arena import ArenaFull
 from .executor import Answer, Values, WakeAt, Work, counts, error_text
@@ -169,6 +171,8 @@ class DeviceExecutor:
         self._orders: dict[str, list[tuple[int, Load]]] = {}
         self._hints: dict[str, tuple[int, Load]] = {}
         self._jobs: SimpleQueue[Work] = SimpleQueue()
+        #: Models of which the front was asked how to cut them.
+        self._wanted: set[str] = set()
         self._hits = self._misses = self._loads_done = self._evictions = 0
         self._state_ns = -STATE_NS
         self._first = hello.ingress
@@ -191,8 +195,7 @@ class DeviceExecutor:
     def run(self, message: Run, now_ns: int) -> Work | None:
         """Run a batch when the device has room for it, and answer."""
         batch = message.batch
-        for model in self._models.saw(batch.stage, batch.priority):
-            self._jobs.put(partial(self._models.make_ready, model))
+        self._want_cut(self._models.saw(batch.stage, batch.priority))
         task = task_of(batch.ingress, batch.batch)
         with self._lock:
             self._runs[task] = _Run(task, message)
@@ -383,13 +386,25 @@ class DeviceExecutor:
             except Exception as error:  # a cut that fails, say: the model stays whole
                 print(f"dovetail: worker {self._name}: {error_text(error)}", file=sys.stderr, flush=True)
 
+    def recut(self, message: Recut) -> None:
+        """It was found out how models are best cut."""
+        for cut in message.cuts:
+            self._jobs.put(partial(self._models.recut, cut))
+
+    def _want_cut(self, models: Iterable[CutModel]) -> None:
+        """Have it found out how models are best cut."""
+        for model in models:
+            if model.wants is not None and model.spec.model not in self._wanted:
+                self._wanted.add(model.spec.model)
+                self._answer(0, WantsCut(model.spec.name, model.wants, model.threads))
+
     def _load(self, weights: str, ingress: int, stage: str, cause: int) -> None:
         self._models.free()
         begin_ns = self._now_ns()
         self._answer(ingress, Loading(stage, cause))
         problem = ""
         try:
-            self._models.load(weights)
+            self._want_cut(self._models.load(weights))
         except BaseException as error:  # whatever it is, the load must be answered
             problem = stage_failed(stage, error)
         now_ns = self._now_ns()
@@ -484,7 +499,7 @@ class DeviceExecutor:
         message = run.message
         plan = run.run = self._models.plan(message, self._values.columns(message))
         if (model := self._models.unknown(message, plan)) is not None:
-            self._jobs.put(partial(self._models.make_ready, model))
+            self._want_cut([model])
         if len(plan.kernels) > 1:
             planned = TaskPlanned(run.task, plan.name, tuple(plan.idents), len(plan.kernels))
             now_ns = self._now_ns()

@@ -30,7 +30,21 @@ from ...sim.device import SimDevice
 from ...sim.sequences import catalogue_sequences
 from ...state.run_batch import cause_of, task_of
 from ...workflow.runners import OnnxRunner
-from ..links.wire import Done, Evict, Evicted, Failed, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Run, State
+from ..links.wire import (
+    Done,
+    Evict,
+    Evicted,
+    Failed,
+    FromWorker,
+    Hello,
+    Load,
+    Loaded,
+    LoadFailure,
+    Ready,
+    Recut,
+    Run,
+    State,
+)
 from ..tensors.arena import ArenaFull
 from .executor import MAX_DETAIL_CHARS, Answer, Values, WakeAt, counts
 from .models import stage_failed
@@ -115,6 +129,9 @@ class EmulatedExecutor:
         """The simulated device asked for this time."""
         self._now_ns = now_ns
         self._report(self._device.wake(payload, now_ns))
+
+    def recut(self, message: Recut) -> None:
+        """It has only times."""
 
     def close(self) -> None:
         """Nothing is to be kept."""

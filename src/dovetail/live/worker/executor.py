@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import DovetailError
 from ...units import format_bytes
 from ...workflow.local import count_of, pick
-from ..links.wire import Argument, Evict, FromWorker, Load, Ready, Run, State
+from ..links.wire import Argument, Evict, FromWorker, Load, Ready, Recut, Run, State
 from ..tensors.arena import Arena, ArenaFull
 from ..tensors.codec import Ref, decode, encode
 from ..tensors.values import part
@@ -61,6 +61,9 @@ class Executor(Protocol):
 
     def owes(self, ingress: int) -> bool:
         """Whether a batch of an ingress has not ended, though it may be gone."""
+
+    def recut(self, message: Recut) -> None:
+        """It was found out how models are best cut."""
 
     def leave(self, ingress: int, now_ns: int) -> Work | None:
         """An ingress is gone: what it asked for is of no use to anybody."""

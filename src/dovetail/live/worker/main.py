@@ -45,6 +45,7 @@ from ..links.wire import (
     Hello,
     Join,
     Load,
+    Recut,
     Refused,
     Run,
     Stop,
@@ -254,6 +255,8 @@ class Worker:
             return self._executor.load(message, link.ingress, now_ns)
         elif isinstance(message, Evict):
             return self._executor.evict(message, link.ingress, now_ns)
+        elif isinstance(message, Recut):
+            self._executor.recut(message)
         elif isinstance(message, Attach):
             self._attach(message.arena, link.ingress, fds)
         elif isinstance(message, Detach):

@@ -2,9 +2,10 @@
 
 Rules of this file
 - A model is loaded once for all stages with the same weights, and once for each number of threads that batches have.
-- It is cut into kernels where a batch of a lower class could be in the way of a higher one: where its workflows say
-  so it is cut when it is loaded, where only requests do it is cut beside what runs. It stays whole where that would
-  cost more than a twentieth. `kernels` of "always" and "never" override both.
+- It is cut into kernels where a batch of a lower class could be in the way of a higher one, by what workflows declare
+  or requests ask for, and stays whole where that would cost more than a twentieth. How it was cut before is known
+  from the store; else it is served whole until it is cut, beside what runs. `kernels` of "always" and "never"
+  override that.
 - With a strict budget bytes are measured: every model is loaded alone once and let go again, as it will be run. Part
   of the budget is for models; the rest is for what loads and batches take at their peak (`working_memory`).
 - Called from any thread. What was evicted is freed before anything else is loaded, and the heap is given back.
@@ -196,8 +197,8 @@ class Models:
 
     # -- loading ------------------------------------------------------------------------------------------------
 
-    def load(self, weights: str) -> None:
-        """Load a model; raises if that cannot be."""
+    def load(self, weights: str) -> list[CutModel]:
+        """Load a model; raises if that cannot be. What is still to be cut (`recut`) is returned."""
         stage, known = self.stages[weights], self.measured.get(weights)
         loads: AbstractContextManager[object] = nullcontext()
         if self._room is not None:
@@ -210,6 +211,13 @@ class Models:
             # A model lives as long as the process, most likely: keep the collector from walking it every time.
             gc.collect()
             gc.freeze()
+        return self._to_be_cut(weights)
+
+    def _to_be_cut(self, weights: str) -> list[CutModel]:
+        if not self._wanted(weights):
+            return []
+        made = self._loaded.get(weights, {}).values()
+        return [model for model in made if isinstance(model, CutModel) and model.uncut]
 
     def _make_all(self, stage: StageSpec) -> dict[int, CutModel | Runner]:
         return {cpus: self._make(stage, cpus) for cpus in self._cpus}
@@ -217,10 +225,10 @@ class Models:
     def _make(self, stage: StageSpec, cpus: int) -> CutModel | Runner:
         if self._app is not None:
             return make_runner(self._app.stages[stage.name])
-        cut = self._cuts.get(stage.model) if cpus == 1 else None
+        cut = self._cuts.get(stage.model)
         model = CutModel(stage, cut, threads=cpus, lean=self._strict, dear=self._kernels == "always")
-        if self._wanted(stage.weights) and model.wants is not None:
-            self.make_ready(model)
+        if self._wanted(stage.weights) and model.wants is not None and (cut or self._kernels == "always"):
+            self._cut(model)
         return model
 
     def _wanted(self, weights: str) -> bool:
@@ -230,29 +238,34 @@ class Models:
         classes = [self._lowest.get(s.name, 1) for s in self.specs.values() if s.weights == weights]
         return max(classes, default=1) > self._highest
 
-    def make_ready(self, model: CutModel) -> None:
-        """Cut a model. Takes seconds; batches that are planned meanwhile run whole."""
+    def recut(self, cut: Cut) -> None:
+        """Cut the models of which it was found out how."""
+        self._cuts[cut.model] = cut
+        for weights, made in list(self._loaded.items()):
+            for model in made.values():
+                if isinstance(model, CutModel) and model.spec.model == cut.model and not model.ways[1]:
+                    loads: AbstractContextManager[object] = nullcontext()
+                    if self._room is not None:
+                        loads = self._room.load(self.nbytes(weights))
+                    with loads:
+                        model.cut_like(cut)
+
+    def _cut(self, model: CutModel) -> None:
         model.make_ready()
         if model.whole_because and self._kernels == "always":
             print(f"stage {model.spec.name!r} is one kernel: {model.whole_because}", file=sys.stderr, flush=True)
-        if (cut := model.cut()) is not None and model.threads == 1:
-            self._cuts[cut.model] = cut
+        if (cut := model.cut()) is not None:
+            self._cuts.setdefault(cut.model, cut)
 
     def saw(self, stage: str, priority: int) -> list[CutModel]:
         """A batch of this class has come for a stage; models that are to be cut because of that."""
-        if self._kernels != "auto" or self._strict or self._app is not None:
+        if self._kernels != "auto" or self._app is not None:
             return []
         if priority >= self._highest and priority <= self._lowest.get(stage, 1):
             return []
         self._highest = min(self._highest, priority)
         self._lowest[stage] = max(self._lowest.get(stage, 1), priority)
-        return [
-            model
-            for weights, made in list(self._loaded.items())
-            if self._wanted(weights)
-            for model in made.values()
-            if isinstance(model, CutModel) and model.uncut
-        ]
+        return [model for weights in list(self._loaded) for model in self._to_be_cut(weights)]
 
     def evict(self, weights: str) -> None:
         """It is not used any more, and goes before anything else is loaded (`free`)."""
@@ -308,7 +321,7 @@ class Models:
         """How models are cut, as far as nobody was told."""
         found = []
         for made in list(self._loaded.values()):
-            model = made.get(1)
+            model = next(iter(made.values()))
             cut = model.cut() if isinstance(model, CutModel) else None
             if cut is not None and cut != self._told.get(cut.model):
                 self._told[cut.model] = cut

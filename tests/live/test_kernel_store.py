@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dovetail.live.worker.kernel_executor import _TELL, KernelledExecutor
 from tests import onnx_models
 
 from dovetail import onnx
-from dovetail.live.front.kernel_store import KernelBook
+from dovetail.live.front.kernel_store import KernelStore
 from dovetail.live.front.system import Result
 from dovetail.live.links.wire import Argument, Done, FromWorker, Hello, Learned, Load, Loaded, Run
 from dovetail.live.tensors.arena import Arena
 from dovetail.live.tensors.codec import encode
-from dovetail.live.worker.executor import Values
+from dovetail.live.worker.device_executor import TELL_NS, DeviceExecutor
+from dovetail.live.worker.executor import Values, Work
 from dovetail.profile import kernels
 from dovetail.profile.kernelrows import pack, unpack_cut, unpack_stats
 from dovetail.profile.kernels import Cut, KernelStats, sequence_name
@@ -28,7 +28,8 @@ from dovetail.profile.machine import Identity, this_machine
 from dovetail.profile.store import ProfileStore
 from dovetail.record.kernels import decode_records
 from dovetail.serve.launch import Options, Served, launch
-from dovetail.state import WorkerSpec
+from dovetail.state import RunBatch, WorkerSpec
+from dovetail.state.run_batch import NEVER_NS
 from dovetail.units import MS
 from dovetail.workflow.app import load_target
 
@@ -47,11 +48,11 @@ def learned(name: str = NAME, runs: int = 6) -> KernelStats:
     return stats
 
 
-def in_book(store: ProfileStore | None, use: Callable[[KernelBook], None], **options: Any) -> KernelBook:
+def in_book(store: ProfileStore | None, use: Callable[[KernelStore], None], **options: Any) -> KernelStore:
     """A book that something was done with, closed."""
 
-    async def main() -> KernelBook:
-        book = KernelBook(store, HERE, [MODEL], **options)
+    async def main() -> KernelStore:
+        book = KernelStore(store, HERE, [MODEL], **options)
         use(book)
         await book.close()
         await asyncio.sleep(0)  # for what is still to be said
@@ -60,7 +61,7 @@ def in_book(store: ProfileStore | None, use: Callable[[KernelBook], None], **opt
     return asyncio.run(main())
 
 
-def told(book: KernelBook) -> dict[str, KernelStats]:
+def told(book: KernelStore) -> dict[str, KernelStats]:
     return {stats.name: stats for stats in map(unpack_stats, book.known()[0])}
 
 
@@ -69,7 +70,7 @@ def test_reports_add_up_for_workers_that_start_again_and_in_the_store(tmp_path: 
     cut = Cut(MODEL, ((1, 3),), 1, ((2,),))
     for expected in (7, 14):
 
-        def report(book: KernelBook) -> None:
+        def report(book: KernelStore) -> None:
             book.take(Learned([pack(learned(runs=3))], [pack(cut)]))
             book.take(Learned([pack(learned(runs=4))], []))
 
@@ -97,7 +98,7 @@ def test_a_store_that_cannot_be_used_is_named_once_and_all_goes_on(where: str, t
     (tmp_path / "text").write_text("not a database, and long enough to be sure of it" * 20)
     said: list[str] = []
 
-    def report(book: KernelBook) -> None:
+    def report(book: KernelStore) -> None:
         for _ in range(3):
             book.take(Learned([pack(learned(runs=2))], []))
 
@@ -110,7 +111,7 @@ def test_a_store_that_cannot_be_used_is_named_once_and_all_goes_on(where: str, t
 def test_a_report_that_cannot_be_read_is_named_and_others_are_taken() -> None:
     said: list[str] = []
 
-    def report(book: KernelBook) -> None:
+    def report(book: KernelStore) -> None:
         book.take(Learned([b"junk"], []))
         book.take(Learned([pack(learned())], []))
 
@@ -130,18 +131,32 @@ def test_what_a_worker_is_told_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Worker:
-    """A `KernelledExecutor` in this process, whose answers are kept."""
+    """A `DeviceExecutor` that cuts every model, in this process; its answers are kept, and it is woken by hand."""
 
-    def __init__(self, path: Path, arena: Arena, kernels: list[bytes], cuts: list[Cut]) -> None:
+    def __init__(self, path: Path, arena: Arena, known: list[bytes], cuts: list[Cut]) -> None:
         self.stage = onnx(path, name="long", batch=(1, 2)).spec
         self.arena = arena
         self.answers: list[FromWorker] = []
+        self.wakes: list[tuple[int, object]] = []
         spec = WorkerSpec("cpu-0", "cpu", ("onnx",), 1, preempts=True)
-        hello = Hello(1, spec, "", [], [self.stage], [], (1,), 0, 1 << 20, kernels=kernels, cuts=cuts)
-        values = Values({1: arena}, arena)
-        self.executor = KernelledExecutor(hello, values, self.answers.append, lambda *_: None, time.monotonic_ns)
-        self.executor.load(Load("long", 0), 0)
+        hello = Hello(
+            1, spec, "", [], [self.stage], [], (1,), 0, 1 << 20, kernels="always", known=known, cuts=cuts
+        )
+        self.begun_ns = time.monotonic_ns()
+        self.executor = DeviceExecutor(
+            hello,
+            None,
+            Values({1: arena}, arena),
+            lambda _, message: self.answers.append(message),
+            lambda at_ns, payload: self.wakes.append((at_ns, payload)),
+            time.monotonic_ns,
+            self._hand,
+        )
+        self.executor.load(Load("long", 0, keep=True), 0, time.monotonic_ns())
         self.wait(Loaded)
+
+    def _hand(self, work: Work) -> None:
+        raise AssertionError("one batch at a time needs no other thread")
 
     def wait(self, kind: type[Any]) -> Any:
         give_up = time.monotonic() + PATIENCE_SECONDS
@@ -154,24 +169,25 @@ class Worker:
     def run(self, times: int = 1) -> None:
         for _ in range(times):
             ref = encode(np.ones(3, np.float32), self.arena)
-            message = Run(1, 1, "long", 1, 100, 0, 1 << 62, [[Argument((ref,))]], [()], [])
-            work = self.executor.run(message, time.monotonic_ns())
+            batch = RunBatch(1, 1, 1, "long", ((1, 0, 0),), 1, 100, 0, NEVER_NS, 0)
+            work = self.executor.run(Run(batch, [[Argument((ref,))]], [()], []), time.monotonic_ns())
             assert work is not None
             work()
             self.wait(Done)
 
     def tell(self) -> None:
-        """As if a minute had passed."""
-        work = self.executor.wake(_TELL, time.monotonic_ns())
-        assert work is not None
-        work()
+        """As if a minute had passed: the wake that it asked for has come."""
+        ((at_ns, payload),) = self.wakes
+        assert at_ns >= self.begun_ns + TELL_NS
+        self.wakes.clear()
+        assert self.executor.wake(payload, time.monotonic_ns()) is None
 
 
 @pytest.fixture
 def make_worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     path = onnx_models.slow(tmp_path / "long.onnx", products=16, side=512)
     with Arena.create(1, 1 << 20) as arena:
-        yield lambda kernels=(), cuts=(): Worker(path, arena, list(kernels), list(cuts))
+        yield lambda known=(), cuts=(): Worker(path, arena, list(known), list(cuts))
 
 
 @pytest.mark.cpu
@@ -193,7 +209,7 @@ def test_a_worker_tells_what_it_saw_and_the_next_begins_with_that(make_worker: C
 
     second = make_worker(first.kernels, [cut])
     second.run()
-    known = second.executor._turns.stats
+    known = second.executor._predictor.kernels
     assert {name: s.seen for name, s in known.items()} == {stats.name: 4}
     second.executor.close()
     assert [unpack_stats(row).seen for row in second.wait(Learned).kernels] == [1]
@@ -215,13 +231,13 @@ def test_what_a_worker_is_told_wrongly_is_passed_over(
 def serving(
     store: ProfileStore, said: list[str], target: str = TARGET, **options: Any
 ) -> Iterator[Callable[..., list[Result]]]:
-    """A server by kernel; the function puts requests to it, all at once, and waits for the answers."""
+    """A server that cuts every model; the function puts requests to it, all at once, and waits for the answers."""
     loop = asyncio.new_event_loop()
 
     def wait(work: Any) -> Any:
         return loop.run_until_complete(asyncio.wait_for(work, PATIENCE_SECONDS))
 
-    chosen = Options(device="cpu:1", port=0, by_kernel=True, arena_bytes=1 << 26, **options)
+    chosen = Options(device="cpu:1", port=0, kernels="always", arena_bytes=1 << 26, **options)
     served: Served = wait(launch(load_target(target), target, chosen, store=store, say=said.append))
 
     async def ask(*requests: tuple[str, int]) -> list[Result]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from dovetail.live.worker.footprint import anonymous_bytes, quick_bytes, weigh
-from dovetail.live.worker.working_memory import MARGIN_PCT, OVERTAKES, Room
+from dovetail.live.worker.working_memory import MARGIN_PCT, OVERTAKES, WorkingMemory
 
 PATIENCE_SECONDS = 30.0
 MB = 1_000_000
@@ -26,7 +26,7 @@ class FakePeak:
 @pytest.fixture
 def room():
     FakePeak.above = 0
-    return Room(100 * MB, 40 * MB, resident=lambda: 0, give_back=lambda: None, peak=FakePeak)
+    return WorkingMemory(100 * MB, 40 * MB, resident=lambda: 0, give_back=lambda: None, peak=FakePeak)
 
 
 def learn(room, stage, nbytes, input_bytes=10):
@@ -103,7 +103,7 @@ def test_batches_overtake_loads_but_not_for_ever(room):
 def test_the_heap_is_given_back_only_if_it_is_in_the_way():
     given: list[str] = []
     now = [10 * MB]
-    room = Room(100 * MB, 40 * MB, resident=lambda: now[0], give_back=lambda: given.append("back"), peak=FakePeak)
+    room = WorkingMemory(100 * MB, 40 * MB, resident=lambda: now[0], give_back=lambda: given.append("back"), peak=FakePeak)
     learn(room, "stage", 20 * MB)
     given.clear()
     with room.run("stage", 10):
