@@ -21,7 +21,7 @@ from dovetail.lab.experiments.compass_world import MEMORY_BYTES, Outcome, World,
 from dovetail.place import DovetailRouter, Router, RouterSettings, Rules
 from dovetail.place.transfer import CASCADE, SIMULATOR
 from dovetail.predict import Estimator
-from dovetail.sim.multi_ingress import Staleness
+from dovetail.sim.state_table import Staleness
 from dovetail.units import MS
 
 SEEDS = (6, 7)

@@ -2,9 +2,9 @@
 
 Rules of this file
 - A change replaces a piece of the text by another; everything else stays as it is, comments included.
-- Comparisons are moved by one and turned round, arithmetic is turned round, `and` and `or`, `min` and `max`, `any` and
-  `all` are swapped, conditions are negated, constants are moved, statements that only have an effect are left out,
-  and functions that return nothing return at once.
+- Comparisons are moved by one and turned round, arithmetic is turned round, `and` and `or`, `min` and `max`, `any`
+  and `all` are swapped, conditions are negated, constants are moved, statements that only have an effect are left
+  out, and functions that return nothing return at once.
 - Not changed: types, docstrings, texts, asserts, `__all__`, `__slots__`, f-strings, protocols, and functions that
   only check (`validate`): a weaker check fails no test, by its nature.
 - A change has a name that does not depend on line numbers: file, function, what was there and what is there now.
@@ -82,9 +82,7 @@ def mutants_of(file: str, text: str) -> list[Mutant]:
         key = (place.function, place.old, place.new)
         number = seen[key] = seen.get(key, -1) + 1
         changed = source.replaced(place.span, place.new)
-        found.append(
-            Mutant(file, place.function, place.lines, place.defines, place.old, place.new, number, changed)
-        )
+        found.append(Mutant(file, place.function, place.lines, place.defines, place.old, place.new, number, changed))
     return found
 
 
@@ -108,7 +106,9 @@ class _Source:
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None
-        return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[
+            node.end_lineno - 1
+        ] + node.end_col_offset
 
     def at(self, span: tuple[int, int]) -> str:
         return self._bytes[span[0] : span[1]].decode()

@@ -34,9 +34,7 @@ _QUEUE = "tests/state/test_queue.py"
 
 RULES: tuple[Rule, ...] = (
     # -- 1. one outcome ---------------------------------------------------------------------------------------------
-    _rule(
-        "1 outcome", "one attempt more", "control/controller.py", "MAX_ATTEMPTS = 3", "MAX_ATTEMPTS = 4", _CONTROL
-    ),
+    _rule("1 outcome", "one attempt more", "control/controller.py", "MAX_ATTEMPTS = 3", "MAX_ATTEMPTS = 4", _CONTROL),
     _rule(
         "1 outcome",
         "a batch's window ends with its first deadline",
@@ -220,7 +218,14 @@ RULES: tuple[Rule, ...] = (
         "_COUNTED_ON_PCT = 100",
         _PLANNER,
     ),
-    _rule("6 refusal", "_CROWDED a hundred times larger", "plan/planner.py", "_CROWDED = 50", "_CROWDED = 5000", _PLANNER),
+    _rule(
+        "6 refusal",
+        "_CROWDED a hundred times larger",
+        "plan/planner.py",
+        "_CROWDED = 50",
+        "_CROWDED = 5000",
+        _PLANNER,
+    ),
     _rule(
         "6 refusal",
         "a crowd is refused without the time it needs itself",

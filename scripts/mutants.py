@@ -74,7 +74,11 @@ def try_rules(rules: Iterable[Rule], book: Book, until: float) -> list[str]:
 
 def _try_rule(tree: Tree, rule: Rule, before: str) -> dict[str, str]:
     if before.count(rule.old) != 1:
-        return {"name": rule.name, "verdict": "stale", "by": f"{rule.file} has its text {before.count(rule.old)} times"}
+        return {
+            "name": rule.name,
+            "verdict": "stale",
+            "by": f"{rule.file} has its text {before.count(rule.old)} times",
+        }
     begin = time.monotonic()
     verdict, by = tree.test(rule.tests, 300.0, "-x")
     if verdict != "passed":
@@ -193,10 +197,7 @@ def _try(tree: Tree, mutant: Mutant, tests: list[str], known: Reach) -> tuple[st
 
 def _shown(result: dict[str, str]) -> str:
     old, new = (" ".join(result[side].split()) for side in ("old", "new"))
-    if not old and new == "return":
-        change = "returns at once"
-    else:
-        change = f"{old[:70]} -> {new[:70]}"
+    change = f"{old[:70]} -> {new[:70]}" if old else "returns at once"
     return f"{result['file'].removeprefix('src/dovetail/')}:{result['line']} {result['function']}: {change}"
 
 
@@ -212,7 +213,9 @@ def report(packages: Sequence[str], count: int, seed: int, book: Book) -> bool:
         untried += len(verdicts) - len(tried)
         killed, total = killed + of_package, total + len(tried)
         share = f"{100 * of_package / len(tried):.0f} %" if tried else "-"
-        print(f"{package:9} {of_package:4} of {len(tried):4} killed ({share}), {len(verdicts) - len(tried)} not tried")
+        print(
+            f"{package:9} {of_package:4} of {len(tried):4} killed ({share}), {len(verdicts) - len(tried)} not tried"
+        )
         for ident, result in tried.items():
             if result["verdict"] != "killed":
                 noted = ident in explained
@@ -232,7 +235,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=3600.0, help="end the run after this time")
     parser.add_argument("--again", action="store_true", help="forget earlier results")
-    parser.add_argument("--map-as-it-is", action="store_true", help="do not find out anew which tests reach which lines")
+    parser.add_argument(
+        "--map-as-it-is", action="store_true", help="do not find out anew which tests reach which lines"
+    )
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
     book = Book(options.what if options.what == "rules" else "sample", again=options.again)

@@ -186,7 +186,7 @@ def test_kernels_shows_what_was_learned_and_whether_it_holds(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["profile", "--kernels"]) == 0
-    assert "nothing is known of kernels; serve with --by-kernel" in capsys.readouterr().out
+    assert "nothing is known of kernels; serve two classes" in capsys.readouterr().out
     assert not Path("profiles.sqlite").exists()
     target = make_app()
     store = ProfileStore("profiles.sqlite")

@@ -22,9 +22,9 @@ BURST_NS = 500 * US
 
 
 def behind(budget: float = 0.0, credit_ns: float = 0.0) -> GapArbiter:
-    """A task of five kernels, 300 µs apart, whose second one waited 100 µs for a filler; it does not wait for results.
+    """A task of five kernels, 300 µs apart, whose second one waited 100 µs for a filler.
 
-    It is 350 µs, and the second kernel has just ended.
+    It does not wait for results. It is 350 µs, and the second kernel has just ended.
     """
     stats = {"high": known("high", [(50, 300)] * 5), "low0": known("low0", [(250, 0)] * 4)}
     stats["high"].early = 1.0

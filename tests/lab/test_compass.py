@@ -15,7 +15,7 @@ from dovetail.lab.rivals.hashed import HashRouter
 from dovetail.lab.rivals.jit import JitRouter
 from dovetail.place.transfer import CASCADE, SIMULATOR
 from dovetail.predict import Estimator
-from dovetail.sim.multi_ingress import Staleness
+from dovetail.sim.state_table import Staleness
 from dovetail.units import MS, SECOND
 
 TASKS = (5, 2, 4, 4)

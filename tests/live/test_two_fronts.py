@@ -1,4 +1,4 @@
-"""Two fronts that share the workers of one: both are served, by class, and the end of one is not that of the other."""
+"""Two fronts that share workers: both are served, by class, and the end of one is not that of the other."""
 
 from __future__ import annotations
 
@@ -171,7 +171,8 @@ def test_a_higher_class_of_one_goes_before_a_lower_one_of_the_other(fronts):
     assert answer(first, "pace", 1) == answer(second, "pace", 1) == [1.0] * 3
     pid = worker_of(first, "cpu-0").pid
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: all(") T " in (task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()), "its stop")
+    threads = Path(f"/proc/{pid}/task")
+    until(lambda: all(") T " in (thread / "stat").read_text() for thread in threads.iterdir()), "its stop")
     low = [submit(first, "pace", 1, priority=5) for _ in range(12)]
     high = submit(second, "pace", 1, priority=1)
     os.kill(pid, signal.SIGCONT)
@@ -257,7 +258,8 @@ def test_what_a_dead_worker_has_left_to_one_is_not_taken_away_by_the_other(front
     os.kill(worker_of(first, name).pid, signal.SIGKILL)
     until(lambda: first.call(lambda: dead not in first.system.memory.arenas), "the first front's letting go")
     # What the first front has said to its workers is heard before what it says later.
-    assert at_once([partial(answer, first, "plain", n) for n in (1, 2, 3, 4)]) == [[2.0 * n] * 3 for n in (1, 2, 3, 4)]
+    numbers = (1, 2, 3, 4)
+    assert at_once([partial(answer, first, "plain", n) for n in numbers]) == [[2.0 * n] * 3 for n in numbers]
     assert second.call(lambda: dead in second.system.memory.arenas)
     apps.open_gate(GATE + 20)
     assert good(held)
@@ -310,6 +312,6 @@ def test_what_others_have_in_a_workers_memory_counts_before_a_request_is_let_in(
 
 def test_another_application_is_refused_and_takes_no_place(fronts):
     fronts.first()
-    with pytest.raises(DeclarationError, match="it has .*slow.*, which this one has not"):
+    with pytest.raises(DeclarationError, match=r"it has .*slow.*, which this one has not"):
         LiveServer("tests.live.two_apps:other", join=fronts.share)
     assert sorted(p.name for p in fronts.share.glob("ingress-*")) == ["ingress-0"]

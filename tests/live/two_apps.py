@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dovetail import App, workflow
 from tests.live.apps import ITEM, double, fan, heavy, plain, positive, slow, wait_at_gate
+
+from dovetail import App, workflow
 
 
 @workflow(slo="1s")

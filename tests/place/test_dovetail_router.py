@@ -17,7 +17,8 @@ from dovetail.place.dovetail import DovetailRouter
 from dovetail.place.settings import RouterSettings
 from dovetail.place.transfer import SIMULATOR, Delays
 from dovetail.predict import Predictor
-from dovetail.sim.multi_ingress import Peers, Staleness
+from dovetail.sim.driver import Simulation
+from dovetail.sim.state_table import Staleness
 from dovetail.state import Batch, CompiledGraph, Config, Item, Queue, Request, WorkerRow
 from dovetail.units import MS, SECOND
 
@@ -388,14 +389,14 @@ def test_a_run_with_many_controllers_can_be_repeated(seed: int, stale_ms: int) -
 
 
 def test_a_worker_that_is_lost_loses_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    joined = Peers.join
+    joined = Simulation.join
 
-    def join_and_lose(self: Peers, device: object, **named: object) -> None:
+    def join_and_lose(self: Simulation, device: object, **named: object) -> None:
         joined(self, device, **named)  # type: ignore[arg-type]
         if device.ident == 2:  # type: ignore[attr-defined]
             self.lose(2, 5 * SECOND)
 
-    monkeypatch.setattr(Peers, "join", join_and_lose)
+    monkeypatch.setattr(Simulation, "join", join_and_lose)
     outcome, routers = run(RouterSettings(), 101, 50)
     assert outcome.answered == 67
     assert all(2 not in r.fleet.workers for r in routers)

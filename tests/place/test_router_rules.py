@@ -89,7 +89,7 @@ def test_a_refusal_counts_until_a_row_is_newer() -> None:
 
 
 def chosen_worker(toll_pct: int, wait_ms: int) -> int:
-    """Worker 1 holds the model and is free after a wait; worker 2 would have to evict another for it, twice 100 ms."""
+    """Worker 1 holds the model and is free after a wait; worker 2 would have to evict another for it: 200 ms."""
     router = router_for(msgspec.structs.replace(PLAIN, toll_pct=toll_pct), 2, a=10)
     router.heard([row(1, "a", wait_ms=wait_ms), row(2, "b", free_bytes=0)], 0)
     route = router.route(item(request(single()), "a"), 0)
@@ -98,7 +98,8 @@ def chosen_worker(toll_pct: int, wait_ms: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("toll_pct", "wait_ms", "worker"), [(0, 199, 1), (0, 201, 2), (100, 299, 1), (100, 301, 2), (50, 249, 1), (50, 251, 2)]
+    ("toll_pct", "wait_ms", "worker"),
+    [(0, 199, 1), (0, 201, 2), (100, 299, 1), (100, 301, 2), (50, 249, 1), (50, 251, 2)],
 )
 def test_an_eviction_is_charged_its_toll_beside_its_time(toll_pct: int, wait_ms: int, worker: int) -> None:
     assert chosen_worker(toll_pct, wait_ms) == worker
@@ -110,9 +111,10 @@ def test_the_toll_is_no_time_and_a_model_that_fits_has_none() -> None:
     of = request(single())
     task = router._outline(of.graph).tasks[0]
     evicts, fits = (router.fleet.at(w, task, 0, ARRIVE_NS) for w in (1, 2))
-    assert (evicts.start_ns, evicts.fetch_ns) == (200 * MS, 200 * MS)
-    assert evicts.score_ns == evicts.end_ns + 100 * MS
-    assert (fits.start_ns, fits.fetch_ns, fits.score_ns) == (500 * MS, 100 * MS, 510 * MS)
+    assert task.fetch_ns == pytest.approx(100 * MS, rel=1e-3)
+    assert (evicts.start_ns, evicts.fetch_ns) == (2 * task.fetch_ns, 2 * task.fetch_ns)
+    assert evicts.score_ns == evicts.end_ns + task.fetch_ns
+    assert (fits.start_ns, fits.fetch_ns, fits.score_ns) == (500 * MS, task.fetch_ns, 510 * MS)
 
 
 # -- copies ---------------------------------------------------------------------------------------------------------
@@ -130,7 +132,12 @@ def test_copies_of_one_model_follow_each_other_at_a_distance() -> None:
     router = router_for(chosen, 6, a=10)
     router.heard([row(1, "a")], 0)
     every_ms = chosen.copy_every_ns // MS
-    assert [len(hinted(router, n, ms)) for n, ms in enumerate((0, 1, every_ms - 1, every_ms), start=1)] == [1, 0, 0, 1]
+    assert [len(hinted(router, n, ms)) for n, ms in enumerate((0, 1, every_ms - 1, every_ms), start=1)] == [
+        1,
+        0,
+        0,
+        1,
+    ]
 
 
 def test_copies_of_two_models_do_not_wait_for_each_other() -> None:

@@ -21,6 +21,7 @@ from dovetail.errors import LogError
 from dovetail.predict import EstimatorState
 from dovetail.predict.state import LearnedRun
 from dovetail.record.log import VERSION, Header, LogReader, LogWriter, Step
+from dovetail.version import __version__
 from dovetail.wiring import PolicySpec
 
 STEPS = [
@@ -132,9 +133,26 @@ def frame(payload: object) -> bytes:
 
 
 def test_another_version_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "run.log").write_bytes(frame({"version": VERSION + 1, "what": "is not known yet"}))
-    with pytest.raises(LogError, match=f"version {VERSION + 1}; this Dovetail reads version {VERSION}"):
-        LogReader(tmp_path / "run.log")
+    newer = {"version": VERSION + 1, "dovetail": "9.8", "what": "is not known yet"}
+    for written, by in ((newer, "Dovetail 9.8"), ({"version": VERSION - 1}, "another Dovetail")):
+        (tmp_path / "run.log").write_bytes(frame(written))
+        with pytest.raises(LogError) as refused:
+            LogReader(tmp_path / "run.log")
+        said = str(refused.value)
+        assert f"run.log is a log of version {written['version']}, by {by}; this one, Dovetail " in said
+        assert f"reads version {VERSION}. Read it with the Dovetail that wrote it, or record the run again" in said
+
+
+def test_a_log_without_the_stamp_of_its_writer_is_read(tmp_path: Path) -> None:
+    """Headers of this version were written before there was one, with fewer fields of the policy, too."""
+    known = msgspec.msgpack.decode(msgspec.msgpack.encode(header(PolicySpec())))
+    assert known.pop("dovetail") == __version__
+    known["policy"] = {"name": "by-class"}
+    (tmp_path / "run.log").write_bytes(frame(known))
+    with LogReader(tmp_path / "run.log") as log:
+        assert log.header.dovetail == ""
+        assert log.header.graphs == (plain(), document())
+        assert msgspec.msgpack.decode(log.header.policy, type=PolicySpec) == PolicySpec("by-class")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from ..profile.table import ProfileTable
 from ..record.learned import judge_learned, learned_figures
 from ..units import MS, SECOND, format_ns
 from ..workflow.app import App, load_target
+from .flags import refuse
 
 #: Longest description of items in a table's title.
 ITEMS_CHARS = 60
@@ -70,6 +71,13 @@ def run(args: argparse.Namespace) -> int:
         raise DeclarationError("--kernels and --learned show different things; give one of them")
     if args.forget and not (args.kernels or args.learned):
         raise DeclarationError("--forget lets go of what --kernels or --learned shows; give one of them with it")
+    if args.kernels or args.learned:
+        shown = "--kernels" if args.kernels else "--learned"
+        measuring = ("--status", "--stage", "--batch", "--quick", "--again")
+        refuse(args, *measuring, because=f"{shown} shows what was learned while serving; leave one of the two out")
+    if args.status:
+        because = "--status measures nothing; leave one of the two out"
+        refuse(args, "--batch", "--quick", "--again", because=because)
     if args.target is None and not (args.kernels or args.learned):
         raise DeclarationError("which application? Write for example dovetail profile examples.quickstart:app")
     store = ProfileStore(args.store)
@@ -238,7 +246,7 @@ def _report_kernels(store: ProfileStore, identity: Identity, args: argparse.Name
         plain = [str(f[name]) for name in ("sequence", "on", "kernels", "seen")]
         table.add_row(*map(escape, plain), *times, f["state"], status.learned_at, escape("; ".join(status.reasons)))
     out = Console(highlight=False)
-    out.print(table if found else f"nothing is known of kernels; serve with --by-kernel --store {store.path}")
+    out.print(table if found else f"nothing is known of kernels; serve two classes with --store {store.path}")
     return 0
 
 

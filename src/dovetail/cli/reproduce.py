@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from ..extras import load
+from .flags import refuse
 
 __all__ = ["configure", "run"]
 
@@ -26,6 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List, or run and judge; the exit code."""
     if args.name is None:
+        refuse(args, "--quick", "--out", because="say which experiment; dovetail reproduce alone lists them")
         load("lab.reproduce:list_experiments")(as_json=args.json)
         return 0
     code: int = load("lab.reproduce:reproduce")(args.name, quick=args.quick, out=args.out, as_json=args.json)

@@ -28,6 +28,7 @@ from ..state.worker import FULL_SHARE
 from ..units import US, format_bytes, parse_bytes, parse_duration
 from ..wiring import POLICIES, PolicySpec, find_policy
 from ..workflow.app import App, load_target
+from .flags import refuse
 
 __all__ = ["configure", "run"]
 
@@ -40,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     others = ", ".join(name for name in POLICIES if name != "by-class")
     parser.add_argument("target", help="module:attribute of an App or a workflow, such as examples.quickstart:app")
-    parser.add_argument("--port", type=int, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
+    parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
     parser.add_argument("--hosts", type=_positive, default=1, metavar="N", help="processes for Python stages")
@@ -97,9 +98,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--store", type=Path, default=Path(DEFAULT_STORE), metavar="FILE", help=f"profile store ({DEFAULT_STORE})"
     )
     parser.add_argument("--log", type=Path, metavar="FILE", help="record the run for replay and explain")
-    parser.add_argument("--drain", type=float, default=30.0, metavar="S", help="seconds to finish what was admitted")
     parser.add_argument(
-        "--hang", type=float, default=30.0, metavar="S", help="kill a worker whose batch takes longer than this"
+        "--drain", type=_seconds, default=30.0, metavar="S", help="seconds to finish what was admitted"
+    )
+    parser.add_argument(
+        "--hang", type=_patience, default=30.0, metavar="S", help="kill a worker whose batch takes longer than this"
     )
 
 
@@ -107,6 +110,28 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
     return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a port from 0 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds")
+    return seconds
+
+
+def _patience(text: str) -> float:
+    if not _seconds(text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0: no batch ends at once")
+    return float(text)
 
 
 def _lead(text: str) -> int:
@@ -161,12 +186,9 @@ def _check_flags(args: argparse.Namespace) -> None:
     """A flag that the policy does not look at is refused."""
     reads = find_policy(args.policy).reads
     for flag, setting in _SETTINGS.items():
-        if getattr(args, flag[2:].replace("-", "_")) is not None and setting not in reads:
+        if setting not in reads:
             able = ", ".join(name for name, entry in POLICIES.items() if setting in entry.reads)
-            raise DeclarationError(
-                f"{flag} is nothing that the policy {args.policy!r} looks at; leave it out, or choose one that does "
-                f"with --policy: {able}"
-            )
+            refuse(args, flag, because=f"the policy {args.policy!r} does not look at it; these do: {able}")
 
 
 def _policy(args: argparse.Namespace, app: App) -> PolicySpec:

@@ -71,6 +71,7 @@ class Task:
         "since_ns",
         "state",
         "weights",
+        "why",
     )
 
     def __init__(
@@ -107,6 +108,7 @@ class Task:
         #: Kernels of its grant.
         self.first = 0
         self.last = TO_THE_END
+        self.why = "turn"
         #: The kernel arbiter was told of it.
         self.entered = False
 

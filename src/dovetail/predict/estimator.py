@@ -59,7 +59,7 @@ class _Turnaround:
 class Estimator:
     """Answers how long, from a table that does not change and from what it is told.
 
-    `load_ns` is what a load of so many bytes is taken to last before one was seen.
+    `load_ns` is what a load of so many bytes is taken to last before one was seen. Without `tells` it has no `news`.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Estimator:
         *,
         stages: Iterable[StageSpec] = (),
         load_ns: Callable[[int], int] = guessed_load_ns,
+        tells: bool = True,
     ) -> None:
         self.table = table
         self._load_ns = load_ns
@@ -83,7 +84,7 @@ class Estimator:
         self._profiled_loads: dict[tuple[str, str], Estimate] = {}
         self._loads: dict[tuple[str, str], Seen] = {}
         self._turnarounds: dict[str, _Turnaround] = {}
-        self._kernel_times = KernelTimes()
+        self._kernel_times = KernelTimes(tells=tells)
         self.declare(stages)
         if state is not None:
             self.restore(state)

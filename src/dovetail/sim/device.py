@@ -33,7 +33,7 @@ from ..control import (
     ModelLoaded,
     RunBatch,
 )
-from ..device import Account, Device, DeviceTimes, ModelCache, PriorityArbiter, Rules
+from ..device import Account, Device, DeviceTimes, KernelArbiter, ModelCache, Rules
 from ..device.cache import names_of
 from ..device.events import (
     TO_THE_END,
@@ -123,7 +123,7 @@ class SimDevice:
         contention: Contention | None = None,
         sequences: Mapping[str, KernelSequence] | None = None,
         rules: Rules | None = None,
-        arbiter: PriorityArbiter | None = None,
+        arbiter: KernelArbiter | None = None,
         account: Account | None = None,
         predictor: Predictor | None = None,
         reserve_bytes: int = 0,
@@ -186,9 +186,8 @@ class SimDevice:
                 self._loads_ns.setdefault(stage.weights, entry.load_ns)
             if starts_on_host and stage.weights_bytes:
                 cache.put_on_host(stage.weights, stage.weights_bytes)
-        more = {} if unload_ns is None else {"unload_ns": unload_ns}
         predictor = predictor or Estimator(table, stages=stages.values())
-        times = DeviceTimes(predictor, spec.kind, sizes, cold_factor=cold_factor, **more)
+        times = DeviceTimes(predictor, spec.kind, sizes, cold_factor=cold_factor, unload_ns=unload_ns)
         models = {name: (stage.weights, stage.weights_bytes) for name, stage in stages.items()}
         self.machine = Device(ident, models, cache, times, rules, arbiter=arbiter, account=account)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..control import Action, Event, Reject, Reply, RequestArrived
+from ..control import Action, Event, RequestArrived
 from ..control.validate import validate
 from ..errors import DovetailError, ScenarioError
 from ..place.transfer import Delays
@@ -24,10 +24,11 @@ from ..record.log import Header, make_header
 from ..sim import SimDevice, Simulation
 from ..sim.arrivals import requests
 from ..sim.branching import Branches
-from ..sim.driver import Device, Observer
-from ..sim.multi_ingress import Peers, Staleness
+from ..sim.driver import Observer
+from ..sim.network import Network
 from ..sim.scenario.file import read_scenario
 from ..sim.scenario.world import build_world
+from ..sim.state_table import Staleness
 from ..units import SECOND
 from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller, unread
 
@@ -82,8 +83,15 @@ class Run:
             ignored = unread(self.policy)
             self.controllers = [
                 # The first workers are on the ingresses' own machines; a sole ingress is on nobody's.
-                make_controller(world.graphs, self.policy, world.entries, world.cores, home=number if several else 0)
-                for number in range(1, self.scenario.cluster.ingresses + 1)
+                make_controller(
+                    world.graphs,
+                    self.policy,
+                    world.entries,
+                    world.cores,
+                    home=number + 1 if several else 0,
+                    ingress=number,
+                )
+                for number in range(self.scenario.cluster.ingresses)
             ]
         except DovetailError as error:
             raise error if policy is not None else file.error("policy", str(error)) from None
@@ -134,11 +142,10 @@ class Run:
         )
         if progress is not None:
             arrivals = self._watched(arrivals, progress)
-        simulation: Simulation | Peers
         if len(self.controllers) == 1:
             simulation = Simulation(self.controller, self.ledger, arrivals, watchers)
         else:
-            simulation = self._peers(arrivals, watchers)
+            simulation = self._linked(arrivals, watchers)
         devices = self._join(simulation, branches)
         simulation.run()
         self._check_answered()
@@ -162,25 +169,18 @@ class Run:
         for controller in self.controllers:
             validate(controller)
 
-    def _peers(self, arrivals: Iterator[RequestArrived], watchers: Sequence[Observer]) -> Peers:
+    def _linked(self, arrivals: Iterator[RequestArrived], watchers: Sequence[Observer]) -> Simulation:
         """Requests come to any of the ingresses."""
         cluster = self.scenario.cluster
         rng = random.Random(f"{self.seed}/ingress")
 
         def watch(ingress: int, event: Event, actions: list[Action]) -> None:
-            for action in actions:
-                if isinstance(action, Reply | Reject):
-                    self.ledger.add(action, event.at_ns)
             for watcher in watchers:
                 watcher(event, actions)
 
-        return Peers(
-            self.controllers,
-            ((rng.randrange(cluster.ingresses), arrival) for arrival in arrivals),
-            Delays(),
-            Staleness(cluster.push, cluster.pull),
-            observers=[watch],
-        )
+        network = Network(self.controllers, Delays(), Staleness(cluster.push, cluster.pull))
+        spread = ((rng.randrange(cluster.ingresses), arrival) for arrival in arrivals)
+        return Simulation.linked(self.controllers, network, self.ledger, spread, [watch] if watchers else [])
 
     def _branches(self) -> Branches | None:
         if not any(self.world.draws):
@@ -191,29 +191,21 @@ class Run:
 
         return Branches(self.seed, self.world.draws, graph_of)
 
-    def _join(self, simulation: Simulation | Peers, branches: Branches | None) -> list[Device]:
-        table = ProfileTable(self.world.entries)
-        devices: list[Device] = []
+    def _join(self, simulation: Simulation, branches: Branches | None) -> list[SimDevice]:
+        table, stages = ProfileTable(self.world.entries), self.controller.stages
+        several = len(self.controllers) > 1
+        devices: list[SimDevice] = []
         hosts = 0
         for ident, place in enumerate(self.world.places, start=1):
             rng = random.Random(f"{self.seed}/{place.spec.name}")
-            stages = self.controller.stages
-            device: Device
-            if self._routed and place.spec.kind != HOST:
-                device = SimDevice(ident, place.spec, stages, table, simulation.schedule, rng=rng, branching=branches)
-                # Machines with a device come first, and as many have an ingress as there are.
-                own = {} if ident > len(self.controllers) else {"own_of": ident - 1}
-                if isinstance(simulation, Peers):
-                    simulation.join(device, at_ns=place.join_ns, **own)
-                else:
-                    simulation.join(device, place.join_ns)
+            device = SimDevice(ident, place.spec, stages, table, simulation.schedule, rng=rng, branching=branches)
+            if several and place.spec.kind == HOST:
+                simulation.join_host(device, hosts % len(self.controllers), place.join_ns)
+                hosts += 1
             else:
-                device = SimDevice(ident, place.spec, stages, table, simulation.schedule, rng=rng, branching=branches)
-                if isinstance(simulation, Peers):
-                    simulation.join_host(device, hosts % len(self.controllers), place.join_ns)
-                    hosts += 1
-                else:
-                    simulation.join(device, place.join_ns)
+                # Machines with a device come first, and as many have an ingress as there are.
+                own_of = ident - 1 if several and ident <= len(self.controllers) else None
+                simulation.join(device, place.join_ns, own_of=own_of)
             devices.append(device)
             if place.leave_ns is not None:
                 simulation.lose(ident, place.leave_ns)
@@ -226,7 +218,7 @@ class Run:
                 progress(arrival.at_ns / duration_ns if duration_ns else number / count if count else 0.0)
             yield arrival
 
-    def _use(self, device: Device, end_ns: int) -> DeviceUse:
+    def _use(self, device: SimDevice, end_ns: int) -> DeviceUse:
         place = self.world.places[device.ident - 1]
         there_ns = (end_ns if place.leave_ns is None else min(end_ns, place.leave_ns)) - place.join_ns
         return DeviceUse(place.spec.name, place.spec.kind, device.busy_pct_ns / 100 / max(1, there_ns))

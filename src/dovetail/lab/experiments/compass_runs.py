@@ -14,7 +14,7 @@ from ...place import Router
 from ...place.dovetail import DovetailRouter
 from ...place.transfer import CASCADE, SIMULATOR
 from ...predict import Estimator
-from ...sim.multi_ingress import Staleness
+from ...sim.state_table import Staleness
 from ...units import MS, SECOND
 from ..rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
 from ..rivals.hashed import HashRouter

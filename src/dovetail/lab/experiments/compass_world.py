@@ -25,9 +25,12 @@ from ...place.transfer import SIMULATOR, Delays, Links
 from ...predict import Estimator
 from ...profile import catalogue
 from ...profile.table import Entry, Point, ProfileTable
+from ...record.ledger import Ledger
 from ...schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from ...sim.device import SimDevice
-from ...sim.multi_ingress import Peers, Staleness
+from ...sim.driver import Simulation
+from ...sim.network import Network
+from ...sim.state_table import Staleness
 from ...state import Item, Request, WorkerSpec
 from ...units import MS
 from ...workflow.graph import Graph, StageSpec, chain
@@ -195,7 +198,7 @@ class World:
             predictor = Estimator(self.table, load_ns=self.delays.load_ns)
             router = make_router(predictor, ingress, ingress + 1)
             policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), predictor, router)
-            controllers.append(Controller(self.graphs, policy))
+            controllers.append(Controller(self.graphs, policy, ingress))
         entry_bytes = self.entry_bytes()
         reach_ns = [self.delays.message_ns(entry_bytes[g.name]) for g in self.graphs]
         arrivals = [
@@ -210,20 +213,22 @@ class World:
                 if type(action) is Reply:
                     ends[action.request] = event.at_ns
 
-        peers = Peers(controllers, iter(arrivals), self.delays, staleness, input_bytes=entry_bytes, observers=(note,))
+        ledger = Ledger([(g.name, g.slo_ns) for g in self.graphs])
+        network = Network(controllers, self.delays, staleness, input_bytes=entry_bytes)
+        simulation = Simulation.linked(controllers, network, ledger, iter(arrivals), [note])
         stages = controllers[0].stages
         devices = []
         for ingress in range(workers):
             spec = WorkerSpec(f"worker-{ingress + 1}", KIND, ("model",), memory_bytes=memory_bytes)
             unload_ns = self._unload_ns.__getitem__ if rules.fetch_blocks else None
             device = SimDevice(
-                ingress + 1, spec, stages, self.table, peers.schedule, rules=rules, unload_ns=unload_ns
+                ingress + 1, spec, stages, self.table, simulation.schedule, rules=rules, unload_ns=unload_ns
             )
             devices.append(device)
-            peers.join(device, own_of=ingress)
+            simulation.join(device, own_of=ingress)
         for ident, at_ns in (lost or {}).items():
-            peers.lose(ident, at_ns)
-        peers.run()
+            simulation.lose(ident, at_ns)
+        simulation.run()
         return self._summary(draws, ends, devices, jobs)
 
     def _summary(self, draws: list[Draw], ends: dict[int, int], devices: list[SimDevice], jobs: int) -> Outcome:

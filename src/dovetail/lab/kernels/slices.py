@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from ...device import ArbiterAction, KernelEvent, KernelFinished, KernelReady, StartKernel, TaskGone
+from ...device import (
+    ArbiterAction,
+    KernelEvent,
+    KernelFinished,
+    KernelReady,
+    KernelRevoked,
+    KernelRunning,
+    StartKernel,
+    TaskGone,
+)
 from ...units import MS
 
 __all__ = ["SLICE_NS", "SliceArbiter"]
@@ -19,6 +28,10 @@ SLICE_NS = 2 * MS
 
 class SliceArbiter:
     """Round robin over tasks with something to run, each for a slice; knows neither classes nor durations."""
+
+    takes_turns = True
+    classless = True
+    by_launch = False
 
     def __init__(self, slice_ns: int = SLICE_NS) -> None:
         self._slice_ns = slice_ns
@@ -33,6 +46,15 @@ class SliceArbiter:
         if type(event) is KernelReady:
             self._ready.setdefault(event.task, deque()).append(event.kernel)
         elif type(event) is KernelFinished:
+            self._running = None
+            if event.next_ready:
+                self._ready.setdefault(event.task, deque()).append(event.next_kernel)
+        elif type(event) is KernelRunning:
+            self._running = (event.task, event.kernel)
+            self._turn = event.task
+            self._turn_ends_ns = event.begin_ns + self._slice_ns
+        elif type(event) is KernelRevoked:
+            self._ready.setdefault(event.task, deque()).appendleft(event.kernel)
             self._running = None
         elif type(event) is TaskGone:
             self._ready.pop(event.task, None)
@@ -57,6 +79,14 @@ class SliceArbiter:
             del ready[task]
         self._running = (task, kernel)
         return (StartKernel(task, kernel),)
+
+    def aged_due(self, now_ns: int) -> bool:
+        """Everybody has a slice in turn."""
+        return False
+
+    def usual(self, task: int) -> bool:
+        """Nobody is let in before a task by what is known of its gaps."""
+        return True
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant is broken."""

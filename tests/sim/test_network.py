@@ -17,9 +17,12 @@ from dovetail.place import Router
 from dovetail.place.transfer import Delays
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
+from dovetail.record.ledger import Ledger
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.sim.device import SimDevice
-from dovetail.sim.multi_ingress import Peers, Staleness
+from dovetail.sim.driver import IngressObserver, Simulation
+from dovetail.sim.network import Network
+from dovetail.sim.state_table import Staleness
 from dovetail.state import Item, Request, WorkerRow, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import Graph, StageSpec, chain
@@ -38,16 +41,18 @@ def peers(
     staleness: Staleness | None = None,
     memory_bytes: int = 100 * MB,
     graph: Graph = GRAPH,
+    observers: Sequence[IngressObserver] = (),
     **options: object,
-) -> Peers:
+) -> Simulation:
     """One controller per router, worker i beside controller i - 1."""
     table = ProfileTable(ENTRIES)
     predictor = Estimator(table)
     controllers = [
-        Controller([graph], Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), predictor, router))
-        for router in routers
+        Controller([graph], Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), predictor, router), number)
+        for number, router in enumerate(routers)
     ]
-    simulation = Peers(controllers, arrivals, Delays(), staleness, **options)  # type: ignore[arg-type]
+    network = Network(controllers, Delays(), staleness, **options)  # type: ignore[arg-type]
+    simulation = Simulation.linked(controllers, network, Ledger([(graph.name, graph.slo_ns)]), arrivals, observers)
     for ident in range(1, workers + 1):
         spec = WorkerSpec(f"w{ident}", "gpu", ("model",), memory_bytes=memory_bytes)
         device = SimDevice(ident, spec, controllers[0].stages, table, simulation.schedule)
@@ -102,7 +107,7 @@ def test_every_request_ends_once_also_when_workers_vanish(make: object) -> None:
     assert all(len(outcomes) == 1 and outcomes[0] in ("ok", "late") for outcomes in ends.values())
     for controller in simulation.controllers:
         assert not controller.requests and not controller.batches
-    for device in simulation._devices.values():
+    for device in simulation.devices.values():
         assert isinstance(device, SimDevice)
         device.machine.validate()
 

@@ -1,9 +1,9 @@
 """What clients and a gated device say to each other: small messages, while tensors stay in memory that both map.
 
-Rules of this file: as in `wire`. A client is one end of a socket pair; its other end being closed, for whatever
-reason, is the end of all its tasks. Numbers of tasks and programs are the client's own. A message
-counts from when it is in the device's socket, by the kernel's stamp: earlier nobody could know of it, and later, when
-it is read, a kernel may have ended meanwhile.
+Rules of this file: as in `live.links.wire`. A client is one end of a socket pair; its other end being closed, for
+whatever reason, is the end of all its tasks. Numbers of tasks and programs are the client's own. A message counts
+from when it is in the device's socket, by the kernel's stamp: earlier nobody could know of it, and later, when it is
+read, a kernel may have ended meanwhile.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import Any, Literal, cast
 import msgspec
 import numpy as np
 
+from ...live.kernels.source import Source
+from ...live.links.wire import SO_TIMESTAMPNS, Doorbell, Incoming, ToWorker
+from ...live.tensors.arena import ALIGN_BYTES
 from ...profile.kernels import KernelStats
 from ...record.kernels import KernelRecord
 from ...units import SECOND
-from ..links.wire import SO_TIMESTAMPNS, Doorbell, Incoming, ToWorker
-from ..tensors.arena import ALIGN_BYTES
 
 __all__ = [
+    "MAX_DETAIL_CHARS",
     "Begin",
     "Cancel",
     "Close",
@@ -40,7 +42,6 @@ __all__ = [
     "Opened",
     "Report",
     "Reported",
-    "Source",
     "Tensor",
     "ToDevice",
     "layout",
@@ -49,6 +50,8 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
+#: What goes wrong is told in so many characters at most.
+MAX_DETAIL_CHARS = 2000
 _STAMP = struct.Struct("qq")
 #: Readings of two clocks that took longer do not tell how far they are apart.
 CLOCKS_NS = 5_000
@@ -62,22 +65,6 @@ class GatePolicy(msgspec.Struct, array_like=True, tag=True, frozen=True):
     ageing_ns: int = 0
     #: Whether durations and gaps are learned while running.
     learn: bool = False
-
-
-class Source(msgspec.Struct, frozen=True):
-    """A model and how it is made into kernels."""
-
-    #: "onnx": a file; "torch": module:function that makes a torch module; "kernels": module:function that makes
-    #: something with a `bind` like that of `segments.Segments`.
-    kind: Literal["onnx", "torch", "kernels"]
-    where: str
-    #: Kernels are about this long; 0: about `segments` of them.
-    target_ns: int = 0
-    segments: int = 8
-    #: No kernels are made shorter; 0: as the kind has it.
-    shortest_ns: int = 0
-    #: Kernels that would be longer are divided where the graph allows; 0: they are not.
-    longest_ns: int = 0
 
 
 class GateHello(msgspec.Struct, array_like=True, tag=True):

@@ -1,15 +1,15 @@
-"""Clients and tasks of a gated device, as `gated` keeps them."""
+"""Clients and tasks of a gated device, as `device` keeps them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
-from ...device import KernelEvent, KernelFinished, KernelReady, TaskBegan
-from ...profile.kernels import KernelStats
+from ...device.events import Grant
+from ...record.kernels import KernelRecord
 from .programs import Program
 from .wire import Begin, Cancel, Launch, Line, ToDevice
 
-__all__ = ["LAST_CLASS", "NEVER_NS", "Broken", "Client", "Task", "class_of"]
+__all__ = ["LAST_CLASS", "NEVER_NS", "Broken", "Client", "Task", "class_of", "record_of"]
 
 NEVER_NS = 1 << 62
 LAST_CLASS = 1 << 30
@@ -68,58 +68,48 @@ class Task:
         self.priority = message.priority
         self.program = program
         self.kernels = program.begin()
-        self.began_ns = now_ns
         self.launched = 0
-        #: How many of them the arbiter was told of.
-        self.announced = 0
+        #: How many of them the machine was told of.
+        self.known = 0
         #: When each launched kernel became ready.
         self.ready_ns: list[int] = []
         #: When its host asked for each.
         self.sent_ns: list[int] = []
+        #: Its host launches kernels one by one.
+        self.hosted = False
         #: Since when it has nothing to run; `NEVER_NS` while it has.
         self.quiet_ns = now_ns
         #: The beginning of its kernels' records.
         self.told = (
             ident, program.name, program.idents, message.priority, str(client.ident), self.ready_ns, self.sent_ns
         )  # fmt: skip
-        #: Begin and end of the kernels that ran; of how many of them the statistics know; and whether one runs.
-        self.spans: list[tuple[int, int]] = []
-        self.taught = 0
+        #: The first kernel that has not run, and whether that is at work.
+        self.kernel = 0
         self.running = False
-        #: While it is alone: how many were let start.
-        self.started = 0
+        #: What the machine lets it run, whether that was taken back, and begin and end of its kernels that have run.
+        self.grant: Grant | None = None
+        self.revoked = False
+        self.spans: list[tuple[int, int]] = []
 
-    def began(self, at_ns: int) -> TaskBegan:
-        """What the arbiter is told of it first."""
-        client = str(self.client.ident)
-        return TaskBegan(at_ns, self.ident, self.priority, client=client, sequence=self.program.name)
+    def launch(self, upto: int, sent_ns: int, arrived_ns: int) -> None:
+        """Kernels before this position were launched."""
+        more = upto - self.launched
+        if more < 0 or upto > len(self.kernels):
+            raise Broken(f"kernels before {upto} were launched of a task that has {len(self.kernels)}")
+        if more:
+            self.ready_ns += [arrived_ns] * more
+            self.sent_ns += [sent_ns] * more
+            self.launched = upto
+            self.quiet_ns = NEVER_NS
 
-    def so_far(self, told_ns: int) -> Iterator[KernelEvent]:
-        """What an arbiter has to know of a task that was alone until now; not before the time of its last event.
-
-        Of kernels that are over only the last counts, and only if none runs: it says since when there is a gap. Of
-        those that are to come none, unless it runs.
-        """
-        done = len(self.spans)
-        yield self.began(max(told_ns, self.began_ns))
-        if done and not self.running:
-            begin_ns, end_ns = self.spans[-1]
-            yield KernelReady(max(told_ns, self.ready_ns[done - 1]), self.ident, done - 1)
-            yield KernelFinished(max(told_ns, end_ns), self.ident, done - 1, begin_ns, end_ns)
-        if self.running:
-            yield KernelReady(max(told_ns, self.ready_ns[done]), self.ident, done)
-        self.announced = done + self.running
-
-    def teach(self, stats: KernelStats, kernels: int) -> None:
-        """Durations of the first kernels, and the gaps after them, save those that the statistics know."""
-        if not self.taught:
-            stats.observe_gap(-1, max(0, self.ready_ns[0] - self.began_ns) if self.ready_ns else 0)
-        for position in range(self.taught, kernels):
-            begin_ns, end_ns = self.spans[position]
-            stats.observe(position, end_ns - begin_ns)
-            if position + 1 < len(self.ready_ns):
-                gap_ns = self.ready_ns[position + 1] - end_ns
-                stats.observe_gap(position, max(0, gap_ns), early=gap_ns < 0)
+    def gaps(self) -> tuple[int, ...]:
+        """How long after the end of each kernel of the grant its host launched the next, as far as it has."""
+        if not self.hosted:
+            return ()
+        next_ns = self.ready_ns[self.kernel - len(self.spans) + 1 : self.kernel + 1]
+        if not next_ns:
+            return ()
+        return tuple(ready_ns - end_ns for ready_ns, (_, end_ns) in zip(next_ns, self.spans, strict=False))
 
 
 class Broken(Exception):
@@ -132,3 +122,10 @@ def class_of(client: Client, message: ToDevice) -> int:
         return message.priority
     task = client.tasks.get(message.task) if isinstance(message, Launch | Cancel) else None
     return LAST_CLASS if task is None else task.priority
+
+
+def record_of(told: tuple[Any, ...]) -> KernelRecord:
+    """A kernel that ran, from `Task.told` and what else there is to say of it; made when somebody asks."""
+    task, name, whats, priority, client, readies, sents, kernel, begin_ns, end_ns, why = told
+    ready_ns, what, sent_ns = readies[kernel], whats[kernel], sents[kernel]
+    return KernelRecord(task, name, kernel, priority, begin_ns, end_ns, ready_ns, what, why, client, sent_ns=sent_ns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.live import gate_kernels as k
+from tests.lab.gate import kernels as k
 
 from dovetail.lab.experiments.fikit_live import PAIRS, Overhead, live_figures, models
 from dovetail.lab.gate.run import MODES, SEEN_NS, Parts, Side, judged, measure_pair

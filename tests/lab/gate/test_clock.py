@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dovetail.live.gate.wire import Launch, Line, ToDevice, stamp_arrivals
+from dovetail.lab.gate.wire import Launch, Line, ToDevice, stamp_arrivals
 
 
 @pytest.mark.parametrize("set_by_s", [-5, 5])

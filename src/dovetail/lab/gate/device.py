@@ -1,19 +1,20 @@
-"""The process of a gated device: it runs kernels of several tasks, one at a time, as the arbiter says.
+"""The process of a gated device: it runs kernels of several tasks, one at a time, as the Device machine says.
 
 Rules of this file
-- One thread reads the clients' sockets, asks the arbiter and runs kernels. Nobody has to be woken between two kernels
-  and nobody competes for the interpreter lock; only models are made ready by threads of their own, on other cores.
-- The sockets are looked at after every kernel, before the arbiter chooses the next: a launch of a higher class, a
+- One thread reads the clients' sockets, asks the machine (`grants`) and runs kernels. Nobody has to be woken between
+  two kernels and nobody competes for the interpreter lock; only models are made ready by threads of their own, on
+  other cores.
+- The sockets are looked at after every kernel, before the machine chooses the next: a launch of a higher class, a
   cancellation or a client that is gone waits for the kernel that runs and for nothing else. A kernel of a lower class
   is preceded by one look more, after the time that is written down as its beginning. If there is a message of a
   higher class, the kernel is taken back: none begins although a higher launch was in a socket (save if clients talk
   without end, see `MOST_MESSAGES`).
 - A client whose socket is closed, who breaks the protocol, reads no answers or holds the device and launches nothing
-  for longer than was declared is dropped: all its tasks are gone, in the arbiter too.
+  for longer than was declared is dropped: all its tasks are gone, in the machine too.
 - A kernel cannot be interrupted. One that runs longer than the declared bound (and no later than a quarter after it)
   ends the process by SIGALRM, which needs no interpreter; whoever started the process starts another (`gate`).
 
-Run as ``python -m dovetail.live.gate.device FD``; the descriptor is the device's end of the control line.
+Run as ``python -m dovetail.lab.gate.device FD``; the descriptor is the device's end of the control line.
 """
 
 from __future__ import annotations
@@ -25,23 +26,18 @@ import select
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections import deque
-from queue import SimpleQueue
 from typing import Any
 
 import msgspec
 
-from ...device import StartKernel
-from ...profile.kernels import KernelStats
-from ...record.kernels import KernelRecord
-from ..worker.executor import MAX_DETAIL_CHARS
-from .programs import Program, make_program
-from .tasks import LAST_CLASS, NEVER_NS, Broken, Client, Task, class_of
-from .turns import Turns
+from .grants import Grants
+from .programs import ProgramMaker
+from .tasks import NEVER_NS, Broken, Client, Task, class_of, record_of
 from .wire import (
+    MAX_DETAIL_CHARS,
     Begin,
     Cancel,
     Close,
@@ -67,7 +63,7 @@ __all__ = ["GatedDevice", "main"]
 MOST_RECORDS = 1_000_000
 #: So many of one client are taken between two kernels: nobody keeps the device from running by talking.
 MOST_MESSAGES = 8
-#: Of the runs of a well-known program that is alone, one in so many is learned from.
+#: Of the grants of a well-known program that is alone, one in so many is learned from.
 LEARN_EVERY = 8
 #: How often silent clients are looked for while there is work.
 LOOK_NS = 10_000_000
@@ -79,7 +75,7 @@ class GatedDevice:
     def __init__(self, control: Line[ToDevice], hello: GateHello) -> None:
         self._hello = hello
         self._control = control
-        self._turns = Turns(hello.policy, {s.name: s for s in hello.stats}, learn_every=LEARN_EVERY)
+        self._grants = Grants(hello.policy, hello.stats, learn_every=LEARN_EVERY)
         self._clients: dict[int, Client] = {}
         self._last_task = 0
         self._look_ns = 0
@@ -88,40 +84,41 @@ class GatedDevice:
         self._looks = 0
         #: When the watchdog over kernels has to be set again; 0: it is not set.
         self._rearm_ns = 0
+        #: What ran, as `record_of` reads it.
         self._records: deque[tuple[Any, ...]] = deque(maxlen=MOST_RECORDS)
-        self._made: SimpleQueue[tuple[Client, Open, Program | str]] = SimpleQueue()
-        self._made_r, self._made_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._maker: ProgramMaker[Client] = ProgramMaker()
         self._poll = select.epoll()
         self._poll.register(control.fileno(), select.EPOLLIN)
-        self._poll.register(self._made_r, select.EPOLLIN)
+        self._poll.register(self._maker.fileno(), select.EPOLLIN)
         control.setblocking(False)
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run kernels until the control line is closed."""
-        turns = self._turns
+        grants = self._grants
         while not self._stopping:
-            if turns.starts:
-                self._start(turns.starts[0])
+            task = grants.ready
+            if task is not None:
+                self._start(task)
             else:
                 self._listen(self._wait())
             now_ns = time.monotonic_ns()
-            if now_ns >= turns.alarm_ns:
-                turns.ring(now_ns)
+            if now_ns >= grants.alarm_ns:
+                grants.ring(now_ns)
             if now_ns >= self._look_ns:
                 self._drop_the_silent(now_ns)
 
-    def _listen(self, readable: list[tuple[int, int]]) -> int:
-        """Take one message of each line that has any, those of the highest class first; gives that class.
+    def _listen(self, readable: list[tuple[int, int]]) -> None:
+        """Take one message of each line that has any, those of the highest class first.
 
-        What the arbiter lets start on a message may be taken back for the next only if that is of a higher class.
+        What the machine grants on a message may be revoked for the next only if that is of a higher class.
         """
         messages: list[tuple[int, int, Client, ToDevice]] = []
         for fd, _ in readable:
             if fd == self._control.fileno():
                 self._listen_to_control()
-            elif fd == self._made_r:
+            elif fd == self._maker.fileno():
                 self._take_made()
             elif (client := self._clients.get(fd)) is not None and (message := self._receive(client)) is not None:
                 messages.append((class_of(client, message), len(messages), client, message))
@@ -132,47 +129,44 @@ class GatedDevice:
                 self._take(client, message)
             except Broken as error:
                 self._drop(client, str(error))
-        return min((message[0] for message in messages), default=LAST_CLASS)
 
     def _wait(self) -> list[tuple[int, int]]:
         """What can be read, once there is something or a time has come."""
         if self._rearm_ns:
             self._rearm_ns = 0
             signal.setitimer(signal.ITIMER_REAL, 0)
-        if self._turns.tasks and self._hello.spin_ns:
-            until_ns = min(time.monotonic_ns() + self._hello.spin_ns, self._turns.alarm_ns)
+        if self._grants.tasks and self._hello.spin_ns:
+            until_ns = min(time.monotonic_ns() + self._hello.spin_ns, self._grants.alarm_ns)
             while time.monotonic_ns() < until_ns:
                 if found := self._poll.poll(0):
                     return found
-        quiet_ns = min((t.quiet_ns for t in self._turns.tasks.values()), default=NEVER_NS)
-        until_ns = min(self._turns.alarm_ns, quiet_ns + self._hello.patience_ns)
+        quiet_ns = min((t.quiet_ns for t in self._grants.tasks.values()), default=NEVER_NS)
+        until_ns = min(self._grants.alarm_ns, quiet_ns + self._hello.patience_ns)
         # Not epoll, whose timeout is whole milliseconds: longer than most gaps.
         timeout_s = None if until_ns >= NEVER_NS else max(0, until_ns - time.monotonic_ns()) / 1e9
         select.select([self._poll.fileno()], (), (), timeout_s)
         return self._poll.poll(0)
 
-    def _start(self, start: StartKernel) -> None:
-        """Run a kernel, unless the last look finds that a higher class is there."""
-        turns = self._turns
+    def _start(self, task: Task) -> None:
+        """Run a task's next kernel, unless the last look finds messages: then whose turn it is is asked again."""
         begin_ns = time.monotonic_ns()
         # After the time of its beginning, so that whatever was there before that is found.
-        if turns.yields(start) and self._looks < MOST_MESSAGES and (readable := self._poll.poll(0)):
+        if self._grants.yields(task) and self._looks < MOST_MESSAGES and (readable := self._poll.poll(0)):
             self._looks += 1
-            turns.take_back(self._listen(readable), time.monotonic_ns())
+            self._listen(readable)
             return
         self._looks = 0
-        turns.starts.popleft()
-        task = turns.tasks.get(start.task)
-        if task is not None:  # else it is gone, and the arbiter knows
-            self._run_kernel(task, start, begin_ns)
+        self._run_kernels(task, begin_ns)
 
-    def _run_kernel(self, task: Task, start: StartKernel, begin_ns: int) -> None:
-        """Run a kernel, and of a task that is alone those that are launched after it, until there is a message.
+    def _run_kernels(self, task: Task, begin_ns: int) -> None:
+        """Run a kernel, and if its grant goes to the end those that are launched after it, until there is a message.
 
-        Between those there is one look and no arbiter. It comes after the time that is written down as the beginning
+        Between those there is one look and no machine. It comes after the time that is written down as the beginning
         of the next, as the last look before a kernel of a lower class does.
         """
-        position, turns, kernels = start.kernel, self._turns, task.kernels
+        grants, kernels, position = self._grants, task.kernels, task.kernel
+        assert task.grant is not None
+        why = task.grant.why
         task.running = True
         while True:
             if begin_ns >= self._rearm_ns:
@@ -185,35 +179,33 @@ class GatedDevice:
                 self._end(task, "error", f"kernel {position}: {type(error).__name__}: {error}"[:MAX_DETAIL_CHARS])
                 return
             end_ns = time.monotonic_ns()
-            self._records.append((*task.told, position, begin_ns, end_ns, start.why))
+            self._records.append((*task.told, position, begin_ns, end_ns, why))
             next_ns = time.monotonic_ns()
             readable = self._poll.poll(0)
-            if readable or not turns.goes_on(task, begin_ns, end_ns):
+            if readable or not grants.goes_on(task, begin_ns, end_ns):
                 break
             position += 1
             begin_ns = next_ns
-        # What came while it ran must be known before the arbiter chooses the next.
+        # What came while it ran must be known before the machine chooses the next.
         for _ in range(MOST_MESSAGES):
             if not readable:
                 break
             self._listen(readable)
             readable = self._poll.poll(0)
-        task.running = False
-        if task.ident not in turns.tasks:
+        if task.ident not in grants.tasks:
             return  # cancelled or dropped
         if position + 1 == task.launched:
             task.quiet_ns = end_ns
             if position + 1 == len(kernels):
                 task.program.busy = False
                 task.client.tasks.pop(task.number, None)
-            # Before the arbiter is asked: a host waits for it. What it sends next is read after that.
+            # Before the machine is asked: a host waits for it. What it sends next is read after that.
             self._answer(task.client, Finished(task.number, position, begin_ns, end_ns))
-        if task.ident in turns.tasks:
+        if task.ident in grants.tasks:
             now_ns = time.monotonic_ns()
-            turns.ended(task, position, begin_ns, end_ns, now_ns)
+            grants.ended(task, begin_ns, end_ns, now_ns)
             if position + 1 == len(kernels):
                 self._follow(task.client, task.number, now_ns)
-            turns.leave_alone(now_ns)
 
     # -- clients ------------------------------------------------------------------------------------------------
 
@@ -238,7 +230,9 @@ class GatedDevice:
         if isinstance(message, Launch):
             task = client.tasks.get(message.task)
             if task is not None:
-                self._launch(task, message.upto, message.at_ns, client.line.arrived_ns(message.at_ns))
+                arrived_ns = client.line.arrived_ns(message.at_ns)
+                task.launch(message.upto, message.at_ns, arrived_ns)
+                self._grants.launch(task, arrived_ns)
             else:  # it waits; or it is over, and its client will read so
                 client.launch_later(message)
         elif isinstance(message, Begin):
@@ -251,7 +245,7 @@ class GatedDevice:
             elif client.give_up(message.task):
                 self._answer(client, Ended(message.task, "cancelled", ""))
         elif isinstance(message, Open):
-            threading.Thread(target=self._make, args=(client, message), daemon=True).start()
+            self._maker.make(client, message)
         elif isinstance(message, Close):
             program = client.programs.pop(message.program, None)
             if program is None or program.busy:
@@ -280,20 +274,10 @@ class GatedDevice:
             self._answer(client, Ended(message.task, "error", f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]))
             self._follow(client, message.task, arrived_ns)
             return
+        task.launch(message.launch, message.at_ns, arrived_ns)
         program.busy = True
         client.tasks[message.task] = task
-        self._turns.begin(task)
-        self._launch(task, message.launch, message.at_ns, arrived_ns)
-
-    def _launch(self, task: Task, upto: int, sent_ns: int, arrived_ns: int) -> None:
-        if not task.launched <= upto <= len(task.kernels):
-            raise Broken(f"kernels before {upto} were launched of a task that has {len(task.kernels)}")
-        for position in range(task.launched, upto):
-            task.ready_ns.append(arrived_ns)
-            task.sent_ns.append(sent_ns)
-            task.launched = position + 1
-            task.quiet_ns = NEVER_NS
-        self._turns.launch(task)
+        self._grants.begin(task, arrived_ns)
 
     def _answer(self, client: Client, message: FromDevice, fds: tuple[int, ...] = ()) -> None:
         try:
@@ -308,10 +292,10 @@ class GatedDevice:
         self._follow(task.client, task.number, time.monotonic_ns())
 
     def _forget(self, task: Task) -> None:
-        if task.ident in self._turns.tasks:
+        if task.ident in self._grants.tasks:
             task.program.busy = False
             task.client.tasks.pop(task.number, None)
-            self._turns.gone(task, time.monotonic_ns())
+            self._grants.gone(task, time.monotonic_ns())
 
     def _drop(self, client: Client, why: str) -> None:
         if self._clients.pop(client.line.fileno(), None) is None:
@@ -331,8 +315,8 @@ class GatedDevice:
     def _drop_the_silent(self, now_ns: int) -> None:
         self._look_ns = now_ns + LOOK_NS
         patience_ns = self._hello.patience_ns
-        for task in list(self._turns.tasks.values()):
-            if now_ns - task.quiet_ns >= patience_ns and task.ident in self._turns.tasks:
+        for task in list(self._grants.tasks.values()):
+            if now_ns - task.quiet_ns >= patience_ns and task.ident in self._grants.tasks:
                 self._drop(
                     task.client,
                     f"task {task.number} of {task.program.name} launched nothing for {patience_ns / 1e6:g} ms",
@@ -340,22 +324,8 @@ class GatedDevice:
 
     # -- programs -----------------------------------------------------------------------------------------------
 
-    def _make(self, client: Client, message: Open) -> None:
-        """In a thread of its own: the loop goes on meanwhile."""
-        made: Program | str
-        try:
-            os.sched_setaffinity(0, _ALL_CORES)
-            made = make_program(message)
-        except BaseException as error:  # whatever it is, the client must be answered
-            made = f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]
-        self._made.put((client, message, made))
-        os.write(self._made_w, b"!")
-
     def _take_made(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._made_r, 4096)
-        while not self._made.empty():
-            client, message, program = self._made.get()
+        for client, message, program in self._maker.taken():
             if isinstance(program, str):
                 self._answer(client, OpenFailed(message.program, program))
                 continue
@@ -366,14 +336,8 @@ class GatedDevice:
             # A model lives as long as the process, most likely: keep the collector from walking it every time.
             gc.collect()
             gc.freeze()
-            stats = self._turns.stats.get(program.name)
-            if stats is None or stats.stale(program.idents) is not None:
-                self._turns.stats[program.name] = KernelStats.empty(program.name, program.idents)
-            self._answer(
-                client,
-                Opened(message.program, program.idents, program.inputs, program.outputs),
-                (program.fd,),
-            )
+            opened = Opened(message.program, list(program.idents), program.inputs, program.outputs)
+            self._answer(client, opened, (program.fd,))
 
     # -- the control line ---------------------------------------------------------------------------------------
 
@@ -394,31 +358,15 @@ class GatedDevice:
                 for waiting in [message.task for message in client.waiting.values()]:
                     client.give_up(waiting)
                     self._answer(client, Ended(waiting, "cancelled", why))
-            for task in list(self._turns.tasks.values()):
+            for task in list(self._grants.tasks.values()):
                 self._end(task, "cancelled", why)
-            self._turns.set_policy(message)
+            self._grants.set_policy(message)
         elif isinstance(message, Report):
             self._control.setblocking(True)
-            self._control.send(
-                Reported(self._taken_records(), list(self._turns.stats.values()), len(self._turns.tasks))
-            )
+            stats = list(self._grants.stats())
+            records = [record_of(self._records.popleft()) for _ in range(len(self._records))]
+            self._control.send(Reported(records, stats, len(self._grants.tasks)))
             self._control.setblocking(False)
-
-    def _taken_records(self) -> list[KernelRecord]:
-        taken = []
-        while self._records:
-            *told, readies, sents, kernel, begin_ns, end_ns, why = self._records.popleft()
-            task, name, whats, priority, client = told
-            ready_ns, what, sent_ns = readies[kernel], whats[kernel], sents[kernel]
-            taken.append(
-                KernelRecord(
-                    task, name, kernel, priority, begin_ns, end_ns, ready_ns, what, why, client, sent_ns=sent_ns
-                )
-            )
-        return taken
-
-
-_ALL_CORES = os.sched_getaffinity(0)
 
 
 def main() -> None:

@@ -32,9 +32,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import DovetailError
+from ...live.kernels.source import Source
+from ...live.links.wire import pair
 from ...profile.kernels import KernelStats
 from ...record.kernels import KernelRecord
-from ..links.wire import pair
 from .wire import (
     Begin,
     Cancel,
@@ -53,7 +54,6 @@ from .wire import (
     Report,
     Reported,
     Shape,
-    Source,
     stamp_arrivals,
     views,
 )
@@ -123,7 +123,7 @@ class Gate:
         ours, theirs = pair()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dovetail.live.gate.device", str(theirs.fileno())],
+                [sys.executable, "-m", "dovetail.lab.gate.device", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,

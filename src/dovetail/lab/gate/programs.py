@@ -6,24 +6,30 @@ the other die of a truncated mapping. Models are kept by source: clients that ru
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib
 import mmap
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ...errors import DeclarationError
-from ..kernels.segment_run import Allocate
-from ..kernels.segments import SHORTEST_NS, cut
-from .wire import Open, Shape, Source, layout, views
+from ...live.kernels.segment_run import Allocate
+from ...live.kernels.segments import SHORTEST_NS, cut
+from ...live.kernels.source import Source
+from .wire import MAX_DETAIL_CHARS, Open, Shape, layout, views
 
-__all__ = ["Kernels", "Model", "Program", "make_program"]
+__all__ = ["Kernels", "Model", "Program", "ProgramMaker", "make_program"]
+
+Asker = TypeVar("Asker")
+_ALL_CORES = os.sched_getaffinity(0)
 
 
 class Kernels(Protocol):
@@ -81,7 +87,7 @@ class Program:
         except BaseException:
             os.close(self.fd)
             raise
-        self.idents = list(self._kernels.idents)
+        self.idents = tuple(self._kernels.idents)
         self.begin = self._kernels.begin
 
     def close(self) -> None:
@@ -103,6 +109,39 @@ def make_program(message: Open) -> Program:
         return Program(message, model)
 
 
+class ProgramMaker(Generic[Asker]):
+    """Makes programs in threads of their own, on any core, while kernels go on."""
+
+    def __init__(self) -> None:
+        self._made: SimpleQueue[tuple[Asker, Open, Program | str]] = SimpleQueue()
+        self._bell_r, self._bell_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Readable when there is something to be taken."""
+        return self._bell_r
+
+    def make(self, asker: Asker, message: Open) -> None:
+        """Begin to make what somebody asks for."""
+        threading.Thread(target=self._make, args=(asker, message), daemon=True).start()
+
+    def _make(self, asker: Asker, message: Open) -> None:
+        made: Program | str
+        try:
+            os.sched_setaffinity(0, _ALL_CORES)
+            made = make_program(message)
+        except BaseException as error:  # whatever it is, whoever asked must be answered
+            made = f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]
+        self._made.put((asker, message, made))
+        os.write(self._bell_w, b"!")
+
+    def taken(self) -> Iterator[tuple[Asker, Open, Program | str]]:
+        """What was made since, or why it could not be."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._bell_r, 4096)
+        while not self._made.empty():
+            yield self._made.get()
+
+
 def _load(source: Source, shapes: Mapping[str, Shape]) -> Model:
     if source.kind == "onnx":
         return cut(
@@ -119,7 +158,7 @@ def _load(source: Source, shapes: Mapping[str, Shape]) -> Model:
     except (ImportError, AttributeError) as error:
         raise DeclarationError(f"{source.where}: {error}") from error
     if source.kind == "torch":
-        from ..kernels.torch_kernels import trace
+        from ...live.kernels.torch_kernels import trace
 
         return trace(make(), shapes, source)
     model: Model = make()

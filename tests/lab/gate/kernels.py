@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.live.gate.client import GateClient, Source
+from dovetail.lab.gate.client import GateClient
+from dovetail.live.kernels.source import Source
 
 KERNELS = 4
 #: x = [what, at which kernel, seconds]
 PLAIN, RAISE, SLEEP = 0.0, 1.0, 2.0
 SHAPES = {"x": (3,)}
-SCRIPTED = Source("kernels", "tests.live.gate_kernels:Scripted")
+SCRIPTED = Source("kernels", "tests.lab.gate.kernels:Scripted")
 
 
 class Scripted:

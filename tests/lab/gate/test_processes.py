@@ -15,10 +15,11 @@ import numpy as np
 import onnxruntime
 import pytest
 from tests import onnx_models
-from tests.live import gate_kernels as k
+from tests.lab.gate import kernels as k
 
 from dovetail.errors import DovetailError
-from dovetail.live.gate.client import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, Source, TaskEnded
+from dovetail.lab.gate.client import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, TaskEnded
+from dovetail.live.kernels.source import Source
 from dovetail.profile.machine import this_machine
 from dovetail.profile.store import ProfileStore
 from dovetail.record.kernels import decode_records, encode_record
@@ -313,7 +314,7 @@ def test_a_task_cancelled_half_way_lets_go_of_the_device(gate: Gate, client: Gat
 def test_a_client_killed_while_it_holds_the_device_frees_it(gate: Gate) -> None:
     sock = gate.connect()
     holder = subprocess.Popen(
-        [sys.executable, "-m", "tests.live.gate_kernels", str(sock.fileno())],
+        [sys.executable, "-m", "tests.lab.gate.kernels", str(sock.fileno())],
         pass_fds=[sock.fileno()],
         stdout=subprocess.PIPE,
         text=True,
@@ -371,8 +372,8 @@ def test_an_idle_device_with_a_bound_lives_on() -> None:
 
 
 def test_a_model_that_cannot_be_loaded_is_refused_by_name(client: GateClient) -> None:
-    with pytest.raises(DovetailError, match=r"gate_kernels:Broken cannot be made ready: OSError: there is no such"):
-        client.open("broken", Source("kernels", "tests.live.gate_kernels:Broken"), k.SHAPES)
+    with pytest.raises(DovetailError, match=r"kernels:Broken cannot be made ready: OSError: there is no such"):
+        client.open("broken", Source("kernels", "tests.lab.gate.kernels:Broken"), k.SHAPES)
     client.run(scripted(client, "after"), priority=1)
 
 
