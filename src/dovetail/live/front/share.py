@@ -243,8 +243,11 @@ def _read(directory: Path) -> _File:
 def _differences(first: Sequence[StageSpec], ours: Sequence[StageSpec]) -> list[str]:
     """In what the stages of two fronts differ, as far as workers can tell."""
     theirs, mine = {s.name: s for s in first}, {s.name: s for s in ours}
-    found = [f"it has no stage {name!r}" for name in sorted(mine.keys() - theirs.keys())]
-    found += [f"it has a stage {name!r}, and this one has not" for name in sorted(theirs.keys() - mine.keys())]
+    found = []
+    if missing := sorted(mine.keys() - theirs.keys()):
+        found.append(f"it has no stage {', '.join(missing)}")
+    if more := sorted(theirs.keys() - mine.keys()):
+        found.append(f"it has {', '.join(more)}, which this one has not")
     for name in sorted(theirs.keys() & mine.keys()):
         one, other = theirs[name], mine[name]
         if (one.kind, one.model) != (other.kind, other.model):
