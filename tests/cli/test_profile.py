@@ -235,7 +235,7 @@ def test_learned_shows_run_and_load_times_and_whether_they_hold(
     store.put_learned(rows_of(row, [other], there))
     assert main(["profile", "--learned"]) == 0
     rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if " host " in line}
-    assert rows["double"][1:12] == ["host", "4", "1", "100", "9", "5", "ms", "22", "%", "-", "fresh"]
+    assert rows["double"][1:12] == ["host", "4", "1", "100", "%", "9", "5", "ms", "22", "%", "fresh"]
     assert "stale" in rows["elsewhere"] and "machine" in rows["elsewhere"]
     assert main(["profile", target, "--learned", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["learned"]

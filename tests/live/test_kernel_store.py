@@ -139,9 +139,7 @@ class Worker:
         self.answers: list[FromWorker] = []
         self.wakes: list[tuple[int, object]] = []
         spec = WorkerSpec("cpu-0", "cpu", ("onnx",), 1, preempts=True)
-        hello = Hello(
-            1, spec, "", [], [self.stage], [], (1,), 0, 1 << 20, kernels="always", known=known, cuts=cuts
-        )
+        hello = Hello(1, spec, "", [], [self.stage], [], (1,), 0, 1 << 20, kernels="always", known=known, cuts=cuts)
         self.begun_ns = time.monotonic_ns()
         self.executor = DeviceExecutor(
             hello,

@@ -103,7 +103,9 @@ def test_batches_overtake_loads_but_not_for_ever(room):
 def test_the_heap_is_given_back_only_if_it_is_in_the_way():
     given: list[str] = []
     now = [10 * MB]
-    room = WorkingMemory(100 * MB, 40 * MB, resident=lambda: now[0], give_back=lambda: given.append("back"), peak=FakePeak)
+    room = WorkingMemory(
+        100 * MB, 40 * MB, resident=lambda: now[0], give_back=lambda: given.append("back"), peak=FakePeak
+    )
     learn(room, "stage", 20 * MB)
     given.clear()
     with room.run("stage", 10):

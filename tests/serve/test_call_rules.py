@@ -6,14 +6,14 @@ import pytest
 
 from dovetail.errors import BadRequest
 from dovetail.serve.backend import Call, ModelInfo
-from dovetail.serve.oip import MAX_NAME_CHARS, _call, _InferRequest
+from dovetail.serve.oip_request import MAX_NAME_CHARS, InferRequest, call_of
 
 INFO = ModelInfo("reader", "onnx", (), (), True)
 
 
 def call(headers: dict[str, str] | None = None, **parameters: object) -> Call:
-    request = _InferRequest(inputs=[], id="x", parameters=parameters)  # type: ignore[arg-type]
-    return _call(INFO, request, {}, headers or {})
+    request = InferRequest(inputs=[], id="x", parameters=parameters)  # type: ignore[arg-type]
+    return call_of(INFO, request, {}, headers or {})
 
 
 def test_the_header_names_the_tenant_whatever_the_body_says() -> None:

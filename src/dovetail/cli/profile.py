@@ -285,17 +285,33 @@ def _report_learned(store: ProfileStore, identity: Identity, args: argparse.Name
     if args.json:
         _print_json({"store": str(store.path), "identity": identity, "learned": figures})
         return 0
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for head in ("what", "on", "items", "cores", "share", "seen", "mean", "spread", "profile", "state", "why"):
-        table.add_column(head, overflow="fold", justify="left" if head in ("what", "on", "state", "why") else "right")
-    for f in figures:
-        counts = [str(f[name]) if f[name] else "-" for name in ("items", "cpus", "share_pct", "seen")]
-        times = [format_ns(f[name]) if f[name] else "-" for name in ("mean_ns", "profile_ns")]
-        spread = f"{100 * f['spread']:.0f} %" if f["seen"] else "-"
-        why = escape("; ".join(f["reasons"]))
-        table.add_row(escape(f["what"]), f["on"], *counts, times[0], spread, times[1], f["state"], why)
     out = Console(highlight=False)
-    out.print(table if figures else f"nothing was learned of times yet; serve with --store {store.path}")
+    if not figures:
+        out.print(f"nothing was learned of times yet; serve with --store {store.path}")
+        return 0
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    texts = ("what", "on", "state", "why")
+    optional = {"profile": any(f["profile_ns"] for f in figures), "why": any(f["reasons"] for f in figures)}
+    heads = ("what", "on", "items", "cores", "share", "seen", "mean", "spread", "profile", "state", "why")
+    shown = [head for head in heads if optional.get(head, True)]
+    for head in shown:
+        table.add_column(head, overflow="fold", justify="left" if head in texts else "right")
+    for f in figures:
+        cells = {
+            "what": escape(f["what"]),
+            "on": escape(f["on"]),
+            "items": str(f["items"] or "-"),
+            "cores": str(f["cpus"] or "-"),
+            "share": f"{f['share_pct']} %" if f["share_pct"] else "-",
+            "seen": str(f["seen"]),
+            "mean": format_ns(f["mean_ns"]) if f["seen"] else "-",
+            "spread": f"{100 * f['spread']:.0f} %" if f["seen"] else "-",
+            "profile": format_ns(f["profile_ns"]) if f["profile_ns"] else "-",
+            "state": f["state"],
+            "why": escape("; ".join(f["reasons"])),
+        }
+        table.add_row(*(cells[head] for head in shown))
+    out.print(table)
     return 0
 
 

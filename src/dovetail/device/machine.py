@@ -213,6 +213,7 @@ class Device:
         if not 0 <= plan.launched <= len(plan.idents):
             raise ValueError(f"{plan.launched} of {len(plan.idents)} kernels of task {task.ident} are launched")
         task.idents, task.launched = plan.idents, plan.launched
+        task.kernels = len(plan.idents) or 1
         task.sequence = self._times.sequence(plan.sequence, plan.idents)
 
     def _launched(self, event: KernelsLaunched, now_ns: int) -> list[DeviceAction]:

@@ -58,6 +58,7 @@ class Task:
         "ident",
         "idents",
         "kernel",
+        "kernels",
         "key",
         "last",
         "launched",
@@ -95,9 +96,10 @@ class Task:
         self.missed = False
         #: Batches that started before it while it waited for room for its model.
         self.overtaken = 0
-        #: Its kernels; () while nothing is known of them: it is one.
+        #: Its kernels, and how many they are; () while nothing is known of them: it is one.
         self.idents: tuple[str, ...] = ()
         self.sequence = ""
+        self.kernels = 1
         self.launched = 1
         #: The first kernel that has not run.
         self.kernel = 0
@@ -113,11 +115,6 @@ class Task:
         self.entered = False
 
     @property
-    def kernels(self) -> int:
-        """How many kernels it has."""
-        return len(self.idents) or 1
-
-    @property
     def divisible(self) -> bool:
         """Whether a grant over all that is left can be stopped before its end."""
-        return len(self.idents) > 1
+        return self.kernels > 1

@@ -27,6 +27,10 @@ from ..workflow.graph import StageSpec
 __all__ = ["LearnedStatus", "judge_learned", "known_state", "learned_figures", "rows_of"]
 
 
+#: Digits of a model's content hash that are shown.
+_DIGITS = 12
+
+
 class LearnedStatus(msgspec.Struct, frozen=True):
     """What the store knows of one stage's runs or one model's loads, and whether it holds here and now."""
 
@@ -135,5 +139,10 @@ def learned_figures(status: LearnedStatus, table: ProfileTable) -> list[dict[str
     for load in status.loads:
         seen = Seen(LOAD_WINDOW, load.count, load.mean_ns, load.squares)
         figures = {**nothing, "seen": load.count, "mean_ns": load.mean_ns, "spread": seen.spread()}
-        found.append({"what": f"load of {load.weights}", **figures, **same})
-    return found or [{"what": stage or f"load of {status.key.model}", **nothing, **same}]
+        found.append({"what": _load_of(load.weights), **figures, **same})
+    return found or [{"what": stage or _load_of(status.key.model), **nothing, **same}]
+
+
+def _load_of(weights: str) -> str:
+    """Weights are a content hash, of which the beginning is enough to tell them apart."""
+    return f"load of {weights[:_DIGITS]}"

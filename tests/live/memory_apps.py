@@ -1,4 +1,4 @@
-"""Applications with models of some megabytes each, for workers that keep their own memory."""
+"""Applications with models of some megabytes each, for workers with little memory."""
 
 from __future__ import annotations
 

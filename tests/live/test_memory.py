@@ -1,4 +1,4 @@
-"""Workers that keep a queue and their own memory, behind a whole server: counts, logs, faults, bad settings."""
+"""Models come and go within a budget of bytes, behind a whole server: counts, logs, faults, bad settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from functools import partial
 
 import pytest
-from tests.live import kept_apps
+from tests.live import memory_apps
 from tests.serve.live_support import LiveServer, at_once, item_request
 from tests.serve.support import Wire, until
 
@@ -19,7 +19,7 @@ from dovetail.record.log import LogReader
 from dovetail.wiring import PolicySpec
 
 pytestmark = pytest.mark.cpu
-TARGET = "tests.live.kept_apps:app"
+TARGET = "tests.live.memory_apps:app"
 #: Two of the three models fit.
 MEMORY_BYTES = 40_000_000
 
@@ -38,7 +38,7 @@ def serve():
     for server in started:
         server.stop()
     for name in "abc":
-        file = kept_apps.file_of(name)
+        file = memory_apps.file_of(name)
         hidden = file.with_suffix(".hidden")
         if hidden.exists():
             hidden.replace(file)
@@ -46,7 +46,7 @@ def serve():
 
 def hide(name, pipe=False):
     """The model's file is gone, or there is a pipe in its place, from which nothing ever comes."""
-    file = kept_apps.file_of(name)
+    file = memory_apps.file_of(name)
     file.rename(file.with_suffix(".hidden"))
     if pipe:
         os.mkfifo(file)
@@ -55,14 +55,14 @@ def hide(name, pipe=False):
 def reader_of(name):
     """Holds the writing end of the pipe as soon as somebody reads it: a list of its descriptor, else an empty one."""
     try:
-        return [os.open(kept_apps.file_of(name), os.O_WRONLY | os.O_NONBLOCK)]
+        return [os.open(memory_apps.file_of(name), os.O_WRONLY | os.O_NONBLOCK)]
     except OSError as error:
         assert error.errno == errno.ENXIO
         return []
 
 
 def bring_back(name):
-    file = kept_apps.file_of(name)
+    file = memory_apps.file_of(name)
     file.with_suffix(".hidden").replace(file)
 
 
@@ -101,7 +101,7 @@ def test_models_come_and_go_answers_are_right_and_everything_is_counted_and_logg
     evicted = [e for e in events if isinstance(e, ModelEvicted)]
     assert len(loaded) == counted["loads"]
     assert len(evicted) == counted["evictions"] == len(loaded) - 2
-    assert all(kept_apps.HEAVY_BYTES * 0.99 <= e.nbytes <= 2 * kept_apps.HEAVY_BYTES for e in loaded)
+    assert all(memory_apps.HEAVY_BYTES * 0.99 <= e.nbytes <= 2 * memory_apps.HEAVY_BYTES for e in loaded)
     assert all("room for" in e.reason for e in evicted)
     assert main(["explain", "3", "--log", str(log)]) == 0
     assert "cpu-0 has loaded the model of c" in capsys.readouterr().out
