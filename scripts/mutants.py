@@ -71,9 +71,9 @@ def rules() -> list[Rule]:
     return found
 
 
-def try_rules(chosen: Iterable[Rule], book: Book, until: float) -> list[str]:
-    """Try each, and name those that are not killed."""
-    wrong: list[str] = []
+def try_rules(chosen: Iterable[Rule], book: Book, until: float) -> tuple[int, list[str]]:
+    """Try each; how many were killed, and the names of those that were not."""
+    killed, wrong = 0, []
     #: Tests -> how they ended unchanged, and after how long.
     unchanged: dict[tuple[str, ...], tuple[str, float]] = {}
     tree: Tree | None = None
@@ -84,17 +84,18 @@ def try_rules(chosen: Iterable[Rule], book: Book, until: float) -> list[str]:
         if key not in book.results or book.results[key]["verdict"] == "stale":
             if time.monotonic() > until:
                 print("time is up; the next run goes on from here")
-                wrong.append("(not all were tried)")
                 break
             tree = tree or Tree()
             book.put(key, {"name": rule.name, **_try_rule(tree, rule, before, unchanged)})
         known = book.results[key]
         print(f"{known['verdict']:9} {rule.about:12} {rule.name}  [{known['by']}]", flush=True)
-        if known["verdict"] != "killed":
+        if known["verdict"] == "killed":
+            killed += 1
+        else:
             wrong.append(rule.name)
     if tree is not None:
         tree.close()
-    return wrong
+    return killed, wrong
 
 
 def _try_rule(
@@ -268,9 +269,9 @@ def main() -> int:
     book = Book(options.what if options.what == "rules" else "sample", again=options.again)
     if options.what == "rules":
         chosen = [rule for rule in rules() if options.only in f"{rule.about} {rule.name}"]
-        wrong = try_rules(chosen, book, until)
-        print(f"{len(chosen) - len(wrong)} of {len(chosen)} killed" + "".join(f"\n  not killed: {w}" for w in wrong))
-        return bool(wrong)
+        killed, wrong = try_rules(chosen, book, until)
+        print(f"{killed} of {len(chosen)} killed" + "".join(f"\n  not killed: {name}" for name in wrong))
+        return killed < len(chosen)
     if options.what == "sample":
         known = reach(as_it_is=options.map_as_it_is)
         if not try_sample(options.packages, options.count, options.seed, known, book, until):
