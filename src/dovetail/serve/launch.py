@@ -258,10 +258,11 @@ async def _launch(
     limits = Limits(max_body_bytes=options.max_body_bytes)
     try:
         await system.start(options.start_s)
-        http = await start(LiveBackend(system, label=label), options.host, options.port, limits)
-    except OSError as error:
-        await system.close()
-        raise DovetailError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from error
+        try:
+            http = await start(LiveBackend(system, label=label), options.host, options.port, limits)
+        except OSError as error:
+            where = f"{options.host}:{options.port}"
+            raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error
     except BaseException:
         await system.close()
         raise
