@@ -116,11 +116,14 @@ def test_the_same_events_give_the_same_actions(steps: list[tuple[object, ...]]) 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(arrivals | others, max_size=40))
 def test_nothing_of_a_lower_class_begins_where_a_higher_one_could(steps: list[tuple[object, ...]]) -> None:
-    """Without ageing, and but for shares that a higher one could not use."""
+    """Without ageing, and but for shares that a higher one could not use, or that are kept for another's gap."""
     shop = Workshop()
 
     def watch(job: Job, grant: Grant) -> None:
         free_pct = 100 - sum(shop.jobs[t].run.share_pct for t in shop.running)
+        # What a task keeps for its next kernel while its host has not launched that.
+        gaps = [shop.jobs[t] for t in hosted_tasks(shop) if shop.jobs[t].at == shop.jobs[t].launched]
+        free_pct -= max((j.run.share_pct for j in gaps if j.granted is None), default=0)
         higher = [shop.jobs[t] for t in shop.open if shop.jobs[t].run.priority < job.run.priority]
         for other in higher:
             if other.granted is None and shop.could_run(other):
