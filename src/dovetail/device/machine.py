@@ -248,11 +248,14 @@ class Device:
         if event.over:
             self._forget_host(task)
             queue.release(task, now_ns)
+            follows = task.run.follows and task.priority < self._lowest
+            if follows:
+                # Told before the end: in between a lower kernel could start.
+                self.dispatch.expect(task.priority, self._times.turnaround_ns(), now_ns)
             if task.entered:
                 self.dispatch.ended(task, first, True, begin_ns, end_ns, now_ns)
-            if task.run.follows and task.priority < self._lowest:
-                self.dispatch.expect(task.priority, self._times.turnaround_ns(), now_ns)
-            elif not queue.waiting and not self._loading.busy and not queue.early and not self.dispatch.active:
+            idle = not queue.waiting and not self._loading.busy and not queue.early and not self.dispatch.active
+            if idle and not follows:
                 return []  # nothing could start that could not before
         else:
             busy_ns = sum(end - begin for begin, end in spans) if spans else now_ns - begin_ns
