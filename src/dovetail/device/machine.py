@@ -401,7 +401,7 @@ class Device:
                 break
             place = tier(task.weights) if task.nbytes and task.state is not _SUSPENDED else "resident"
             if now_ns > task.run.latest_ns and task.state is not _SUSPENDED:
-                queue.remove(task, now_ns)
+                self._forget(task, now_ns)
                 actions.append(_too_late(task, now_ns))
             elif place != "resident":
                 task.missed = task.missed or task.share_pct <= queue.free_pct
@@ -483,7 +483,7 @@ class Device:
             task = queue.waiting[0]
             fetch_ns = self._loading.fetch_ns(task.weights, now_ns) if task.nbytes else 0
             if now_ns + fetch_ns > task.run.latest_ns:
-                queue.remove(task, now_ns)
+                self._forget(task, now_ns)
                 actions.append(_too_late(task, now_ns))
             elif not task.nbytes or cache.tier(task.weights) == "resident":
                 queue.occupy(task, now_ns)
