@@ -396,7 +396,7 @@ class DeviceExecutor:
         for model in models:
             if model.wants is not None and model.spec.model not in self._wanted:
                 self._wanted.add(model.spec.model)
-                self._answer(0, WantsCut(model.spec.name, model.wants, model.threads))
+                self._answer(self._first, WantsCut(model.spec.name, model.wants, model.threads))
 
     def _load(self, weights: str, ingress: int, stage: str, cause: int) -> None:
         self._models.free()
