@@ -48,7 +48,7 @@ class Tree:
             [str(self.root / "src"), str(self.root), str(self.root / "scripts"), os.environ.get("PYTHONPATH", "")]
         )
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-        command += ["--hypothesis-seed=1", *options, *tests]
+        command += ["-p", "mutant_quick", "--hypothesis-seed=1", *options, *tests]
         variables = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "1", "COLUMNS": "300", **(environment or {})}
         with tempfile.TemporaryFile("w+") as output:
             # A session of its own: what does not end is ended together with what it has started.

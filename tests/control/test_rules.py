@@ -63,12 +63,18 @@ def stage(name: str, batch: tuple[int, ...] = (1,), weights_bytes: int = 0, kind
     return StageSpec(name, kind, batch, model=name, weights_bytes=weights_bytes)
 
 
-def controller(stages: Sequence[StageSpec], scaler: object = None, *, slo_ms: int = 100) -> Controller:
+def controller(
+    stages: Sequence[StageSpec],
+    scaler: object = None,
+    *,
+    slo_ms: int = 100,
+    planner: FirstComePlanner | None = None,
+) -> Controller:
     """One workflow for each stage; a batch of any size takes 10 ms."""
     points = (Point(1, 1, 10 * MS, 0.0, 1), Point(4, 1, 10 * MS, 0.0, 1))
     table = ProfileTable([Entry(s.name, "gpu", points=points) for s in stages])
     policy = Policy(
-        FirstComePlanner(),
+        planner or FirstComePlanner(),
         FirstFitPlacer(),
         scaler or LoadEverything(),  # type: ignore[arg-type]
         Estimator(table),
@@ -253,3 +259,29 @@ def test_what_arrives_after_its_deadline_has_expired(deadline_ms: int, outcomes:
     actions = c.step(RequestArrived(5 * MS, 0, 1, 0, 0, 0, deadline_ms * MS))
     assert [a.outcome for a in of(Reject, actions)] == outcomes
     assert len(of(RunBatch, actions)) == 1 - len(outcomes)
+
+
+def test_what_expires_in_a_queue_leaves_it_and_the_next_has_its_turn() -> None:
+    c = joined(controller([stage("read")]), "read")
+    c.step(RequestArrived(0, 0, 1, 0))
+    (timer,) = of(SetTimer, c.step(RequestArrived(0, 0, 2, 0, 0, 0, 5 * MS)))
+    c.step(RequestArrived(0, 0, 3, 0))
+    assert c.queues["read"].size == 2
+    assert [(a.request, a.outcome) for a in of(Reject, c.step(TimerFired(5 * MS, 0, timer.timer)))] == [
+        (2, "expired")
+    ]
+    assert c.queues["read"].size == 1
+    validate(c)
+    assert [a.items for a in of(RunBatch, c.step(BatchFinished(10 * MS, 1, 1, 0, 10 * MS)))] == [((3, 0, 0),)]
+
+
+def test_shares_are_taken_when_a_batch_starts_and_given_back_once_when_it_ends() -> None:
+    c = joined(controller([stage("read")], planner=FirstComePlanner(share_pct=40)), "read")
+    starts = [len(of(RunBatch, c.step(RequestArrived(0, 0, n, 0)))) for n in (1, 2, 3)]
+    assert starts == [1, 1, 0]
+    assert c.workers[1].free_pct == 20
+    validate(c)
+    assert len(of(RunBatch, c.step(BatchFinished(10 * MS, 1, 1, 0, 10 * MS)))) == 1
+    c.step(BatchFinished(10 * MS, 1, 1, 0, 10 * MS))
+    assert c.workers[1].free_pct == 20, "an answer that comes twice gives nothing back"
+    validate(c)

@@ -31,7 +31,7 @@ from dovetail.device.events import (
     Revoke,
     TaskPlanned,
 )
-from dovetail.device.times import WELL_KNOWN
+from dovetail.device.times import MOST_PENDING, WELL_KNOWN
 from dovetail.predict import Estimator
 from dovetail.profile.kernels import KernelStats
 from dovetail.profile.table import ProfileTable
@@ -236,6 +236,23 @@ def test_of_grants_over_several_kernels_of_a_well_known_sequence_one_in_so_many_
         host.begin(batch, 3)
         host.ran(batch, 0, MS, MS, MS)
     assert [spread.count for spread in host.stats.durations] == [counts] * 3
+
+
+def test_who_is_in_a_hurry_learns_later_and_never_puts_off_too_much() -> None:
+    host = Host(lazy=True)
+    for batch in range(MOST_PENDING):
+        host.begin(batch, 3)
+        host.ran(batch, 0, MS, MS, MS, gaps=(-1, 5))
+    assert host.stats.seen == 0
+    times = host.device._times
+    times.catch_up()
+    assert (host.stats.seen, host.stats.gaps[2].mean_ns) == (MOST_PENDING, 5)
+    times.catch_up()
+    assert host.stats.seen == MOST_PENDING, "once"
+    for batch in range(MOST_PENDING + 1):
+        host.begin(batch, 3)
+        host.ran(batch, 0, MS, MS, MS)
+    assert host.stats.seen == 2 * MOST_PENDING + 1
 
 
 def test_single_kernels_are_always_learned_from() -> None:

@@ -6,15 +6,20 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dovetail.live.front.system import Result
 from dovetail.live.front.times_store import TimesStore
 from dovetail.predict import Estimator
 from dovetail.profile.machine import Identity
 from dovetail.profile.store import ProfileStore
 from dovetail.profile.table import ProfileTable
+from dovetail.serve.launch import Options, launch
 from dovetail.state import Config
+from dovetail.tools.replay import replay
 from dovetail.units import MS
+from dovetail.workflow.app import load_target
 from dovetail.workflow.graph import StageSpec
 
 HERE = Identity("Xeon", 2, {"onnxruntime": "1.30.0", "numpy": "2.4.6", "python": "3.12"})
@@ -99,3 +104,29 @@ def test_it_is_written_while_the_server_runs(tmp_path: Path, monkeypatch: pytest
 
     asyncio.run(main())
     assert written == [2], "and once more only if there is more"
+
+
+@pytest.mark.cpu
+def test_a_server_begins_with_what_the_one_before_has_learned_and_its_log_replays(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path / "profiles.sqlite")
+    target = "tests.live.apps:small"
+
+    async def life(log: Path) -> str:
+        """Serve one request; where the time of its first stage was taken from."""
+        served = await launch(load_target(target), target, Options(port=0, log=log), store=store)
+        controller = served.system.controller
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        served.system.submit("plain", [np.ones(3, np.float32)], lambda _, result: done.set_result(result))
+        stage = controller.graphs[0].nodes[0].stage
+        worker = next(iter(controller.holders[stage.name].values()))
+        config = next(iter(controller.batches.values())).config
+        source = controller.policy.predictor.run(stage, worker.spec.kind, 1, config).source
+        async with asyncio.timeout(60):
+            (await done).release()
+            await served.stop()
+        return source
+
+    logs = [tmp_path / "first.log", tmp_path / "second.log"]
+    assert [asyncio.run(life(log)) for log in logs] == ["guess", "learned"]
+    for log in logs:
+        assert replay(log).same

@@ -7,7 +7,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,8 @@ from dovetail.wiring import PolicySpec
 pytestmark = pytest.mark.cpu
 TARGET = "tests.live.two_apps:app"
 PATIENCE_SECONDS = 60.0
-#: Gates of this file are from here on, one for each request that waits.
-GATE = 3000
+#: Gates of this file are from here on; each is used once.
+gates = count(3000)
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -196,16 +198,25 @@ def test_a_front_that_nobody_has_joined_hears_of_nobody(fronts):
     same_again(fronts.log("first"))
 
 
-def test_when_a_front_is_killed_the_other_goes_on_and_nothing_of_it_is_left(fronts, tmp_path):
+def test_when_a_front_is_killed_the_other_goes_on_and_nothing_of_it_is_left(fronts):
     first = fronts.first()
-    serving = Serving(TARGET, "--join", fronts.share, "--log", tmp_path / "killed.log")
+    log = fronts.log("killed")
+    serving = Serving(TARGET, "--join", fronts.share, "--log", log)
     try:
+        assert answer(first, "plain", 3) == [6.0] * 3
+        clean(first)
+        # It speaks when a batch has ended, and then has the results of that and of nothing else.
         used_bytes = state_of(first).arena_bytes
-        with Wire(serving.port) as wire:
-            wire.send(item_request("held", GATE + 1))  # its gate is never opened
-            until(lambda: state_of(first).arena_bytes > used_bytes, "a result of its first stage")
+        assert used_bytes > 0
+        gate = next(gates)
+        with ExitStack() as stack:
+            wires = [stack.enter_context(Wire(serving.port)) for _ in range(9)]
+            for wire in wires[:3]:
+                wire.send(item_request("held", gate))  # its gate is never opened
+            until(lambda: state_of(first).arena_bytes > 2 * used_bytes, "results of its first stage")
+            until(lambda: events(log, BatchFinished), "a log that can be read")
             mine = [submit(first, "pace", 1) for _ in range(5)]
-            for _ in range(20):
+            for wire in wires[3:]:
                 wire.send(item_request("pace", 1))
             serving.signal(signal.SIGKILL)
             assert good(*mine)
@@ -215,9 +226,8 @@ def test_when_a_front_is_killed_the_other_goes_on_and_nothing_of_it_is_left(fron
     assert answer(first, "heavy", 3) == [4.0] * 3
     clean(first)
     assert answer(first, "plain", 3) == [6.0] * 3
-    until(lambda: state_of(first).arena_bytes == 0, "the end of what the other has left in the worker's memory")
-    assert len(events(tmp_path / "killed.log", BatchFinished)) >= 1
-    same_again(tmp_path / "killed.log")
+    until(lambda: state_of(first).arena_bytes == used_bytes, "the end of what the other has left in its memory")
+    same_again(log)
     # Its number is free, and another has it at once.
     second = fronts.join()
     assert second.system.controller.ingress == 1
@@ -228,8 +238,9 @@ def test_when_a_front_is_killed_the_other_goes_on_and_nothing_of_it_is_left(fron
 @pytest.mark.parametrize("how", ["it is killed", "the front that has joined gives it up"])
 def test_when_a_worker_dies_both_recover(fronts, how):
     first, second = fronts.first(), fronts.join()
+    gate = next(gates)
     asked = [submit(server, "heavy", 1) for server in (first, second) for _ in range(4)]
-    asked.append(submit(second, "held", GATE + 10))
+    asked.append(submit(second, "held", gate))
     until(lambda: second.call(lambda: any(second.system.memory.blocks.values())), "its first result")
     dying = worker_of(second, "cpu-0")
     if how == "it is killed":
@@ -238,7 +249,7 @@ def test_when_a_worker_dies_both_recover(fronts, how):
         second.call(lambda: dying.kill("a test says so"))
     for server in (first, second):
         until(lambda: any("is lost" in line for line in server.said), "word of the loss")  # noqa: B023 - called at once
-    apps.open_gate(2 * (GATE + 10))
+    apps.open_gate(2 * gate)
     assert good(*asked), "nothing is lost"
     assert worker_of(first, "cpu-0").ident == worker_of(second, "cpu-0").ident > dying.ident
     assert [answer(server, "heavy", 5) for server in (first, second)] == [[6.0] * 3] * 2
@@ -251,7 +262,8 @@ def test_when_a_worker_dies_both_recover(fronts, how):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
 def test_what_a_dead_worker_has_left_to_one_is_not_taken_away_by_the_other(fronts):
     first, second = fronts.first(device="cpu:2", workers=2), fronts.join()
-    held = submit(second, "later", GATE + 20)
+    gate = next(gates)
+    held = submit(second, "later", gate)
     until(lambda: second.call(lambda: any(second.system.memory.blocks.values())), "its first result")
     dead = second.call(lambda: next(w for w, n in second.system.memory.blocks.items() if n and w < arena_of(1)))
     name = second.call(lambda: second.system.fleet.workers[dead].spec.name)
@@ -261,7 +273,7 @@ def test_what_a_dead_worker_has_left_to_one_is_not_taken_away_by_the_other(front
     numbers = (1, 2, 3, 4)
     assert at_once([partial(answer, first, "plain", n) for n in numbers]) == [[2.0 * n] * 3 for n in numbers]
     assert second.call(lambda: dead in second.system.memory.arenas)
-    apps.open_gate(GATE + 20)
+    apps.open_gate(gate)
     assert good(held)
     until(lambda: second.call(lambda: dead not in second.system.memory.arenas), "the second front's letting go")
     clean(first, second)

@@ -62,6 +62,8 @@ class KernelDispatch:
         self.account = account
         #: Any two tasks are in each other's way, of whatever class they are.
         self.takes_turns = arbiter.takes_turns
+        self._classless = arbiter.classless
+        self._by_launch = arbiter.by_launch
         self._revokes_one = revokes_one and not arbiter.classless
         #: Quotas count: every kernel is asked for.
         self.limited = not isinstance(account, Unlimited)
@@ -87,12 +89,12 @@ class KernelDispatch:
         self._begin(task, now_ns)
         at_ns = self._at(now_ns)
         self._tell(KernelRunning(at_ns, task.ident, task.first, task.share_pct, min(task.since_ns, at_ns)))
-        if self.arbiter.by_launch:
+        if self._by_launch:
             self._announce(task, task.first + 1, now_ns)
 
     def _announce(self, task: Task, first: int, now_ns: int) -> None:
         """Launched kernels from this one on are ready: the next of them, or all if their order counts."""
-        last = task.launched if self.arbiter.by_launch else min(first + 1, task.launched)
+        last = task.launched if self._by_launch else min(first + 1, task.launched)
         for kernel in range(first, last):
             self._tell(KernelReady(self._at(now_ns), task.ident, kernel, task.share_pct))
 
@@ -119,8 +121,10 @@ class KernelDispatch:
 
     def launched(self, task: Task, before: int, idle: bool, now_ns: int) -> None:
         """The host has launched more kernels from `before` on: of a task that had none, the next is ready."""
-        if idle or self.arbiter.by_launch:
+        if self._by_launch:
             self._announce(task, before, now_ns)
+        elif idle:
+            self._tell(KernelReady(self._at(now_ns), task.ident, before, task.share_pct))
 
     def ended(self, task: Task, first: int, over: bool, begin_ns: int, end_ns: int, now_ns: int) -> None:
         """A grant has ended; `task.kernel` is the first that has not run."""
@@ -131,7 +135,7 @@ class KernelDispatch:
         elif task.kernel == first:
             self._tell(KernelRevoked(at_ns, task.ident, first))
         else:
-            next_ready = task.kernel < task.launched and not self.arbiter.by_launch
+            next_ready = task.kernel < task.launched and not self._by_launch
             upto = -1 if task.kernel == first + 1 else task.kernel
             self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, end_ns, upto, next_ready))
 
@@ -161,15 +165,13 @@ class KernelDispatch:
         """Whether a grant may cover all that is left of a task: nobody would be in the way."""
         if task.launched < task.kernels or self.expects_above(task.priority, now_ns):
             return False
-        waiting, arbiter = [t for t in self._waiting() if t is not task], self.arbiter
-        if arbiter.classless:
-            return not waiting
-        if arbiter.takes_turns:
-            return not any(t.priority <= task.priority for t in waiting) and not arbiter.aged_due(now_ns)
-        return not any(t.key < task.key for t in waiting) and not arbiter.aged_due(now_ns)
-
-    def _waiting(self) -> list[Task]:
-        return [t for t in self._entered.values() if t.state is not _RUNNING and t.state is not _STOPPING]
+        key, priority, in_turn = task.key, task.priority, self.takes_turns
+        for other in self._entered.values():
+            if other is task or other.state is _RUNNING or other.state is _STOPPING:
+                continue
+            if self._classless or (other.priority <= priority if in_turn else other.key < key):
+                return False
+        return not self.arbiter.aged_due(now_ns)
 
     def in_the_way(self, now_ns: int) -> list[Task]:
         """Tasks that can be stopped, and whose grant goes to the end though they are no longer entitled to that.
@@ -184,8 +186,8 @@ class KernelDispatch:
                 if task.divisible and not self.entitled(task, now_ns):
                     found.append(task)
             elif self._revokes_one and task.why != "aged":
-                above = (t for t in self._waiting() if t.priority < task.priority)
-                if any(t.kernel < t.launched for t in above):
+                above = (t for t in self._entered.values() if t.priority < task.priority and t.state is not _RUNNING)
+                if any(t.kernel < t.launched and t.state is not _STOPPING for t in above):
                     found.append(task)
         return found
 

@@ -248,11 +248,14 @@ class Device:
         if event.over:
             self._forget_host(task)
             queue.release(task, now_ns)
+            follows = task.run.follows and task.priority < self._lowest
+            if follows:
+                # Told before the end: in between a lower kernel could start.
+                self.dispatch.expect(task.priority, self._times.turnaround_ns(), now_ns)
             if task.entered:
                 self.dispatch.ended(task, first, True, begin_ns, end_ns, now_ns)
-            if task.run.follows and task.priority < self._lowest:
-                self.dispatch.expect(task.priority, self._times.turnaround_ns(), now_ns)
-            elif not queue.waiting and not self._loading.busy and not queue.early and not self.dispatch.active:
+            idle = not queue.waiting and not self._loading.busy and not queue.early and not self.dispatch.active
+            if idle and not follows:
                 return []  # nothing could start that could not before
         else:
             busy_ns = sum(end - begin for begin, end in spans) if spans else now_ns - begin_ns
@@ -401,7 +404,7 @@ class Device:
                 break
             place = tier(task.weights) if task.nbytes and task.state is not _SUSPENDED else "resident"
             if now_ns > task.run.latest_ns and task.state is not _SUSPENDED:
-                queue.remove(task, now_ns)
+                self._forget(task, now_ns)
                 actions.append(_too_late(task, now_ns))
             elif place != "resident":
                 task.missed = task.missed or task.share_pct <= queue.free_pct
@@ -483,7 +486,7 @@ class Device:
             task = queue.waiting[0]
             fetch_ns = self._loading.fetch_ns(task.weights, now_ns) if task.nbytes else 0
             if now_ns + fetch_ns > task.run.latest_ns:
-                queue.remove(task, now_ns)
+                self._forget(task, now_ns)
                 actions.append(_too_late(task, now_ns))
             elif not task.nbytes or cache.tier(task.weights) == "resident":
                 queue.occupy(task, now_ns)

@@ -23,7 +23,7 @@ from ..profile.table import Entry
 from ..record.log import LogWriter, make_header
 from ..state.worker import FULL_SHARE
 from ..units import SECOND
-from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller
+from ..wiring import ROUTED_POLICIES, PolicySpec, find_policy, make_controller
 from ..workflow.app import App
 from .adapter import LiveBackend
 from .http import HttpServer
@@ -33,8 +33,6 @@ __all__ = ["Options", "Served", "launch"]
 
 #: How long answers may take to be written after the last request has ended.
 WRITE_SECONDS = 5.0
-#: Policies under which every batch has the same share of the device.
-FIXED_SHARE = ("first-come", "by-class")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -129,7 +127,7 @@ def _cpus(policy: PolicySpec, cores: int) -> tuple[int, ...]:
     """Cores that a batch may be given under a policy: models are loaded for each number of threads beforehand."""
     if policy.name in ROUTED_POLICIES:
         return (cores,)
-    if policy.name in FIXED_SHARE:
+    if "share_pct" in find_policy(policy.name).reads:  # every batch has the same share
         return (max(1, cores * policy.share_pct // FULL_SHARE),)
     return tuple(sorted({2**i for i in range(cores.bit_length()) if 2**i <= cores} | {cores}))
 
@@ -260,10 +258,11 @@ async def _launch(
     limits = Limits(max_body_bytes=options.max_body_bytes)
     try:
         await system.start(options.start_s)
-        http = await start(LiveBackend(system, label=label), options.host, options.port, limits)
-    except OSError as error:
-        await system.close()
-        raise DovetailError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from error
+        try:
+            http = await start(LiveBackend(system, label=label), options.host, options.port, limits)
+        except OSError as error:
+            where = f"{options.host}:{options.port}"
+            raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error
     except BaseException:
         await system.close()
         raise

@@ -113,6 +113,8 @@ class Gated:
         return True
 
     def check(self) -> None:
+        if self.grants.ready is None:
+            self.grants.rest()
         self.grants._machine.validate()
         granted = [t for t in self.grants.tasks.values() if t.grant is not None]
         assert len(granted) <= 1, "one at a time"
@@ -183,6 +185,14 @@ def test_a_lone_task_is_run_by_one_grant_and_learned_once(name: Any) -> None:
     for after in range(KERNELS - 1):
         gap = device.stats.gap(after)
         assert gap is not None and gap.count == 6 and gap.mean_ns == pytest.approx(200_000)
+
+
+def test_what_ran_before_a_new_policy_is_learned_as_before() -> None:
+    device = Gated(GatePolicy("ours", learn=True))
+    device.begin(1, KERNELS)
+    assert device.run_on(MS)
+    device.grants.set_policy(GatePolicy("fifo"))
+    assert [spread.count for spread in device.stats.durations] == [1] * KERNELS
 
 
 @pytest.mark.parametrize("name", NAMES)

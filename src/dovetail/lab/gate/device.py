@@ -102,6 +102,7 @@ class GatedDevice:
             if task is not None:
                 self._start(task)
             else:
+                grants.rest()
                 self._listen(self._wait())
             now_ns = time.monotonic_ns()
             if now_ns >= grants.alarm_ns:

@@ -9,6 +9,7 @@ Rules of this file
   launched meanwhile is told before another task comes.
 - A grant that is revoked ends with the kernel that is at work. If none is, it ends at once in favour of a higher
   class; in favour of an equal it ends after the kernel that is next.
+- What was told of kernels is learned while nothing may begin, so that no kernel waits for that.
 - Times that the machine is told never go back. A launch counts from when it could be read, not from when it was,
   which is when a kernel ended: else fillers would make gaps look longer, and more would be filled.
 """
@@ -61,12 +62,16 @@ class Grants:
         self._granted: Task | None = None
         #: Time of the last event that the machine was told.
         self._told_ns = 0
+        self._times: DeviceTimes | None = None
         self.set_policy(policy)
 
     def set_policy(self, policy: GatePolicy) -> None:
         """Another arbiter; there must be no tasks."""
         assert not self.tasks
-        times = DeviceTimes(self._predictor, "gate", {}, learn=policy.learn, learn_every=self._learn_every)
+        self.rest()
+        self._times = times = DeviceTimes(
+            self._predictor, "gate", {}, learn=policy.learn, learn_every=self._learn_every, lazy=True
+        )
         arbiter = make_arbiter(policy, times.kernels)
         self._by_class, self._by_launch = not arbiter.classless, arbiter.by_launch
         self._machine = Device(0, self._models, ModelCache(0), times, RULES, arbiter=arbiter)
@@ -74,6 +79,7 @@ class Grants:
 
     def stats(self) -> tuple[KernelStats, ...]:
         """What is known of kernels: a copy."""
+        self.rest()
         return self._predictor.state().kernels
 
     # -- what comes ---------------------------------------------------------------------------------------------
@@ -109,6 +115,11 @@ class Grants:
         """The time of the alarm has come."""
         self.alarm_ns = NEVER_NS
         self._step(AlarmRang(), now_ns)
+
+    def rest(self) -> None:
+        """Nothing may begin now: there is time to learn from what ran."""
+        if self._times is not None:
+            self._times.catch_up()
 
     # -- what runs ----------------------------------------------------------------------------------------------
 
@@ -153,7 +164,7 @@ class Grants:
     def _end(self, task: Task, over: bool, now_ns: int) -> None:
         """What was granted to a task has ended."""
         task.grant = self._granted = None
-        if not over:
+        if not over and task.known < task.launched:
             self._tell_launched(task, now_ns)
         ended = GrantEnded(task.ident, task.kernel, over, tuple(task.spans), task.gaps())
         task.revoked = False

@@ -137,7 +137,7 @@ class Fleet:
             kernels=settings.kernels,
             lowest=lowest,
             highest=min((graph.priority for graph in settings.graphs), default=1),
-            kernel_log=settings.kernel_log,
+            kernel_log="" if spec.on_host else settings.kernel_log,
             known=known,
             cuts=[*cuts, *self._cuts],
             ageing_ns=settings.ageing_ns,

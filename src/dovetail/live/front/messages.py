@@ -51,6 +51,7 @@ class WorkerMessages:
         #: Stage -> why it could not be loaded.
         self.load_errors: dict[str, str] = {}
         self._ingress = controller.ingress
+        self._stages = controller.stages
         #: Only routers look at what workers say of themselves; other policies leave it to the worker to queue.
         self._routed = controller.policy.router is not None
         self._memory = memory
@@ -93,10 +94,21 @@ class WorkerMessages:
             self._memory.join(worker)
             spec = worker.spec
             if message.usable_bytes:  # the rest of its budget is not for models
-                spec = msgspec.structs.replace(spec, memory_bytes=message.usable_bytes)
+                spec = msgspec.structs.replace(spec, memory_bytes=self._for_models(message))
             self._post(WorkerJoined(now, 0, ident, spec))
             self._watchdog.answered(ident, now)
             self._check_ready()
+
+    def _for_models(self, message: Ready) -> int:
+        """What models may take, in bytes of their files, which the controller counts in.
+
+        Models that do not fit all at once as they were measured must not look as if they did.
+        """
+        held = {w.weights: w.nbytes for w in message.weighed}
+        if sum(held.values()) <= message.usable_bytes:
+            return message.usable_bytes
+        files = {s.weights: s.weights_bytes for s in self._stages.values() if s.weights in held}
+        return max(1, min(message.usable_bytes, sum(files.values()) - 1))
 
     def _shared(self, ident: int, state: State, now: int) -> None:
         """A worker that others use, too, has said how it is."""

@@ -209,13 +209,15 @@ class BatchRun:
         self._whole = self._runner.run(self._columns)
 
     def values(self) -> list[Any]:
-        """One value per item."""
+        """One value per item; what it has read is let go."""
+        columns, self._columns = self._columns, ()
         if self._whole is not None:
             return self._whole
-        values: list[Any] = [None] * len(self._columns[0])
+        values: list[Any] = [None] * len(columns[0])
         for step in self._steps:
             for i, value in zip(step.members, self._runner.apart(step.outputs, len(step.members)), strict=True):
                 values[i] = value
+        self._steps.clear()
         return values
 
     def rescue(self, error: BaseException) -> None:

@@ -58,6 +58,7 @@ class WholeRun:
 
     def _run(self) -> None:
         self._values = self._runner.run(self._columns)
+        self._columns = ()  # what was read is let go at once, not when the collector finds this
 
     def values(self) -> list[Any]:
         """One value per item."""
