@@ -103,6 +103,18 @@ def test_states_of_the_device_page_are_those_of_the_code() -> None:
     assert told == {state.value: {s.value for s in after} for state, after in TRANSITIONS.items()}
 
 
+def test_every_event_and_action_of_a_device_is_on_its_page() -> None:
+    from typing import get_args
+
+    from dovetail.device.events import DeviceAction, DeviceEvent
+
+    text = (PROJECT / "docs/device.md").read_text(encoding="utf-8")
+    for kinds, heading in ((DeviceEvent, "event"), (DeviceAction, "action")):
+        (table,) = re.findall(rf"^\| {heading} \|.*?\n((?:\|.*\n)+)", text, re.MULTILINE)
+        told = {word for row in table.splitlines() for word in re.findall(r"`(\w+)`", row.split("|")[1])}
+        assert told == {kind.__name__ for kind in get_args(kinds)}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_lines_are_short(document: Path) -> None:
     for line in FENCE.sub("", document.read_text(encoding="utf-8")).splitlines():
