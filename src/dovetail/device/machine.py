@@ -126,7 +126,7 @@ class Device:
         It is refused if it is not expected to start by `latest_ns`, or by `accept_ns`; whether it then does start by
         `accept_ns` is not looked at any more, since a batch that could start now is better run than sent on.
         """
-        queue, cache = self._queue, self.cache
+        queue, cache, dispatch = self._queue, self.cache, self.dispatch
         ident = task_of(run.ingress, run.batch) if run.ingress else run.batch
         if ident in queue.tasks:
             raise ValueError(f"batch {run.batch} of ingress {run.ingress} was taken before")
@@ -152,11 +152,11 @@ class Device:
             and (not run.accept_ns or now_ns <= run.accept_ns)
             and (not nbytes or cache.tier(weights) == "resident")
             and (not queue.classes or (len(queue.classes) == 1 and priority in queue.classes))
-            and not self.dispatch.hinted
+            and not dispatch.hints
             and not self._hosted
         ):
             queue.run_at_once(task, now_ns)
-            if len(queue.running) > 1:
+            if share_pct < FULL_SHARE and len(queue.running) > 1:
                 self._crowd()
             if priority > self._lowest:
                 self._lowest = priority
@@ -174,11 +174,11 @@ class Device:
         if run.earliest_ns > now_ns:
             return [SetAlarm(run.earliest_ns), *self._go(now_ns)]
         actions: list[DeviceAction] = []
-        if self.dispatch.hinted:
+        if dispatch.hints:
             # Entered before the hint is void: in between a lower kernel could start.
             if self._contended(now_ns):
                 self._enter(now_ns, actions)
-            self._times.observe_turnaround(self.dispatch.came(priority, now_ns))
+            self._times.observe_turnaround(dispatch.came(priority, now_ns))
         return actions + self._go(now_ns)
 
     def _planned(self, event: TaskPlanned, now_ns: int) -> list[DeviceAction]:
@@ -223,13 +223,14 @@ class Device:
             self._times.observe_kernels(task.sequence, first, spans)
         task.kernel = event.upto
         if event.over:
-            self._forget_host(task)
+            if self._hosted:
+                self._forget_host(task)
             queue.release(task, now_ns)
             if task.entered:
                 self.dispatch.ended(task, first, True, begin_ns, now_ns)
             if task.run.follows and task.priority < self._lowest:
                 self.dispatch.expect(task.priority, self._times.turnaround_ns(), now_ns)
-            elif not queue.waiting and not self._loading.busy and not queue.early and not self.dispatch.active:
+            elif not (queue.waiting or queue.early or self.dispatch.entered or self._loading.busy):
                 return []  # nothing could start that could not before
         else:
             busy_ns = sum(end - begin for begin, end in spans) if spans else now_ns - begin_ns
@@ -261,7 +262,7 @@ class Device:
     def _alarm_rang(self, event: AlarmRang, now_ns: int) -> list[DeviceAction]:
         if now_ns >= self._alarm_ns:
             self._alarm_ns = NEVER_NS
-        if self.dispatch.active:
+        if self.dispatch.entered:
             self.dispatch.ring(now_ns)
         return self._go(now_ns)
 
@@ -345,7 +346,7 @@ class Device:
         elif self._contended(now_ns):
             self._arbitrate(now_ns, actions)
         else:
-            if self.dispatch.active:
+            if self.dispatch.entered:
                 self.dispatch.leave_all(now_ns)
             if queue.waiting:
                 self._start(now_ns, actions)
@@ -362,7 +363,7 @@ class Device:
             return bool(classes)
         if self._hosted and len(self._queue.waiting) + len(self._queue.running) > 1:
             return True
-        return dispatch.hinted and any(dispatch.expects_above(priority, now_ns) for priority in classes)
+        return bool(dispatch.hints) and any(dispatch.expects_above(priority, now_ns) for priority in classes)
 
     def _start(self, now_ns: int, actions: list[DeviceAction]) -> None:
         """Start whatever can be: all are of one class."""
@@ -477,7 +478,7 @@ class Device:
             begun = task.ident in queue.running or task.state is _SUSPENDED
             assert not (begun and task.nbytes) or self.cache.tier(task.weights) == here, f"{task.ident}: no model"
             assert 0 <= task.kernel <= task.launched <= task.kernels, f"kernels of task {task.ident}"
-        if self.dispatch.active:
+        if self.dispatch.entered:
             self.dispatch.arbiter.validate()
 
 
