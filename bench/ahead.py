@@ -1,6 +1,6 @@
 """What is it worth to send the next batch before there is room for it? Short models through HTTP, with and without.
 
-    python bench/ahead.py [--rounds N]
+    python bench/ahead.py [--rounds N] [--json]
 
 Networks of two, three and seven convolutions on a picture of 0.2 MB, closed loop over six connections, batches of
 one. Two servers, one with `--lead 0` and one as it comes, take turns in every round; the worker has one CPU to
@@ -11,11 +11,13 @@ the smallest and the largest. Results go to stdout, progress to stderr. Takes a 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -31,10 +33,25 @@ MODELS = (2, 3, 7)
 CONNECTIONS, SECONDS = 6, 1.0
 
 
+def figures_of(layers: int, alone_s: float, before: list[float], after: list[float]) -> dict[str, Any]:
+    """A model's figures, in the order of the table."""
+    ratios = [a / b for a, b in zip(after, before, strict=True)]
+    return {
+        "what": f"{layers} layers",
+        "alone_ms": alone_s * 1e3,
+        "at the end per_s": p50(before),
+        "ahead per_s": p50(after),
+        "ratio": p50(ratios),
+        "least": min(ratios),
+        "most": max(ratios),
+    }
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     args = parser.parse_args()
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
@@ -59,14 +76,15 @@ def main() -> None:
             found = rate(asking.ask("closed", servers[key].port, CONNECTIONS, SECONDS), 1)
             if number:  # the first round warms up
                 rates[key].append(found)
+    rows = [figures_of(layers, alone_s[layers], rates[layers, False], rates[layers, True]) for layers in MODELS]
+    if args.json:
+        print(json.dumps({"machine": machine(), "rounds": args.rounds, "figures": rows}))
+        return
     console = Console()
     console.print(f"{machine()}; {args.rounds} rounds of {SECONDS:g} s\n", soft_wrap=True, highlight=False)
     table = Table("model alone, ms", "at the end, /s", "ahead, /s", "ratio", "smallest", "largest", box=None)
-    for layers in MODELS:
-        before, after = rates[layers, False], rates[layers, True]
-        ratios = [a / b for a, b in zip(after, before, strict=True)]
-        figures = (alone_s[layers] * 1e3, p50(before), p50(after), p50(ratios), min(ratios), max(ratios))
-        table.add_row(*(f"{v:.4g}" for v in figures))
+    for row in rows:
+        table.add_row(*(f"{value:.4g}" for name, value in row.items() if name != "what"))
     console.print(table)
 
 

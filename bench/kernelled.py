@@ -2,7 +2,7 @@
 
     python bench/kernelled.py [--json] [--quick] [--rounds N] [--seconds S] [--log FILE]
 
-Two servers, `--device cpu:1` with and without `--by-kernel`, take turns in every round; each has a worker process of
+Two servers, `--device cpu:1` with `--kernels auto` and `never`, take turns in every round; each has a worker of
 its own, and the one whose turn it is not has nothing to do. Three loads:
 
 - both: the low class (a model of about 9 ms per picture, batches up to 8) has 24 requests open all the time; the high
@@ -40,7 +40,7 @@ from _models import LAYERS, SHAPE, make_model, picture
 from dovetail.live.front.system import Result
 from dovetail.serve.launch import Options, Served, launch
 from dovetail.wiring import PolicySpec
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 
 #: (channels, stride) of each convolution of the models of the high class; that of the low one is the others' model.
 FIRST = ((16, 1), (16, 1), (3, 1))
@@ -51,6 +51,8 @@ LOADS = ("both", "high", "low")
 ROUNDS, SECONDS = 7, 3.0
 QUICK = 2, 1.0
 WARM_S = 0.3
+#: How long it may take to find out how models are cut, and to cut them then.
+CUT_PATIENCE_S, CUT_S = 180.0, 3.0
 #: Answers of one batch come within this.
 ONE_BATCH_S = 0.005
 
@@ -145,6 +147,17 @@ def _rate(times: list[float]) -> float:
     return len(later) / (times[-1] - times[0])
 
 
+async def cut(served: Served) -> None:
+    """Wait until it is found out how the low class's model is cut, and the worker has cut it."""
+    fleet = served.system.fleet
+    for _ in range(int(CUT_PATIENCE_S / 0.1)):
+        if fleet.cuts and not fleet.cutter.busy:
+            await asyncio.sleep(CUT_S)
+            return
+        await asyncio.sleep(0.1)
+    raise RuntimeError(f"nothing was cut within {CUT_PATIENCE_S:g} s")
+
+
 async def measure(args: argparse.Namespace, rounds: int, seconds: float, progress: Progress) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -162,10 +175,12 @@ async def measure(args: argparse.Namespace, rounds: int, seconds: float, progres
                 device="cpu:1",
                 port=0,
                 policy=PolicySpec("by-class"),
-                by_kernel=with_kernels,
+                kernels="auto" if with_kernels else "never",
                 kernel_log=args.log if with_kernels else None,
             )
             servers[mode] = await launch(app, "kernelled_app:app", options)
+        progress.update(bar, description="waiting until models are cut")
+        await cut(servers["with"])
         found = []
         try:
             for number in range(rounds):

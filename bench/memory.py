@@ -1,6 +1,6 @@
 """Models that do not all fit: `place` against `hash` on the same requests, and the memory of workers from outside.
 
-    python bench/memory.py [--requests 80] [--rounds 2] [--memory 80MB] [--policies place hash]
+    python bench/memory.py [--requests 80] [--rounds 2] [--memory 80MB] [--policies place hash] [--json]
 
 Serves `examples/shelf.py` (four workflows, eight models) with two worker processes and asks it with Triton's client.
 The policies take turns, each with a server of its own that starts with nothing loaded, and get the same requests.
@@ -202,29 +202,53 @@ def measure(
     return run
 
 
+def figures_of(run: Run) -> dict[str, Any]:
+    """One row of the table."""
+    late = sorted(run.latencies_s)
+    return {
+        "hit_rate": run.hit_rate,
+        "loads": run.counts["loads"],
+        "evictions": run.counts["evictions"],
+        "median_ms": 1e3 * statistics.median(late),
+        "p90_ms": 1e3 * late[int(0.9 * len(late))],
+        "seconds": run.seconds,
+        "peak_mb": [peak / 1e6 for peak in run.peak_bytes],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--memory", default="80MB")
     parser.add_argument("--policies", nargs="+", default=["place", "hash"])
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     args = parser.parse_args()
     sys.path.insert(0, str(PROJECT))
     requests = some_requests(args.requests)
-    print("| policy | hit rate | loads | evictions | median | 90 % | whole run | most memory per worker |")
-    print("|---|---|---|---|---|---|---|---|")
+    if not args.json:
+        print("| policy | hit rate | loads | evictions | median | 90 % | whole run | most memory per worker |")
+        print("|---|---|---|---|---|---|---|---|")
+    rows: dict[str, list[dict[str, Any]]] = {policy: [] for policy in args.policies}
     for _ in range(args.rounds):
         for policy in args.policies:
             run = measure(policy, requests, memory=args.memory)
-            late = sorted(run.latencies_s)
-            print(
-                f"| {policy} | {run.hit_rate:.3f} | {run.counts['loads']} | {run.counts['evictions']} | "
-                f"{1e3 * statistics.median(late):.0f} ms | {1e3 * late[int(0.9 * len(late))]:.0f} ms | "
-                f"{run.seconds:.1f} s | {', '.join(f'{p / 1e6:.1f} MB' for p in run.peak_bytes)} |",
-                flush=True,
-            )
+            row = figures_of(run)
+            rows[policy].append(row)
+            if not args.json:
+                print(
+                    f"| {policy} | {row['hit_rate']:.3f} | {row['loads']} | {row['evictions']} | "
+                    f"{row['median_ms']:.0f} ms | {row['p90_ms']:.0f} ms | {row['seconds']:.1f} s | "
+                    f"{', '.join(f'{mb:.1f} MB' for mb in row['peak_mb'])} |",
+                    flush=True,
+                )
             for problem in run.problems:
                 print(problem, file=sys.stderr)
+    if args.json:
+        columns = {policy: {name: [r[name] for r in taken] for name in taken[0]} for policy, taken in rows.items()}
+        for column in columns.values():
+            column["peak_mb"] = [max(each) for each in column["peak_mb"]]
+        print(json.dumps({"rounds": args.rounds, "requests": args.requests, "figures": columns}))
 
 
 if __name__ == "__main__":

@@ -82,6 +82,45 @@ def test_python_of_the_workflow_page_runs(tmp_path: Path, monkeypatch: pytest.Mo
     assert set(scope["app"].workflows) == {"which_way", "loud", "headline"}  # type: ignore[attr-defined]
 
 
+def test_python_of_the_device_page_runs() -> None:
+    text = (PROJECT / "docs/device.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    scope: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "docs/device.md", "exec"), scope)
+
+
+def test_states_of_the_device_page_are_those_of_the_code() -> None:
+    from dovetail.device.task import TRANSITIONS
+
+    text = (PROJECT / "docs/device.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| state \|.*?\n((?:\|.*\n)+)", text, re.MULTILINE)
+    told = {}
+    for row in table.splitlines()[1:]:
+        state, _, after = (cell.strip() for cell in row.strip("|").split("|"))
+        told[state.strip("`")] = set(re.findall(r"`(\w+)`", after))
+    assert told == {state.value: {s.value for s in after} for state, after in TRANSITIONS.items()}
+
+
+def test_every_event_and_action_of_a_device_is_on_its_page() -> None:
+    from typing import get_args
+
+    from dovetail.device.events import DeviceAction, DeviceEvent
+
+    text = (PROJECT / "docs/device.md").read_text(encoding="utf-8")
+    for kinds, heading in ((DeviceEvent, "event"), (DeviceAction, "action")):
+        (table,) = re.findall(rf"^\| {heading} \|.*?\n((?:\|.*\n)+)", text, re.MULTILINE)
+        told = {word for row in table.splitlines() for word in re.findall(r"`(\w+)`", row.split("|")[1])}
+        assert told == {kind.__name__ for kind in get_args(kinds)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_lines_are_short(document: Path) -> None:
+    for line in FENCE.sub("", document.read_text(encoding="utf-8")).splitlines():
+        assert len(line) <= 120, f"{name(document)}: {len(line)} characters: {line[:60]}…"
+
+
 def test_nothing_of_this_machine_and_no_registry_is_in_the_project() -> None:
     # Registries are written in pieces, so that this file does not find itself.
     forbidden = [f"{PROJECT}/", f"{Path.home()}/", "pypi" + ".org", "pythonhosted" + ".org", "artif" + "actory"]

@@ -4,7 +4,11 @@ The same scheduler runs against a simulated cluster and against real workers; se
 """
 
 from .errors import DovetailError
-from .workflow import App, Stage, Workflow, onnx, packaged, stage, tensor, workflow
+from .version import __version__ as __version__
+from .workflow.app import App
+from .workflow.packaged import packaged
+from .workflow.stage import Stage, onnx, stage
+from .workflow.tensor import tensor
+from .workflow.trace import Workflow, workflow
 
 __all__ = ["App", "DovetailError", "Stage", "Workflow", "onnx", "packaged", "stage", "tensor", "workflow"]
-__version__ = "0.1.0"

@@ -1,20 +1,22 @@
-"""Which implementation answers which question: the only file that knows them all.
+"""Which implementation answers which question: the one registry of policies.
 
 To add a policy: write it behind the protocols of `plan`, `place`, `scale` and `predict`, and enter it in `POLICIES`.
+The rivals are the lab's, which the product does not import: they are entered by name and loaded when they are named.
+Each of their modules has a `make(spec, table, cores, home) -> Policy`. Arbiters of kernels are in `arbiters`.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, cast
 
 import msgspec
+from msgspec import Meta
 
 from .control import Controller, Policy
-from .errors import DeclarationError
-from .lab.rivals.compass import CASCADE_FORM, HEFT_FORM, CompassRouter
-from .lab.rivals.hashed import HashRouter
-from .lab.rivals.jit import JitRouter
+from .errors import DeclarationError, ProfileError
+from .extras import load, need
 from .place import BestFitPlacer, DovetailRouter, Router, Sole
 from .place.local_delays import ONE_MACHINE, OneMachine
 from .place.transfer import Delays
@@ -22,10 +24,26 @@ from .plan import DovetailPlanner, PlannerSettings, Space
 from .predict import Estimator, EstimatorState, Predictor
 from .profile.table import Entry, ProfileTable
 from .schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
+from .state.worker import FULL_SHARE
 from .units import US
 from .workflow.graph import Graph
 
-__all__ = ["POLICIES", "ROUTED_POLICIES", "PolicySpec", "make_controller", "make_policy"]
+__all__ = [
+    "POLICIES",
+    "ROUTED_POLICIES",
+    "PolicyEntry",
+    "PolicySpec",
+    "find_policy",
+    "make_controller",
+    "make_policy",
+    "planned_policy",
+    "routed_policy",
+    "unread",
+]
+
+
+Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[int, Meta(ge=1, le=FULL_SHARE)]
 
 
 class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,22 +51,71 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str = "first-come"
     #: Share of the device that each batch of a model gets.
-    share_pct: int = 100
+    share_pct: Share = FULL_SHARE
     #: Stage -> largest batch, where it should be other than the largest declared.
-    batch: dict[str, int] = {}
+    batch: dict[str, Count] = {}
     #: Requests that may be open before new ones are shed.
-    max_open: int = 10_000
-    #: For the `dovetail` policy: part of requests that should be in time, and shares it may give (empty: tenths).
-    percentile: float = 0.99
-    shares_pct: tuple[int, ...] = ()
+    max_open: Count = 10_000
+    #: For the `dovetail` policy: part of requests that should be in time.
+    percentile: Annotated[float, Meta(gt=0, lt=1)] = 0.99
+    #: For policies that plan: shares of a GPU that they may give (empty: tenths), and numbers of cores (empty: one).
+    shares_pct: tuple[Share, ...] = ()
     #: For `place`: workers are processes of one machine that run models on its cores.
     near: bool = False
     #: How long before a batch's expected end the next may be sent to its worker, in microseconds.
-    lead_us: int = 0
+    lead_us: Annotated[int, Meta(ge=0)] = 0
+    cpus: tuple[Count, ...] = ()
+    #: Of what is left to chance: Aquatope's trials, the hashes of `hash` and `jit`.
+    seed: int = 0
+
+    @property
+    def space(self) -> Space:
+        """What a planner may choose from."""
+        usual = Space()
+        return Space(self.shares_pct or usual.shares_pct, self.cpus or usual.cpus)
 
 
 #: (spec, who says how long things take, cores of a device, worker on the ingress's own machine)
-_Make = Callable[[PolicySpec, Predictor, int, int], Policy]
+Make = Callable[[PolicySpec, Predictor, int, int], Policy]
+
+
+class PolicyEntry(msgspec.Struct, frozen=True):
+    """A policy as the registry knows it."""
+
+    #: What it does, in one line.
+    summary: str
+    #: How it is made: a function, or where one is found (`extras.load`).
+    make: Make | str
+    #: Fields of a spec that it looks at.
+    reads: tuple[str, ...]
+    #: It sends work ahead to workers that keep queues and their own memory; the others keep it at the ingress.
+    routed: bool = False
+    #: It plans from profiles: every stage needs one.
+    profiles: bool = False
+    #: Package that it needs beside a plain installation, and the extra that brings it.
+    package: str = ""
+    extra: str = ""
+
+
+def planned_policy(predictor: Predictor, settings: PlannerSettings) -> Policy:
+    """Dovetail's planner with these settings."""
+    return Policy(
+        planner=DovetailPlanner(predictor, settings),
+        placer=BestFitPlacer(),
+        scaler=LoadEverything(),
+        predictor=predictor,
+    )
+
+
+def routed_policy(
+    spec: PolicySpec, predictor: Predictor, cores: int, home: int, make: Callable[[Predictor], Router]
+) -> Policy:
+    """Work is sent ahead to workers that keep queues; Python stages wait for host workers, first come first."""
+    kept = _first_come(spec, predictor, cores, home)
+    router = make(predictor)
+    # Ours counts what it has sent by itself; the others know only what a table says.
+    told = home or isinstance(router, DovetailRouter)
+    return msgspec.structs.replace(kept, router=router if told else Sole(router))
 
 
 def _first_come(spec: PolicySpec, predictor: Predictor, cores: int, home: int, *, by_class: bool = False) -> Policy:
@@ -62,91 +129,160 @@ def _first_come(spec: PolicySpec, predictor: Predictor, cores: int, home: int, *
     )
 
 
-def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
-    space = Space(shares_pct=spec.shares_pct) if spec.shares_pct else Space()
-    settings = PlannerSettings(space=space, percentile=spec.percentile, max_open=spec.max_open)
-    return Policy(
-        planner=DovetailPlanner(predictor, settings),
-        placer=BestFitPlacer(),
-        scaler=LoadEverything(),
-        predictor=predictor,
-    )
-
-
 def _by_class(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
     return _first_come(spec, predictor, cores, home, by_class=True)
 
 
+def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+    settings = PlannerSettings(space=spec.space, percentile=spec.percentile, max_open=spec.max_open)
+    return planned_policy(predictor, settings)
+
+
 def _place(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
     delays, settings = (OneMachine(), ONE_MACHINE) if spec.near else (None, None)
-    return _routed(
-        lambda predictor, home: DovetailRouter(predictor, settings, ingress=home, home=home, delays=delays)
-    )(spec, predictor, cores, home)
+
+    def router(predictor: Predictor) -> Router:
+        return DovetailRouter(predictor, settings, ingress=home, home=home, delays=delays)
+
+    return routed_policy(spec, predictor, cores, home, router)
 
 
-def _routed(make: Callable[[Predictor, int], Router]) -> _Make:
-    """Work is sent ahead to workers that keep queues; Python stages wait for host workers, first come first."""
+#: What a policy with one fixed configuration looks at, one that plans, and one that sends ahead. There `batch` is for
+#: stages on the host: what is sent ahead goes alone.
+_FIXED = ("share_pct", "batch", "max_open", "lead_us")
+_PLANNED = ("shares_pct", "cpus", "max_open", "lead_us")
+_SENT = ("batch", "max_open")
 
-    def policy(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
-        kept = _first_come(spec, predictor, cores, home)
-        router = make(predictor, home)
-        # Ours counts what it has sent by itself; the others know only what a table says.
-        told = home or isinstance(router, DovetailRouter)
-        return msgspec.structs.replace(kept, router=router if told else Sole(router))
-
-    return policy
-
-
-#: Name -> (how it is made, what it does).
-POLICIES: dict[str, tuple[_Make, str]] = {
-    "first-come": (_first_come, "first come first served, fixed configuration, classes not looked at"),
-    "dovetail": (_dovetail, "least cost within the objective, planned again before every batch; early refusal"),
-    "by-class": (_by_class, "a higher class goes first; first come first served inside a class"),
-    "place": (
-        _place,
+POLICIES: dict[str, PolicyEntry] = {
+    "first-come": PolicyEntry(
+        "first come first served, fixed configuration, classes not looked at", _first_come, _FIXED
+    ),
+    "by-class": PolicyEntry("a higher class goes first; first come first served inside a class", _by_class, _FIXED),
+    "dovetail": PolicyEntry(
+        "least cost within the objective, planned again before every batch; early refusal",
+        _dovetail,
+        (*_PLANNED, "percentile"),
+    ),
+    "place": PolicyEntry(
         "each stage where it ends first, its model fetched meanwhile; workers may refuse, memory is shared by need",
+        _place,
+        (*_SENT, "near"),
+        routed=True,
     ),
-    "compass": (
-        _routed(lambda predictor, home: CompassRouter(predictor, CASCADE_FORM, home=home)),
+    "esg": PolicyEntry(
+        "ESG: the cheapest configurations of a group of stages within its budget, searched before every batch",
+        "lab.rivals.esg:make",
+        _PLANNED,
+        profiles=True,
+    ),
+    "infless": PolicyEntry(
+        "INFless: instances of single functions with batches of unequal size, by resource efficiency",
+        "lab.rivals.infless:make",
+        _PLANNED,
+        profiles=True,
+    ),
+    "fast-gshare": PolicyEntry(
+        "FaST-GShare: instances of single functions, share of a device by part of the time",
+        "lab.rivals.fast_gshare:make",
+        _PLANNED,
+        profiles=True,
+    ),
+    "orion": PolicyEntry(
+        "Orion: sizes of all stages fixed once, so that the 95th percentile is in time",
+        "lab.rivals.orion:make",
+        _PLANNED,
+        profiles=True,
+    ),
+    "aquatope": PolicyEntry(
+        "Aquatope: sizes of all stages fixed once, by Bayesian optimisation",
+        "lab.rivals.aquatope:make",
+        (*_PLANNED, "seed"),
+        profiles=True,
+        package="sklearn",
+        extra="lab",
+    ),
+    "compass": PolicyEntry(
         "Compass: each request planned with queues, inputs and models in the estimate, adjusted on its way",
+        "lab.rivals.compass:make",
+        _SENT,
+        routed=True,
     ),
-    "heft": (
-        _routed(lambda predictor, home: CompassRouter(predictor, HEFT_FORM, home=home)),
+    "heft": PolicyEntry(
         "HEFT: planned by rank, blind to queues and to models in memory",
+        "lab.rivals.compass:make_heft",
+        _SENT,
+        routed=True,
     ),
-    "jit": (
-        _routed(lambda predictor, home: JitRouter(predictor, home=home)),
+    "jit": PolicyEntry(
         "just in time: each stage goes to the least wait and fetch when its inputs are there",
+        "lab.rivals.jit:make",
+        (*_SENT, "seed"),
+        routed=True,
     ),
-    "hash": (_routed(lambda predictor, home: HashRouter()), "each stage of each request on a worker by hash"),
+    "hash": PolicyEntry(
+        "each stage of each request on a worker by hash", "lab.rivals.hashed:make", (*_SENT, "seed"), routed=True
+    ),
 }
 #: Those that send work ahead to workers that keep queues and their own memory; the others keep it at the ingress.
-ROUTED_POLICIES = ("place", "compass", "heft", "jit", "hash")
+ROUTED_POLICIES = tuple(name for name, entry in POLICIES.items() if entry.routed)
+
+
+def find_policy(name: str) -> PolicyEntry:
+    """The policy of that name; what it needs is installed."""
+    entry = POLICIES.get(name)
+    if entry is None:
+        near = difflib.get_close_matches(name, POLICIES, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise DeclarationError(f"there is no policy {name!r}; {hint}there are: {', '.join(POLICIES)}")
+    if entry.package:
+        need(entry.package, extra=entry.extra, for_=f"the policy {name!r}")
+    return entry
+
+
+def unread(spec: PolicySpec) -> list[str]:
+    """Settings that were given and that the policy does not look at."""
+    usual, reads = PolicySpec(spec.name), ("name", *find_policy(spec.name).reads)
+    return [f for f in spec.__struct_fields__ if f not in reads and getattr(spec, f) != getattr(usual, f)]
 
 
 def make_policy(spec: PolicySpec, predictor: Predictor, cores: int, home: int = 0) -> Policy:
     """The policy of that name; `cores` is the number of processor cores of a device, `home` the worker on the
     ingress's own machine (0: there is none)."""
-    try:
-        make, _ = POLICIES[spec.name]
-    except KeyError:
-        near = difflib.get_close_matches(spec.name, POLICIES, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise DeclarationError(f"there is no policy {spec.name!r}; {hint}there are: {', '.join(POLICIES)}") from None
+    entry = find_policy(spec.name)
+    make = cast(Make, load(entry.make)) if isinstance(entry.make, str) else entry.make
     return msgspec.structs.replace(make(spec, predictor, cores, home), lead_ns=spec.lead_us * US)
 
 
 def make_controller(
     graphs: Sequence[Graph],
     spec: PolicySpec,
-    entries: Sequence[Entry],
+    entries: Iterable[Entry],
     cores: int,
     home: int = 0,
     *,
-    learned: EstimatorState | None = None,
     ingress: int = 0,
+    learned: EstimatorState | None = None,
 ) -> Controller:
     """A controller from plain data: a scenario, a log's header or the server's settings."""
+    table = ProfileTable(entries)
+    stages = dict.fromkeys(s.name for g in graphs for s in g.stages)
+    for name in spec.batch:
+        if name not in stages:
+            raise DeclarationError(f"batch of stage {name!r}: there is no such stage; there are: {', '.join(stages)}")
+    if find_policy(spec.name).profiles:
+        _check_profiles(stages, spec.name, table)
     delays = OneMachine() if spec.near else Delays()
-    predictor = Estimator(ProfileTable(entries), learned, load_ns=delays.load_ns)
+    predictor = Estimator(table, learned, load_ns=delays.load_ns)
     return Controller(graphs, make_policy(spec, predictor, cores, home), ingress)
+
+
+def _check_profiles(stages: Iterable[str], policy: str, table: ProfileTable) -> None:
+    """Every stage has a profile on some kind of device; on which it is needed is known when a worker joins."""
+    known = {stage for stage, _ in table.entries}
+    missing = [stage for stage in stages if stage not in known]
+    if missing:
+        names = ", ".join(map(repr, missing))
+        raise ProfileError(
+            f"the policy {policy!r} plans from profiles, and there is none of {names}; measure them with "
+            f"dovetail profile, or give their times in the scenario"
+        )

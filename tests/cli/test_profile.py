@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
+from dovetail.predict import EstimatorState
+from dovetail.predict.state import LearnedRun
 from dovetail.profile.kernels import KernelStats, sequence_name
 from dovetail.profile.machine import Identity, this_machine
 from dovetail.profile.store import ProfileStore
+from dovetail.record.learned import rows_of
 from dovetail.units import MS
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
+from dovetail.workflow.graph import StageSpec
 
 APP = """
 import numpy as np
@@ -182,7 +186,7 @@ def test_kernels_shows_what_was_learned_and_whether_it_holds(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["profile", "--kernels"]) == 0
-    assert "nothing is known of kernels; serve with --by-kernel" in capsys.readouterr().out
+    assert "nothing is known of kernels; serve two classes" in capsys.readouterr().out
     assert not Path("profiles.sqlite").exists()
     target = make_app()
     store = ProfileStore("profiles.sqlite")
@@ -205,7 +209,43 @@ def test_a_target_is_needed_to_measure(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["profile"]) == 2
     assert "which application?" in capsys.readouterr().err
     assert main(["profile", "examples.quickstart:app", "--forget"]) == 2
-    assert "--forget lets go of what --kernels shows" in capsys.readouterr().err
+    assert "--forget lets go of what --kernels or --learned shows" in capsys.readouterr().err
+    assert main(["profile", "--kernels", "--learned"]) == 2
+    assert "show different things" in capsys.readouterr().err
+
+
+def test_learned_shows_run_and_load_times_and_whether_they_hold(
+    make_app: Callable[..., str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["profile", "--learned"]) == 0
+    assert "nothing was learned of times yet; serve with --store profiles.sqlite" in capsys.readouterr().out
+    assert not Path("profiles.sqlite").exists()
+    target = make_app()
+    specs = load_target(target).specs
+    store = ProfileStore("profiles.sqlite")
+    runs = (
+        LearnedRun("double", "host", 4, 1, 100, 9, 5 * MS, 0.0),
+        LearnedRun("split", "host", 1, 1, 100, 2, MS, 0.0),
+    )
+    store.put_learned(rows_of(EstimatorState(runs=runs), specs, this_machine()))
+    other = StageSpec("elsewhere", "python", model="x")
+    there = Identity("Z80", 1, this_machine().libraries)
+    row = EstimatorState(runs=(LearnedRun("elsewhere", "host", 1, 1, 100, 1, MS, 0.0),))
+    store.put_learned(rows_of(row, [other], there))
+    assert main(["profile", "--learned"]) == 0
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if " host " in line}
+    assert rows["double"][1:12] == ["host", "4", "1", "100", "%", "9", "5", "ms", "22", "%", "fresh"]
+    assert "stale" in rows["elsewhere"] and "machine" in rows["elsewhere"]
+    assert main(["profile", target, "--learned", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["learned"]
+    assert {(f["what"], f["items"], f["mean_ns"], f["state"]) for f in found} == {
+        ("double", 4, 5 * MS, "fresh"),
+        ("split", 1, MS, "fresh"),
+    }
+    assert main(["profile", "--learned", "--forget"]) == 0
+    assert "forgot the times of 3 stage(s) and model(s)" in capsys.readouterr().out
+    assert store.learned() == []
 
 
 def test_batch_sizes_that_are_no_numbers_are_refused(

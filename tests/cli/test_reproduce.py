@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dovetail.cli import main, reproduce
+from dovetail.cli import main
+from dovetail.lab import reproduce
 from dovetail.lab.experiment import Estimate, Goal, Lab
 from dovetail.lab.experiments import EXPERIMENTS
 

@@ -104,9 +104,34 @@ def failing(*words: object, cwd: Path = PROJECT) -> str:
 
 
 def test_ageing_needs_kernels_and_a_time():
-    said = failing("tests.live.apps:small", "--ageing", "5ms")
-    assert "--ageing lets waiting kernels of lower classes start under --by-kernel" in said
-    assert "--ageing 'soon'" in failing("tests.live.apps:small", "--by-kernel", "--ageing", "soon")
+    said = failing("tests.live.apps:small", "--kernels", "never", "--ageing", "5ms")
+    assert "--ageing lets waiting kernels of lower classes start, and --kernels never runs none" in said
+    assert "--ageing 'soon'" in failing("tests.live.apps:small", "--ageing", "soon")
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        ("--device", "cpu"),
+        ("--workers", 1),
+        ("--memory", "1GB"),
+        ("--arena", "1GB"),
+        ("--kernels", "auto"),
+        ("--kernel-log", "kernels.log"),
+        ("--ageing", "5ms"),
+    ],
+)
+def test_what_the_server_that_shares_its_workers_has_decided_is_not_for_one_that_joins(flag, tmp_path, capsys):
+    assert main(["serve", "tests.live.apps:small", "--join", str(tmp_path), *map(str, flag)]) == 2
+    assert f"{flag[0]} is not for a server that joins another" in capsys.readouterr().err
+
+
+def test_a_server_joins_only_where_workers_are_shared_and_shares_none_that_it_has_joined(tmp_path, capsys):
+    assert main(["serve", "tests.live.apps:small", "--join", str(tmp_path)]) == 2
+    assert "nobody shares workers there" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "tests.live.apps:small", "--join", "a", "--share-workers", "b"])
+    assert ended.value.code == 2
 
 
 def worker_pids(serving: Serving) -> list[int]:

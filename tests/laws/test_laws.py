@@ -20,7 +20,8 @@ LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 policies = st.builds(
     PolicySpec,
-    name=st.sampled_from(sorted(POLICIES)),
+    # Aquatope plans for seconds; but for its plan it runs as Orion does.
+    name=st.sampled_from(sorted(set(POLICIES) - {"aquatope"})),
     share_pct=st.sampled_from([100, 50, 34]),
     max_open=st.sampled_from([3, 10_000]),
     lead_us=st.sampled_from([0, 1_000, 10_000]),

@@ -18,7 +18,7 @@ from dovetail.live.front.process import WorkerProcess
 from dovetail.live.front.system import LiveSystem, Result, Settings
 from dovetail.record.log import LogWriter
 from dovetail.wiring import PolicySpec, make_controller
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 
 T = TypeVar("T")
 #: A system that hangs should fail a test, not hang it.

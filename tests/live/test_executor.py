@@ -12,6 +12,7 @@ from dovetail.live.links.wire import Argument, Run
 from dovetail.live.tensors.arena import Arena, ArenaFull
 from dovetail.live.tensors.codec import UnsupportedValue, decode, encode
 from dovetail.live.worker.executor import Values, counts
+from dovetail.state import RunBatch
 
 MIB = 1 << 20
 
@@ -28,7 +29,8 @@ def values(arena):
 
 
 def batch(*columns):
-    return Run(1, 1, "stage", 1, 100, 0, 0, [list(c) for c in columns], [()] * len(columns[0]), [])
+    decided = RunBatch(1, 1, 1, "stage", tuple((i, 0, 0) for i in range(len(columns[0]))), 1, 100, 0, 0, 0)
+    return Run(decided, [list(c) for c in columns], [()] * len(columns[0]), [])
 
 
 def test_arguments_are_values_parts_elements_and_gathered_lists(arena, values):

@@ -12,14 +12,16 @@ import pytest
 from tests.live import apps
 
 from dovetail.live.front.process import WorkerProcess
-from dovetail.live.links.wire import Argument, Failed, Free, Hello, Load, Loaded, Ready, Refused, Run
+from dovetail.live.links.wire import Argument, Failed, Free, Hello, Load, Loaded, Ready, Refused, Run, State
 from dovetail.live.tensors.arena import Arena
 from dovetail.live.tensors.codec import encode
-from dovetail.state import WorkerSpec
+from dovetail.state import RunBatch, WorkerSpec
+from dovetail.state.run_batch import NEVER_NS
 
 pytestmark = pytest.mark.cpu
 PATIENCE_SECONDS = 30.0
-NEVER_NS = 1 << 61
+#: More than any doorbell holds.
+MOST_PACKETS = 10_000
 
 
 class Watched:
@@ -49,16 +51,28 @@ class Watched:
             await asyncio.wait_for(self._news.wait(), PATIENCE_SECONDS)
 
     async def load(self, stage: str) -> None:
-        self.process.send(Load(stage, 0))
+        self.process.send(Load(stage, 0, keep=True))
         await self.until(lambda: any(isinstance(m, Loaded) and m.stage == stage for m in self.heard))
 
     def run(self, batch: int, stage: str, value: float) -> None:
         ref = encode([value, value, value], self.front)
-        self.process.send(Run(batch, 0, stage, 1, 100, 0, NEVER_NS, [[Argument((ref,))]], [()], []))
+        self.process.send(Run(decided(batch, stage), [[Argument((ref,))]], [()], []))
+
+    async def freeze(self) -> None:
+        """Stop the process; returns when none of its threads runs, each of which stops in its own time."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        threads = Path(f"/proc/{self.process.pid}/task")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not all(") T " in (thread / "stat").read_text() for thread in threads.iterdir()):
+                await asyncio.sleep(0.001)
 
     def close(self) -> None:
         if self.process.arena is not None:
             self.process.arena.close()
+
+
+def decided(batch: int, stage: str) -> RunBatch:
+    return RunBatch(0, batch, 1, stage, ((1, 0, 0),), 1, 100, 0, NEVER_NS, 0)
 
 
 def open_fds() -> int:
@@ -90,8 +104,9 @@ def play():
 
 def test_it_introduces_itself_and_ends_when_told(play):
     async def scene(worker):
-        await worker.until(lambda: worker.heard)
-        assert worker.heard == [Ready(worker.process.pid)]
+        await worker.until(lambda: len(worker.heard) == 2)
+        assert worker.heard[0] == Ready(worker.process.pid)
+        assert isinstance(worker.heard[1], State) and worker.heard[1].row.resident == ()
         assert worker.process.arena is not None
         await worker.process.stop()
         assert worker.process.process.returncode == 0
@@ -158,12 +173,13 @@ def test_a_child_that_holds_the_doorbell_does_not_hide_its_death(play):
 def test_more_messages_than_the_doorbell_holds_are_kept_in_order(play):
     async def scene(worker):
         await worker.until(lambda: worker.heard)
-        os.kill(worker.process.pid, signal.SIGSTOP)
+        await worker.freeze()
         long_name = "not loaded" * 8000
         asked = 0
-        while len(worker.process._backlog) < 50:
+        while len(worker.process._backlog) < 50 and asked < MOST_PACKETS:
             asked += 1
-            worker.process.send(Run(asked, 0, long_name, 1, 100, 0, NEVER_NS, [], [], []))
+            worker.process.send(Run(decided(asked, long_name), [], [], []))
+        assert worker.process._backlog
         os.kill(worker.process.pid, signal.SIGCONT)
         await worker.until(lambda: sum(isinstance(m, Failed) for m in worker.heard) == asked)
         assert [m.batch for m in worker.heard if isinstance(m, Failed)] == list(range(1, asked + 1))
@@ -174,9 +190,12 @@ def test_more_messages_than_the_doorbell_holds_are_kept_in_order(play):
 def test_what_waits_for_a_worker_that_dies_is_dropped(play):
     async def scene(worker):
         await worker.until(lambda: worker.heard)
-        os.kill(worker.process.pid, signal.SIGSTOP)
-        while not worker.process._backlog:
+        await worker.freeze()
+        for _ in range(MOST_PACKETS):
+            if worker.process._backlog:
+                break
             worker.process.send(Free([0] * 50_000))
+        assert worker.process._backlog
         with open(os.devnull) as file:
             worker.process.send(Free([]), [file.fileno()])
         os.kill(worker.process.pid, signal.SIGKILL)
@@ -191,11 +210,7 @@ def test_who_does_not_stop_is_killed(play, monkeypatch):
 
     async def scene(worker):
         await worker.until(lambda: worker.heard)
-        os.kill(worker.process.pid, signal.SIGSTOP)
-        tasks = Path(f"/proc/{worker.process.pid}/task")  # each of them stops in its own time
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not all(") T " in (task / "stat").read_text() for task in tasks.iterdir()):
-                await asyncio.sleep(0.001)
+        await worker.freeze()
         await worker.process.stop()
         assert worker.process.process.returncode == -signal.SIGKILL
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dovetail.control import RunBatch
 from dovetail.live.front.batches import Running
 from dovetail.live.front.watchdog import HANG_FACTOR, Watchdog
-from dovetail.state import WorkerSpec
 from dovetail.units import MS, SECOND
 
 HANG_NS = 2 * SECOND
-PLAIN = WorkerSpec("cpu-0", "cpu", ("onnx",))
-QUEUED = WorkerSpec("cpu-0", "cpu", ("onnx",), keeps_queue=True)
-BY_KERNEL = WorkerSpec("cpu-0", "cpu", ("onnx",), preempts=True)
 
 
 def batch(worker: int = 1, *, since_ns: int = 0, **changed: Any) -> Running:
@@ -50,13 +44,20 @@ def test_the_time_before_a_batch_may_begin_does_not_count() -> None:
     assert named(dog, SECOND + HANG_NS + 1, sent) == [1]
 
 
-@pytest.mark.parametrize(("spec", "waits"), [(PLAIN, False), (QUEUED, True), (BY_KERNEL, True)])
-def test_a_batch_may_wait_for_others_only_where_others_go_first(spec: WorkerSpec, waits: bool) -> None:
+def test_a_batch_may_wait_as_long_as_others_get_done_there() -> None:
+    """Every worker keeps a queue: the front does not know what has begun, so any end of that worker counts."""
     dog = Watchdog(HANG_NS)
     sent = batch()
-    dog.answered(1, spec, 2 * SECOND)
-    assert named(dog, 3 * SECOND, sent) == ([] if waits else [1])
-    assert named(dog, 5 * SECOND, sent) == [1]
+    dog.answered(1, 2 * SECOND)
+    assert named(dog, 4 * SECOND, sent) == []
+    assert named(dog, 4 * SECOND + 1, sent) == [1]
+
+
+def test_what_another_worker_gets_done_does_not_count() -> None:
+    dog = Watchdog(HANG_NS)
+    dog.answered(2, 2 * SECOND)
+    dog.load_ended(2, "read", 2 * SECOND)
+    assert named(dog, HANG_NS + 1, batch()) == [1]
 
 
 def test_a_model_that_comes_has_a_limit_of_its_own() -> None:
@@ -67,14 +68,14 @@ def test_a_model_that_comes_has_a_limit_of_its_own() -> None:
     ((worker, why),) = dog.hung([sent], 3 * SECOND + 1)
     assert worker == 1
     assert why == "the model of stage 'read' was not loaded within 2 s, so its worker was killed"
-    dog.load_ended(1, QUEUED, "read", 4 * SECOND)
+    dog.load_ended(1, "read", 4 * SECOND)
     assert named(dog, 6 * SECOND, sent) == []
     assert named(dog, 6 * SECOND + 1, sent) == [1]
 
 
 def test_who_is_lost_owes_nothing() -> None:
     dog = Watchdog(HANG_NS)
-    dog.joined(1, QUEUED, 0)
+    dog.answered(1, 0)
     dog.load_began(1, "read", 0)
     dog.load_began(2, "read", 0)
     dog.lost(1)

@@ -316,6 +316,13 @@ def test_classes_come_before_everything_else() -> None:
     assert old is not None and new is not None and new.order < old.order
 
 
+def test_orders_of_all_ten_classes_fit_into_the_numbers_of_a_message() -> None:
+    router = router_for({"a": 10}, workers=1)
+    ten_years_ns = 10 * 366 * 86_400 * SECOND
+    last = router.route(item(Request(1, single(), 10, ten_years_ns, 0, 0), "a"), ten_years_ns)
+    assert last is not None and last.order < 1 << 63
+
+
 # -- copies -----------------------------------------------------------------------------------------------------
 
 

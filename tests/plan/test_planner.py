@@ -246,3 +246,67 @@ def test_the_same_run_decides_the_same():
         return msgspec.msgpack.encode(record)
 
     assert actions() == actions()
+
+
+def unprofiled(slo_ms, learned=None):
+    """A stage that nobody has profiled, on a device with a price."""
+    graph = chain("flow", slo_ms * MS, [StageSpec("read", "model", (1, 4), model="read")])
+    predictor = Estimator(ProfileTable(), learned)
+    planner = DovetailPlanner(predictor, PlannerSettings(space=SPACE))
+    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), predictor))
+    built.step(WorkerJoined(0, 0, 1, GPU))
+    built.step(ModelLoaded(0, 0, 1, "read", 0))
+    return built
+
+
+#: What CURVE says of one item.
+TRUE_MS = {25: 24, 50: 12, 100: 10}
+
+
+def serve_one(built, number, at_ms, times_ms=None):
+    """One request alone; the batch that it became, and how sure its time was."""
+    actions = built.step(RequestArrived(at_ms * MS, 0, number, 0))
+    (run,) = [a for a in actions if isinstance(a, RunBatch)]
+    spread = built.batches[run.batch].expected_spread
+    end_ms = at_ms + (times_ms or TRUE_MS)[run.share_pct]
+    built.step(BatchFinished(end_ms * MS, run.cause, run.batch, at_ms * MS, end_ms * MS))
+    return run, spread
+
+
+@pytest.mark.parametrize(("slo_ms", "cost"), [(100, 600), (30, 1000), (13, 1000)])
+def test_a_stage_without_a_profile_is_tried_and_then_run_in_time_and_with_time_to_spare_as_cheaply_as_can_be(
+    slo_ms, cost
+):
+    built = unprofiled(slo_ms)
+    planner = built.policy.planner
+    first, doubt = serve_one(built, 1, 0)
+    assert doubt == 2.0 and first.expected_ns >= 10 * MS, "a guess"
+    assert not planner.plan_of("flow").known, "one batch is not enough to refuse anything"
+    later = [serve_one(built, number, 100 * number) for number in range(2, 200)]
+    last, spread = later[-1]
+    assert last.expected_ns == TRUE_MS[last.share_pct] * MS and spread < 0.1
+    assert last.share_pct * TRUE_MS[last.share_pct] == cost and TRUE_MS[last.share_pct] < slo_ms
+    assert planner.plan_of("flow").known and not planner.plan_of("flow").profiled
+    validate(built)
+
+
+def test_nothing_is_refused_because_of_guesses_but_because_of_what_was_learned_unless_nothing_else_is_open():
+    built = unprofiled(5)
+    for number in range(1, 40):
+        run, _ = serve_one(built, number, 100 * number)
+    assert built.policy.planner.plan_of("flow").known
+    at_ns = 5000 * MS
+    assert runs(built.step(RequestArrived(at_ns, 0, 100, 0))), "times may have changed: only a request can show it"
+    (refused,) = built.step(RequestArrived(at_ns, 0, 101, 0))
+    assert isinstance(refused, Reject) and "fastest plan" in refused.reason
+    built.step(BatchFinished(at_ns + MS, run.cause, run.batch + 1, at_ns, at_ns + MS))
+    assert runs(built.step(RequestArrived(at_ns + 2 * MS, 0, 102, 0)))
+
+
+def test_what_was_learned_before_counts_from_the_first_request_on():
+    taught = unprofiled(60)
+    for number in range(1, 80):
+        last, _ = serve_one(taught, number, 100 * number)
+    again = unprofiled(60, taught.policy.predictor.state())
+    run, spread = serve_one(again, 1, 0)
+    assert (run.share_pct, run.expected_ns) == (last.share_pct, last.expected_ns) and spread < 0.1

@@ -93,3 +93,16 @@ def test_what_others_learn_later_is_added_to_what_is_known() -> None:
     times.learn([seen("read", 2, kernels=("gemm[3]",))])
     assert stats.kernels == ("gemm[3]",)
     assert times.news(9) == [], "what was seen here was of other kernels"
+
+
+def test_who_tells_nobody_learns_as_much_and_has_no_news() -> None:
+    times = KernelTimes(tells=False)
+    stats = times.sequence("s", ["a", "b"])
+    assert stats is not None
+    for _ in range(5):
+        stats.observe(0, 100)
+    assert times.news(8) == [] and stats.duration_ns(0) is not None
+    again = KernelTimes(tells=False)
+    again.restore(*times.state())
+    assert again.stats == times.stats
+    assert again.stats["s"] is not times.stats["s"], "a copy"

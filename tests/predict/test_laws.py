@@ -62,7 +62,7 @@ def answers(estimator: Estimator) -> list[object]:
     ]
     found += [estimator.load(stage.weights, 1000, kind) for stage in STAGES for kind in KINDS]
     found += [estimator.turnaround(kind) for kind in ("", *KINDS)]
-    found += [estimator.observed(stage.name, kind) for stage in STAGES for kind in KINDS]
+    found += [estimator.observed_ratio(stage.name, kind) for stage in STAGES for kind in KINDS]
     found += [msgspec.json.encode(estimator.kernels.get(name)) for name in "xyz"]
     return found
 

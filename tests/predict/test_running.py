@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dovetail.predict.running import Mean, Rate, Seen
 
 
@@ -25,3 +29,24 @@ def test_the_mean_of_what_was_seen_is_that_of_a_mean() -> None:
         seen.add(value)
         assert seen.mean == mean.value
     assert seen.count == 12
+
+
+@given(st.lists(st.integers(10**6, 10**12), min_size=1, max_size=40), st.integers(0, 40))
+def test_many_at_once_are_the_same_as_one_by_one_while_nothing_fades(values: list[int], first: int) -> None:
+    one, many = Seen(64), Seen(64)
+    for value in values:
+        one.add(value)
+    many.add_many(values[:first])
+    many.add_many(values[first:])
+    assert many.count == one.count
+    assert many.mean == pytest.approx(sum(values) / len(values), abs=len(values))
+    assert many.spread() == pytest.approx(one.spread(), rel=1e-3)
+
+
+def test_many_at_once_fade_what_was_before() -> None:
+    seen = Seen(64)
+    for value in (100, 300):
+        for _ in range(20):
+            seen.add_many([value - 10, value + 10] * 32)
+    assert seen.mean == pytest.approx(300, abs=2)
+    assert seen.spread() == pytest.approx(10 / 300, rel=0.1)

@@ -17,7 +17,7 @@ from dovetail import App, stage, tensor, workflow
 from dovetail import onnx as onnx_stage
 from dovetail.errors import ProfileError
 from dovetail.profile.samples import MOST_ITEMS, Items, collect
-from dovetail.workflow import Stage
+from dovetail.workflow.stage import Stage
 
 ANY = tensor("float32", -1)
 FIXED = tensor("float32", 4)

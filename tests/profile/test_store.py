@@ -16,7 +16,7 @@ from dovetail.profile import store as store_module
 from dovetail.profile.machine import Identity
 from dovetail.profile.record import Key, Measured, wanted_points
 from dovetail.profile.store import APPLICATION_ID, ProfileStore
-from dovetail.workflow import StageSpec
+from dovetail.workflow.graph import StageSpec
 
 HERE = Identity("Xeon", 2, {"onnxruntime": "1.30.0", "numpy": "2.4.6", "python": "3.12"})
 DETECT = StageSpec("detect", "onnx", batch=(1, 4), model="abc", path="detect.onnx", weights_bytes=7_000_000)
@@ -238,7 +238,7 @@ def test_a_store_of_another_schema_is_refused_by_name(schema: int, age: str, sto
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {schema}")
     db.close()
-    with pytest.raises(ProfileError, match=rf"of {age} dovetail \(schema {schema}, this one reads 1 to 2\)"):
+    with pytest.raises(ProfileError, match=rf"of {age} dovetail \(schema {schema}, this one reads 1 to 3\)"):
         store.status([DETECT], HERE)
 
 

@@ -18,7 +18,10 @@ from tests.record.recorded import ENTRIES, document, header, plain, run
 
 from dovetail.control import Drained, DrainStarted, Reject, RequestArrived, RequestRefused, RunBatch
 from dovetail.errors import LogError
-from dovetail.record.log import VERSION, LogReader, LogWriter, Step
+from dovetail.predict import EstimatorState
+from dovetail.predict.state import LearnedRun
+from dovetail.record.log import VERSION, Header, LogReader, LogWriter, Step
+from dovetail.version import __version__
 from dovetail.wiring import PolicySpec
 
 STEPS = [
@@ -56,6 +59,22 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         assert list(log) == STEPS
         assert (log.steps, log.cut_short) == (4, False)
         assert log.read_bytes == log.size_bytes == path.stat().st_size
+
+
+def test_what_was_known_of_times_is_in_the_header_and_a_log_without_it_is_read(tmp_path: Path) -> None:
+    learned = EstimatorState(runs=(LearnedRun("read", "cpu", 1, 1, 100, 5, 7, 0.5),))
+    path = tmp_path / "run.log"
+    with LogWriter(path, msgspec.structs.replace(header(PolicySpec()), learned=learned)):
+        pass
+    with LogReader(path) as log:
+        assert log.header.learned == learned
+    older = msgspec.msgpack.decode(msgspec.msgpack.encode(header(PolicySpec())))
+    del older["learned"]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(older), type=Header).learned is None
+    with LogWriter(path, msgspec.Raw(msgspec.msgpack.encode(older | {"learned": {"version": 9}}))):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(LogError, match="is a log of another version: what was learned is of version 9"):
+        LogReader(path)
 
 
 def test_the_same_run_is_the_same_bytes(tmp_path: Path) -> None:
@@ -114,9 +133,26 @@ def frame(payload: object) -> bytes:
 
 
 def test_another_version_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "run.log").write_bytes(frame({"version": VERSION + 1, "what": "is not known yet"}))
-    with pytest.raises(LogError, match=f"version {VERSION + 1}; this Dovetail reads version {VERSION}"):
-        LogReader(tmp_path / "run.log")
+    newer = {"version": VERSION + 1, "dovetail": "9.8", "what": "is not known yet"}
+    for written, by in ((newer, "Dovetail 9.8"), ({"version": VERSION - 1}, "another Dovetail")):
+        (tmp_path / "run.log").write_bytes(frame(written))
+        with pytest.raises(LogError) as refused:
+            LogReader(tmp_path / "run.log")
+        said = str(refused.value)
+        assert f"run.log is a log of version {written['version']}, by {by}; this one, Dovetail " in said
+        assert f"reads version {VERSION}. Read it with the Dovetail that wrote it, or record the run again" in said
+
+
+def test_a_log_without_the_stamp_of_its_writer_is_read(tmp_path: Path) -> None:
+    """Headers of this version were written before there was one, with fewer fields of the policy, too."""
+    known = msgspec.msgpack.decode(msgspec.msgpack.encode(header(PolicySpec())))
+    assert known.pop("dovetail") == __version__
+    known["policy"] = {"name": "by-class"}
+    (tmp_path / "run.log").write_bytes(frame(known))
+    with LogReader(tmp_path / "run.log") as log:
+        assert log.header.dovetail == ""
+        assert log.header.graphs == (plain(), document())
+        assert msgspec.msgpack.decode(log.header.policy, type=PolicySpec) == PolicySpec("by-class")
 
 
 @pytest.mark.parametrize(

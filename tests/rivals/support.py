@@ -42,7 +42,7 @@ def market(
     """A market of stages with such curves; a core costs a twentieth of a device."""
     table = ProfileTable(Entry(name, "gpu", curve=c, spread=spread) for name, c in curves.items())
     worker = WorkerSpec("gpu", "gpu", ("model",), cores, 0, 2.0, "simulated", 0.1)
-    return Market(Estimator(table), worker, Space(shares_pct, cpus))
+    return Market(Estimator(table), Space(shares_pct, cpus), worker)
 
 
 def workflow(name: str, slo_ms: float, stages: Mapping[str, Sequence[int]], after: object = None) -> Graph:
@@ -55,7 +55,7 @@ def controller_of(planner: Rival, graphs: Sequence[Graph], workers: int) -> Cont
     """A controller whose workers have joined and hold all models."""
     controller = Controller(graphs, rival_policy(planner))  # type: ignore[arg-type]
     for ident in range(1, workers + 1):
-        controller.step(WorkerJoined(0, 0, ident, planner.market.worker))
+        controller.step(WorkerJoined(0, 0, ident, planner.market.worker(graphs[0].stages[0])))
         for stage in controller.stages:
             controller.step(ModelLoaded(0, 0, ident, stage, 0))
     return controller
@@ -70,7 +70,7 @@ def esg_market(world: World) -> Market:
     """What rivals may choose from in ESG's world."""
     cost, core_cost = world.usd_per_device_hour, world.usd_per_core_hour
     worker = WorkerSpec("node", KIND, ("model",), u.CPUS_PER_NODE, 0, cost, "simulated", core_cost)
-    return Market(Estimator(world.table), worker, Space(shares_pct=world.shares(), cpus=u.CPUS))
+    return Market(Estimator(world.table), Space(shares_pct=world.shares(), cpus=u.CPUS), worker)
 
 
 def play(
@@ -100,7 +100,7 @@ def play(
     simulation = Simulation(controller, ledger, world.arrivals(seed, seconds), [check])
     for ident in range(1, world.nodes + 1):
         rng = random.Random(f"{seed}/{ident}")
-        spec = planner.market.worker
+        spec = planner.market.worker(world.graphs[0].stages[0])
         simulation.join(SimDevice(ident, spec, controller.stages, world.table, simulation.schedule, rng=rng))
     if lose_at_s:
         simulation.lose(1, round(lose_at_s * SECOND))

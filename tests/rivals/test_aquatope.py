@@ -26,8 +26,8 @@ def planned(seed: int, slo_ms: float = 100) -> Mapping[str, Config]:
 
 def true_cost(choice: Sequence[Config]) -> tuple[float, float]:
     """Mean latency in ms and mean cost of a pair of configurations."""
-    times = [MARKET.time_ns(s, c) for s, c in zip(GRAPH.stages, choice, strict=True)]
-    return sum(times) / 1e6, sum(t * MARKET.usd_per_ns(c) for t, c in zip(times, choice, strict=True))
+    chosen = [(s, c, MARKET.time_ns(s, c)) for s, c in zip(GRAPH.stages, choice, strict=True)]
+    return sum(t for _, _, t in chosen) / 1e6, sum(t * MARKET.usd_per_ns(s, c) for s, c, t in chosen)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -118,9 +118,9 @@ def test_draws_agree_with_mean_and_deviation() -> None:
 
 
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
-    with pytest.raises(DovetailError, match=r"pip install dovetail\[lab\]"):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(DovetailError, match=r"Aquatope needs scikit-learn.*pip install 'dovetail\[lab\]'"):
         Surrogate(np.zeros((1, 1)), np.zeros(1))
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
-    with pytest.raises(DovetailError, match=r"pip install dovetail\[lab\]"):
+    with pytest.raises(DovetailError, match=r"pip install 'dovetail\[lab\]'"):
         planned(1)

@@ -34,7 +34,8 @@ def test_the_minimum_configuration_is_the_smallest_of_everything() -> None:
 
 def test_a_configuration_pays_for_its_share_and_its_cores() -> None:
     m = market({"a": curve({1: 10})})
-    assert m.usd_per_ns(Config(1, 2, 50)) * 3600e9 == pytest.approx(0.5 * 2.0 + 2 * 0.1)
+    stage = workflow("w", 100, {"a": (1,)}).stages[0]
+    assert m.usd_per_ns(stage, Config(1, 2, 50)) * 3600e9 == pytest.approx(0.5 * 2.0 + 2 * 0.1)
 
 
 def test_a_stage_without_a_profile_is_named() -> None:

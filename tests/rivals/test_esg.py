@@ -7,23 +7,22 @@ from tests.rivals.support import play
 from dovetail.lab.experiments.esg_world import World
 from dovetail.lab.rivals import unverified as u
 from dovetail.lab.rivals.common import Market
-from dovetail.lab.rivals.esg import EsgPlacer, EsgPlanner
+from dovetail.lab.rivals.esg import RECHECKS, EsgPlacer, EsgPlanner
 from dovetail.plan.space import Space
 from dovetail.predict import Estimator
-from dovetail.state import Config, Item, Queue, Request, Worker, WorkerSpec, compile_graphs
+from dovetail.state import Batch, Cluster, Config, Item, Queue, Request, Worker, WorkerSpec, compile_graphs
 from dovetail.workflow.graph import StageSpec
 
 
 def planner() -> tuple[EsgPlanner, World]:
     world = World("moderate-normal")
-    built = EsgPlanner(Market(Estimator(world.table), world.node(), Space(world.shares(), u.CPUS)))
+    built = EsgPlanner(Market(Estimator(world.table), Space(world.shares(), u.CPUS), world.node()))
     return built, world
 
 
 def queued(built: EsgPlanner, world: World, count: int) -> tuple[Queue, Request]:
-    graphs, _ = compile_graphs(world.graphs, built.queue_key)
-    for graph in world.graphs:
-        built.prepare(graph)
+    graphs, queues = compile_graphs(world.graphs, built.queue_key)
+    built.bind(Cluster(queues, [s.name for g in world.graphs for s in g.stages]))
     graph = graphs[0]
     queue = graph.nodes[0].queue
     request = Request(1, graph, 1, 0, graph.slo_ns, 0)
@@ -68,10 +67,12 @@ def test_a_queue_looked_at_in_vain_is_offered_the_minimum_in_the_end() -> None:
     least = Config(1, 1, world.shares()[0])
     first = built.choose(queue, late)
     assert isinstance(first, tuple) and least not in first
-    for now in range(1, 4):
-        last = built.choose(queue, late + now)
-    assert isinstance(last, tuple) and last[-1] == least
-    assert built.choose(queue, late + 3) == last, "asking again at the same time changes nothing"
+    assert all(built.choose(queue, late + now) == first for now in range(1, 5)), "asking alone changes nothing"
+    elsewhere = Batch(1, queue, Worker(1, world.node()), least, [], 0, 0)
+    for _ in range(RECHECKS):
+        assert built.choose(queue, late) == first
+        built.finished(elsewhere)
+    assert built.choose(queue, late) == (*first, least)
 
 
 def test_the_dispatcher_prefers_the_data_then_the_home_then_room() -> None:

@@ -7,6 +7,7 @@ from dovetail.control import RunBatch, SetTimer, TimerFired
 from dovetail.lab.rivals.infless import IDLE_TICKS, INFlessPlanner, Offer, cre, offers
 from dovetail.state import Config, Queue
 from dovetail.units import MS
+from dovetail.workflow.graph import StageSpec
 
 #: Batch of one: 100 ms at 10 % of a device, 20 ms at 50 %. Batch of two: 160 and 32 ms.
 READ = curve({1: 10, 2: 16})
@@ -48,7 +49,7 @@ def test_an_objective_out_of_reach_gets_the_fastest_configuration_of_batch_one()
 
 
 def test_cre_is_the_rate_over_what_is_left_of_the_worker() -> None:
-    worker = market({"read": READ}).worker
+    worker = market({"read": READ}).worker(StageSpec("read", "model", (1,)))
     half = by_batch(100)[1][-1]
     # Left of 16 cores and 100 %: 14.016 cores and 50.1 %, each with the code's thousandth.
     left = (64 * 14.016 + 142 * 50.1) / (64 * 16 + 142 * 100)
@@ -56,7 +57,7 @@ def test_cre_is_the_rate_over_what_is_left_of_the_worker() -> None:
 
 
 def test_cre_prefers_the_fuller_worker_and_the_larger_share() -> None:
-    worker = market({"read": READ}).worker
+    worker = market({"read": READ}).worker(StageSpec("read", "model", (1,)))
     small, half = by_batch(100)[1][0], by_batch(100)[1][-1]
     assert cre(half, 0.5, worker, 60, 10) > cre(half, 0.5, worker, 100, 16)
     assert cre(half, 0.5, worker, 100, 16) > cre(small, 0.5, worker, 100, 16)

@@ -29,7 +29,7 @@ def play(times_s: list[float], *, keep_alive_s: int) -> tuple[list[tuple[float, 
     graph = chain("flow", 100 * MS, [StageSpec("read", "model", (1,), model="read", weights_bytes=10)])
     predictor = Estimator(table)
     prewarmer = Prewarmer(predictor, keep_alive_ns=keep_alive_s * SECOND)
-    market = Market(predictor, NODE, Space((50, 100), u.CPUS[:1]))
+    market = Market(predictor, Space((50, 100), u.CPUS[:1]), NODE)
     planner = EsgPlanner(market, prewarmer=prewarmer)
     controller = Controller([graph], Policy(planner, BestFitPlacer(), prewarmer, predictor))
     story: list[tuple[float, str]] = []

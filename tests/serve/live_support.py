@@ -15,7 +15,7 @@ from tests.serve.support import HOST, Reply, Wire, request
 
 from dovetail.serve.launch import Options, Served, launch
 from dovetail.wiring import PolicySpec
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 from dovetail.workflow.tensor import OIP_OF
 
 with warnings.catch_warnings():

@@ -10,14 +10,12 @@ from collections.abc import Callable
 import pytest
 from tests.serve.support import Server, Wire, infer, infer_body, request, until
 
+from dovetail.serve.connection import MAX_TURNED_AWAY, PIECE_BYTES, Connection
 from dovetail.serve.http import (
-    MAX_TURNED_AWAY,
-    PIECE_BYTES,
     Application,
     HttpServer,
     Request,
     Response,
-    _Connection,
 )
 from dovetail.serve.oip import Limits, start
 
@@ -345,7 +343,7 @@ class Socket(asyncio.Transport):
         super().__init__()
         self.taken: list[bytes] = []
         self.full = self.gone = False
-        self.connection = _Connection(HttpServer(application, Limits()))
+        self.connection = Connection(HttpServer(application, Limits()))
         self.connection._server.date = ""
         self.connection.connection_made(self)
 

@@ -302,7 +302,7 @@ def test_a_port_that_is_taken_is_told(serve):
     first = serve("tests.live.apps:hosted", device="cpu:1")
     with pytest.raises(DovetailError, match=rf"cannot listen on 127\.0\.0\.1:{first.port}: .*in use"):
         from dovetail.serve.launch import Options, launch
-        from dovetail.workflow import load_target
+        from dovetail.workflow.app import load_target
 
         options = Options(device="cpu:1", port=first.port)
         asyncio.run(launch(load_target("tests.live.apps:hosted"), "tests.live.apps:hosted", options))

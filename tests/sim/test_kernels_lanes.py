@@ -97,7 +97,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (("--policy", "hours"), "no policy 'hours'"),
+            (("--policy", "hours"), "no arbiter 'hours'; did you mean 'ours'"),
             (("--host", "x"), "no host 'x'"),
             (("--tasks", "0"), "at least one"),
             (("--high", "resnet5"), "Did you mean 'resnet50'"),

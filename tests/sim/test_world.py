@@ -13,10 +13,10 @@ from dovetail.profile.machine import HOST, this_machine
 from dovetail.profile.record import Key, Measured
 from dovetail.profile.store import ProfileStore
 from dovetail.sim.arrivals import Gamma, Poisson, requests
-from dovetail.sim.scenario.file import Scenario, read_scenario
+from dovetail.sim.scenario.file import VERSION, Scenario, read_scenario
 from dovetail.sim.scenario.world import World, build_world
 from dovetail.units import MS, SECOND
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 from dovetail.workflow.graph import Source
 
 ESG = '[[workflows]]\ncatalogue = "esg/image-classification"\n'
@@ -387,3 +387,18 @@ def test_two_stages_of_one_name_must_be_the_same(tmp_path: Path) -> None:
         'duration = "5s"\n' + a + a.replace('"a"', '"b"') + V100 + POISSON.replace("esg/image-classification", "b"),
     )
     assert [s.name for g in world.graphs for s in g.stages] == ["x", "x"]
+
+
+def test_a_scenario_of_this_version_may_say_so(tmp_path: Path) -> None:
+    scenario, _ = read(tmp_path, f"version = {VERSION}\n{LEAST}")
+    assert scenario.version == VERSION
+
+
+@pytest.mark.parametrize("version", ["0", "2", '"next"'])
+def test_a_scenario_of_another_version_is_refused_by_name(version: str, tmp_path: Path) -> None:
+    """Before its keys are looked at: those of another version may be unknown."""
+    with pytest.raises(ScenarioError) as refused:
+        read(tmp_path, f"version = {version}\nwarp = 9\n{LEAST}")
+    said = str(refused.value)
+    assert f"s.toml:1: version: this is a scenario of version {version.strip(chr(34))}, and this Dovetail" in said
+    assert f"reads version {VERSION}; run it with the Dovetail it was written for" in said

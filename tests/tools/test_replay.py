@@ -14,11 +14,19 @@ from hypothesis import strategies as st
 from tests.record.recorded import ENTRIES, document, header, plain, run
 from tests.record.test_follow import SPECS
 
-from dovetail.control import RequestArrived, RunBatch, TimerFired, WorkerJoined
+from dovetail.control import Action, Event, RequestArrived, RunBatch, TimerFired, WorkerJoined
 from dovetail.errors import DeclarationError, LogError
+from dovetail.predict import EstimatorState
+from dovetail.predict.state import LearnedRun
+from dovetail.profile.table import ProfileTable
+from dovetail.record.ledger import Ledger
 from dovetail.record.log import LogReader, LogWriter, Step, make_header
+from dovetail.sim import SimDevice, Simulation
+from dovetail.state import WorkerSpec
 from dovetail.tools.replay import policy_spec, replay
-from dovetail.wiring import PolicySpec
+from dovetail.units import MS
+from dovetail.wiring import PolicySpec, make_controller
+from dovetail.workflow.graph import StageSpec, chain
 
 
 def rewrite(path: Path, steps: list[Step], spec: PolicySpec) -> Path:
@@ -58,6 +66,37 @@ def test_it_replays_in_a_process_that_hashes_otherwise(tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert "same" in done.stdout
+
+
+def test_a_replay_begins_with_what_the_run_knew_of_times(tmp_path: Path) -> None:
+    """Without profiles, so that every expectation is learned; and in the first batch already known."""
+    graph = chain("flow", 50 * MS, [StageSpec("read", "model", (1, 4), model="read")])
+    runs = tuple(LearnedRun("read", "gpu", items, 1, 100, 50, items * 7 * MS, 0.0) for items in (1, 4))
+    spec = PolicySpec("dovetail")
+    log = make_header("sim", [graph], msgspec.msgpack.encode(spec), (), 1, learned=EstimatorState(runs=runs))
+
+    def play(name: str, known: EstimatorState | None) -> list[Step]:
+        controller = make_controller(log.graphs, spec, log.entries, log.cores, learned=known)
+        steps: list[Step] = []
+        with LogWriter(tmp_path / name, log) as writer:
+
+            def watch(event: Event, actions: list[Action]) -> None:
+                steps.append(Step(event, actions))
+                writer.step(event, actions)
+
+            arrivals = iter([RequestArrived(n * MS, 0, n, 0) for n in range(1, 30)])
+            simulation = Simulation(controller, Ledger([("flow", 50 * MS)]), arrivals, [watch])
+            device = WorkerSpec("gpu", "gpu", ("model",), usd_per_hour=1.0)
+            simulation.join(SimDevice(1, device, controller.stages, ProfileTable(), simulation.schedule))
+            simulation.run()
+        return steps
+
+    steps = play("known.log", log.learned)
+    first = next(a for step in steps for a in step.actions if isinstance(a, RunBatch))
+    assert first.expected_ns == round(7 * MS * (0.1 + 0.9 * 100 / first.share_pct))
+    assert replay(tmp_path / "known.log").same
+    play("unknown.log", None)
+    assert not replay(tmp_path / "unknown.log").same, "the header says that it knew, and it did not"
 
 
 def test_a_truncated_log_replays_as_far_as_it_goes(tmp_path: Path) -> None:

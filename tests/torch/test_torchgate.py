@@ -13,12 +13,12 @@ torch = pytest.importorskip("torch", reason="the extra `torch` is not installed"
 
 from dovetail.errors import ModelError  # noqa: E402
 from dovetail.lab.experiments import fikit_models  # noqa: E402
-from dovetail.live.gate.client import Gate, GateClient, GatePolicy, Source  # noqa: E402
-from dovetail.live.gate.wire import Source as AnySource  # noqa: E402
+from dovetail.lab.gate.client import Gate, GateClient, GatePolicy  # noqa: E402
+from dovetail.live.kernels.source import Source  # noqa: E402
 from dovetail.live.kernels.torch_kernels import TorchKernels, group, trace  # noqa: E402
 
 pytestmark = [pytest.mark.cpu, pytest.mark.torch]
-FINE = AnySource("torch", "", target_ns=1, shortest_ns=1)
+FINE = Source("torch", "", target_ns=1, shortest_ns=1)
 
 
 class TwoResults(torch.nn.Module):
@@ -113,7 +113,7 @@ def test_a_torch_model_runs_on_a_device_beside_another() -> None:
     x = np.random.default_rng(5).standard_normal((1, 64, 256)).astype(np.float32)
     with torch.no_grad():
         want = fikit_models.small_transformer()(torch.from_numpy(x)).numpy()
-    with Gate(GatePolicy("slice")) as gate, GateClient(gate.connect()) as client:
+    with Gate(GatePolicy("slices")) as gate, GateClient(gate.connect()) as client:
         programs = [client.open(f"task {i}", source, {"input": x.shape}) for i in range(2)]
         for program in programs:
             program.inputs["input"][...] = x

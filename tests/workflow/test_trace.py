@@ -4,7 +4,7 @@ import pytest
 
 from dovetail import App, onnx, stage, tensor, workflow
 from dovetail.errors import DeclarationError, ModelError
-from dovetail.workflow import load_target
+from dovetail.workflow.app import load_target
 from dovetail.workflow.graph import Source
 
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import DovetailError
+from ..version import __version__
 
 __all__ = ["main"]
 
@@ -34,8 +35,6 @@ VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
-    from .. import __version__
-
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
         prog="dovetail",

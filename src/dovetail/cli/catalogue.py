@@ -12,6 +12,7 @@ from rich.text import Text
 from ..profile import catalogue
 from ..tools.table import results_console
 from ..units import MS, format_bytes
+from .flags import refuse
 from .reading import new_table
 
 SECTIONS = ("devices", "models", "workflows")
@@ -27,6 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print it; the exit code."""
     if args.device is not None:
+        if args.section not in (None, "models"):
+            refuse(args, "--device", because=f"{args.section} are the same for every device; it goes with models")
         catalogue.device(args.device)  # refuses a wrong name before anything is printed
     wanted = [args.section] if args.section else list(SECTIONS)
     if args.json:

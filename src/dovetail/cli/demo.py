@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from ..extras import need
 from ..record.ledger import Summary
 from ..tools.demo import CLASSES, MAX_BATCH, TARGET, DemoResult, Moment, Options, Watch, run_demo
 from ..tools.table import render, results_console
@@ -53,6 +54,7 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Run and show; the exit code."""
+    need("PIL", extra="plot", for_="dovetail demo")
     options = Options(seconds=args.seconds, device=args.device, log=args.log, seed=args.seed)
     with _progress() as (watch, console):
         result = asyncio.run(

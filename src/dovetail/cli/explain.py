@@ -22,6 +22,7 @@ from ..record.worst import Ending, worst
 from ..state import OUTCOMES
 from ..tools.table import results_console
 from ..units import MS, format_ns
+from .flags import refuse
 from .reading import new_table, printable, reading, watched
 
 HELP = "tell the story of a request from a log"
@@ -64,6 +65,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tell a story or list requests; the exit code."""
     name = args.request
+    if name is None:
+        refuse(args, "--id", because="say which request has that id")
     if name is None and args.worst is None:
         raise DovetailError(
             "say which request, or --worst N to see which there are; for example: dovetail explain late"

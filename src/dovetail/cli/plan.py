@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..extras import need
 from ..tools.planning import Advice, Plan, advise, draw, find_workflow, shown
 from ..tools.table import results_console
 from ..units import parse_duration, parse_rate
@@ -35,6 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan and print; the exit code."""
+    if args.plot is not None:
+        need("matplotlib", extra="plot", for_="--plot")
     advice = advise(
         find_workflow(args.target),
         rate_per_s=parse_rate(float(args.rate) if _is_number(args.rate) else args.rate, "--rate"),

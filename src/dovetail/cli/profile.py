@@ -1,6 +1,7 @@
 """`dovetail profile app:wf`: measure each stage on this machine, or say which profiles still hold.
 
-With --kernels: what servers and gates have learned of kernels. Exit code 0: every stage asked for has its points. 1:
+With --kernels: what servers and gates have learned of kernels; with --learned: what servers have learned of run and
+load times. Exit code 0: every stage asked for has its points. 1:
 some could not be measured, or (with --status) some are stale or missing.
 """
 
@@ -27,8 +28,11 @@ from ..profile.measure import FULL, QUICK
 from ..profile.profiler import Outcome, Request, Watch, chosen_stages, profile
 from ..profile.record import FRESH, Measured, Record, Status
 from ..profile.store import DEFAULT_STORE, ProfileStore
+from ..profile.table import ProfileTable
+from ..record.learned import judge_learned, learned_figures
 from ..units import MS, SECOND, format_ns
-from ..workflow import App, load_target
+from ..workflow.app import App, load_target
+from .flags import refuse
 
 #: Longest description of items in a table's title.
 ITEMS_CHARS = 60
@@ -47,7 +51,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--kernels", action="store_true", help="measure nothing; show what was learned of kernels while serving"
     )
     parser.add_argument(
-        "--forget", action="store_true", help="with --kernels: forget it, so that models are cut and learned anew"
+        "--learned", action="store_true", help="measure nothing; show what was learned of run and load times"
+    )
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="with --kernels or --learned: forget it, so that it is learned anew (and models are cut anew)",
     )
     parser.add_argument("--stage", action="append", default=[], metavar="NAME", help="only this stage; repeatable")
     parser.add_argument("--batch", type=_sizes, default=(), metavar="N,N", help="only these batch sizes")
@@ -58,14 +67,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure or report; the exit code."""
-    if args.forget and not args.kernels:
-        raise DeclarationError("--forget lets go of what --kernels shows; give both, or neither")
-    if args.target is None and not args.kernels:
+    if args.kernels and args.learned:
+        raise DeclarationError("--kernels and --learned show different things; give one of them")
+    if args.forget and not (args.kernels or args.learned):
+        raise DeclarationError("--forget lets go of what --kernels or --learned shows; give one of them with it")
+    if args.kernels or args.learned:
+        shown = "--kernels" if args.kernels else "--learned"
+        measuring = ("--status", "--stage", "--batch", "--quick", "--again")
+        refuse(args, *measuring, because=f"{shown} shows what was learned while serving; leave one of the two out")
+    if args.status:
+        because = "--status measures nothing; leave one of the two out"
+        refuse(args, "--batch", "--quick", "--again", because=because)
+    if args.target is None and not (args.kernels or args.learned):
         raise DeclarationError("which application? Write for example dovetail profile examples.quickstart:app")
     store = ProfileStore(args.store)
     identity = this_machine()
     if args.kernels:
         return _forget_kernels(store) if args.forget else _report_kernels(store, identity, args)
+    if args.learned:
+        return _forget_learned(store) if args.forget else _report_learned(store, identity, args)
     app = load_target(args.target)
     rule = QUICK if args.quick else FULL
     request = Request(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
@@ -226,7 +246,7 @@ def _report_kernels(store: ProfileStore, identity: Identity, args: argparse.Name
         plain = [str(f[name]) for name in ("sequence", "on", "kernels", "seen")]
         table.add_row(*map(escape, plain), *times, f["state"], status.learned_at, escape("; ".join(status.reasons)))
     out = Console(highlight=False)
-    out.print(table if found else f"nothing is known of kernels; serve with --by-kernel --store {store.path}")
+    out.print(table if found else f"nothing is known of kernels; serve two classes with --store {store.path}")
     return 0
 
 
@@ -245,6 +265,54 @@ def _kernel_figures(status: KernelStatus) -> dict[str, Any]:
         "learned_at": status.learned_at,
         "reasons": status.reasons,
     }
+
+
+def _forget_learned(store: ProfileStore) -> int:
+    count = store.forget_learned() if store.path.exists() else 0
+    print(f"forgot the times of {count} stage(s) and model(s); in {store.path}")
+    return 0
+
+
+def _report_learned(store: ProfileStore, identity: Identity, args: argparse.Namespace) -> int:
+    """What was learned of run and load times: of the target's stages, beside their profiles, or of all."""
+    specs = None if args.target is None else load_target(args.target).specs
+    entries = [] if specs is None else store.entries(specs, identity, allow_stale=True)
+    figures = [
+        row
+        for status in judge_learned(store.learned(), identity, specs)
+        for row in learned_figures(status, ProfileTable(entries))
+    ]
+    if args.json:
+        _print_json({"store": str(store.path), "identity": identity, "learned": figures})
+        return 0
+    out = Console(highlight=False)
+    if not figures:
+        out.print(f"nothing was learned of times yet; serve with --store {store.path}")
+        return 0
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    texts = ("what", "on", "state", "why")
+    optional = {"profile": any(f["profile_ns"] for f in figures), "why": any(f["reasons"] for f in figures)}
+    heads = ("what", "on", "items", "cores", "share", "seen", "mean", "spread", "profile", "state", "why")
+    shown = [head for head in heads if optional.get(head, True)]
+    for head in shown:
+        table.add_column(head, overflow="fold", justify="left" if head in texts else "right")
+    for f in figures:
+        cells = {
+            "what": escape(f["what"]),
+            "on": escape(f["on"]),
+            "items": str(f["items"] or "-"),
+            "cores": str(f["cpus"] or "-"),
+            "share": f"{f['share_pct']} %" if f["share_pct"] else "-",
+            "seen": str(f["seen"]),
+            "mean": format_ns(f["mean_ns"]) if f["seen"] else "-",
+            "spread": f"{100 * f['spread']:.0f} %" if f["seen"] else "-",
+            "profile": format_ns(f["profile_ns"]) if f["profile_ns"] else "-",
+            "state": f["state"],
+            "why": escape("; ".join(f["reasons"])),
+        }
+        table.add_row(*(cells[head] for head in shown))
+    out.print(table)
+    return 0
 
 
 def _command(args: argparse.Namespace) -> str:

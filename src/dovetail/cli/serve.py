@@ -24,64 +24,85 @@ from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..serve.launch import Options, Served, launch
+from ..state.worker import FULL_SHARE
 from ..units import US, format_bytes, parse_bytes, parse_duration
-from ..wiring import POLICIES, PolicySpec
-from ..workflow import App, load_target
+from ..wiring import POLICIES, PolicySpec, find_policy
+from ..workflow.app import App, load_target
+from .flags import refuse
 
 __all__ = ["configure", "run"]
+
+#: How long before the end of a batch the next is sent, unless told otherwise.
+LEAD_US = 1000
+ARENA_BYTES = 1 << 30
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
+    others = ", ".join(name for name in POLICIES if name != "by-class")
     parser.add_argument("target", help="module:attribute of an App or a workflow, such as examples.quickstart:app")
-    parser.add_argument("--port", type=int, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
+    parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
-    parser.add_argument("--device", default="cpu", help="cpu, cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
+    parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
     parser.add_argument("--hosts", type=_positive, default=1, metavar="N", help="processes for Python stages")
-    parser.add_argument("--workers", type=_positive, default=1, metavar="N", help="processes for models on the cores")
+    parser.add_argument("--workers", type=_positive, metavar="N", help="processes for models on the cores (1)")
     parser.add_argument(
-        "--by-kernel",
-        action="store_true",
-        help="run models kernel by kernel, one process for each core: a higher class waits for no whole batch",
+        "--kernels",
+        choices=("auto", "always", "never"),
+        help="run models kernel by kernel, so that a higher class waits for no whole batch of a lower: where that "
+        "could happen and costs little (auto, the default), always, or never",
     )
     parser.add_argument(
-        "--kernel-log", type=Path, metavar="FILE", help="with --by-kernel: write what ran, for dovetail trace --log"
+        "--kernel-log", type=Path, metavar="FILE", help="write the kernels that ran, for dovetail trace --log"
     )
     parser.add_argument(
         "--ageing",
         type=_ageing,
-        default=0,
         metavar="TIME",
-        help="with --by-kernel: a lower class that has waited so long gets a kernel, one per TIME (default: never)",
+        help="a lower class that has waited so long gets a kernel, one per TIME (default: never)",
     )
     parser.add_argument(
         "--memory",
         type=_size,
         metavar="SIZE",
-        help="what each device may use for models, under policies whose workers keep queues (docs/memory.md)",
+        help="what each device may use for models and for running them; models come and go then (docs/memory.md)",
     )
-    parser.add_argument("--policy", default="by-class", choices=list(POLICIES), help="default: by-class")
-    parser.add_argument("--share", type=int, default=100, metavar="PCT", help="share of the device for each batch")
+    parser.add_argument("--policy", default="by-class", metavar="NAME", help=f"by-class if not given; or {others}")
+    parser.add_argument("--share", type=int, metavar="PCT", help="share of the device for each batch (default: 100)")
     parser.add_argument(
         "--max-batch", type=_positive, metavar="N", help="largest batch of any stage, if less than declared"
     )
     parser.add_argument(
         "--lead",
         type=_lead,
-        default=1000,
         metavar="TIME",
         help="how long before the end of a batch the next is sent to its worker (default: 1ms; 0 waits for the end)",
     )
     parser.add_argument("--max-open", type=_positive, default=1000, metavar="N", help="requests open before 429")
     parser.add_argument("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
-    parser.add_argument("--arena", type=_size, default=1 << 30, metavar="SIZE", help="memory per worker (1GiB)")
+    parser.add_argument("--arena", type=_size, metavar="SIZE", help="memory per worker (1GiB)")
+    shared = parser.add_mutually_exclusive_group()
+    shared.add_argument(
+        "--share-workers",
+        type=Path,
+        metavar="DIR",
+        help="let other servers of this machine use the workers of this one, with --join DIR",
+    )
+    shared.add_argument(
+        "--join",
+        type=Path,
+        metavar="DIR",
+        help="serve the same application with the workers of the server that shares them at DIR",
+    )
     parser.add_argument(
         "--store", type=Path, default=Path(DEFAULT_STORE), metavar="FILE", help=f"profile store ({DEFAULT_STORE})"
     )
     parser.add_argument("--log", type=Path, metavar="FILE", help="record the run for replay and explain")
-    parser.add_argument("--drain", type=float, default=30.0, metavar="S", help="seconds to finish what was admitted")
     parser.add_argument(
-        "--hang", type=float, default=30.0, metavar="S", help="kill a worker whose batch takes longer than this"
+        "--drain", type=_seconds, default=30.0, metavar="S", help="seconds to finish what was admitted"
+    )
+    parser.add_argument(
+        "--hang", type=_patience, default=30.0, metavar="S", help="kill a worker whose batch takes longer than this"
     )
 
 
@@ -89,6 +110,28 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
     return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a port from 0 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds")
+    return seconds
+
+
+def _patience(text: str) -> float:
+    if not _seconds(text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0: no batch ends at once")
+    return float(text)
 
 
 def _lead(text: str) -> int:
@@ -135,25 +178,71 @@ def _load(target: str) -> App:
         raise DeclarationError(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-async def _serve(args: argparse.Namespace) -> int:
-    app = _load(args.target)
+#: Flag -> the setting of a policy that it gives.
+_SETTINGS = {"--share": "share_pct", "--max-batch": "batch", "--lead": "lead_us"}
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """A flag that the policy does not look at is refused."""
+    reads = find_policy(args.policy).reads
+    for flag, setting in _SETTINGS.items():
+        if setting not in reads:
+            able = ", ".join(name for name, entry in POLICIES.items() if setting in entry.reads)
+            refuse(args, flag, because=f"the policy {args.policy!r} does not look at it; these do: {able}")
+
+
+def _policy(args: argparse.Namespace, app: App) -> PolicySpec:
+    """The policy that the flags describe."""
     batch = {s.name: min(args.max_batch, s.batch[-1]) for s in app.specs} if args.max_batch else {}
+    share_pct = FULL_SHARE if args.share is None else args.share
+    return PolicySpec(args.policy, share_pct=share_pct, batch=batch, max_open=args.max_open)
+
+
+#: Flag -> why it is for the server to give that starts the workers, and for none that joins.
+_FIRST_ONLY = {
+    "--device": "devices have workers already",
+    "--workers": "there are as many as the first server has started",
+    "--memory": "workers have been given their memory",
+    "--arena": "workers have been given their memory, and every server has as much",
+    "--kernels": "workers have been told how to run models",
+    "--kernel-log": "workers write one log, for all servers",
+    "--ageing": "workers count by one rule, for all servers",
+}
+
+
+def _check_join(args: argparse.Namespace) -> None:
+    """What was decided by the server that started the workers cannot be decided again."""
+    for flag, why in _FIRST_ONLY.items():
+        if args.join is not None and getattr(args, flag[2:].replace("-", "_")) is not None:
+            raise DeclarationError(
+                f"{flag} is not for a server that joins another: {why}; leave it out here, or give it to the server "
+                f"that was started with --share-workers {args.join}"
+            )
+
+
+async def _serve(args: argparse.Namespace) -> int:
+    _check_flags(args)
+    _check_join(args)
+    app = _load(args.target)
+    device = args.device or "cpu"
     options = Options(
-        device=args.device,
+        device=device,
         host=args.host,
         port=args.port,
         hosts=args.hosts,
-        workers=args.workers,
-        by_kernel=args.by_kernel,
+        workers=args.workers or 1,
+        kernels=args.kernels or "auto",
         kernel_log=args.kernel_log,
-        ageing_ns=args.ageing,
+        ageing_ns=args.ageing or 0,
         memory_bytes=args.memory,
-        policy=PolicySpec(args.policy, share_pct=args.share, batch=batch, max_open=args.max_open),
-        lead_us=args.lead,
+        policy=_policy(args, app),
+        lead_us=LEAD_US if args.lead is None else args.lead,
         log=args.log,
-        arena_bytes=args.arena,
+        arena_bytes=args.arena or ARENA_BYTES,
         max_body_bytes=args.max_body,
         hang_s=args.hang,
+        share_workers=args.share_workers,
+        join=args.join,
     )
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -163,7 +252,8 @@ async def _serve(args: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    say(f"loading {args.target} on {args.device} ...")
+    where = f"on {device}" if args.join is None else f"with the workers at {args.join}"
+    say(f"loading {args.target} {where} ...")
     store = ProfileStore(args.store)
     entries = store.entries(app.specs, this_machine())
     starting = asyncio.ensure_future(launch(app, args.target, options, entries=entries, store=store, say=say))
@@ -199,19 +289,19 @@ def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
         say(f"ready at http://{args.host}:{port}/v2/models/{name}/infer")
     models = list(app.workflows)
     ready = {"ready": True, "host": args.host, "port": port, "pid": os.getpid(), "models": models}
-    print(json.dumps({**ready, "device": args.device}), file=sys.stderr, flush=True)
+    print(json.dumps({**ready, "device": served.device}), file=sys.stderr, flush=True)
 
 
 def memory_lines(served: Served) -> list[str]:
-    """What workers that keep their own memory may use, and what they have measured."""
+    """What workers with a strict budget may use, and what they have measured."""
     system = served.system
-    specs = {s.name: s for s in system.settings.workers if s.keeps_queue}
+    if not system.settings.strict:
+        return []
+    specs = {s.name: s for s in system.settings.workers}
     lines = []
-    for worker in system.controller.workers.values():
-        spec = worker.spec
-        if spec.keeps_queue:
-            budget, usable = format_bytes(specs[spec.name].memory_bytes), format_bytes(spec.memory_bytes)
-            weighed = system.fleet.weighed.get(spec.kind, [])
-            models = f"; all {len(weighed)} take {format_bytes(sum(w.nbytes for w in weighed))}" if weighed else ""
-            lines.append(f"worker {spec.name} keeps its own memory: {budget}, of which {usable} for models{models}")
+    for spec in (w.spec for w in system.controller.workers.values() if not w.spec.on_host):
+        budget, usable = format_bytes(specs[spec.name].memory_bytes), format_bytes(spec.memory_bytes)
+        weighed = system.fleet.weighed.get(spec.kind, [])
+        models = f"; all {len(weighed)} take {format_bytes(sum(w.nbytes for w in weighed))}" if weighed else ""
+        lines.append(f"worker {spec.name} keeps within {budget}, of which {usable} for models{models}")
     return lines

@@ -20,8 +20,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 from ..errors import DovetailError
+from ..extras import need
 from ..record.log import LogWriter
 from ..sim.driver import Observer
+from ..tools.resimulate import Resimulation
 from ..tools.simulate import DeviceUse, Result, Run
 from ..tools.table import render, results_console
 from ..wiring import POLICIES
@@ -38,7 +40,15 @@ _NAMED_DEVICES = 12
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of this verb."""
-    parser.add_argument("scenario", type=Path, metavar="SCENARIO", help="scenario file; docs/simulate.md explains it")
+    parser.add_argument(
+        "scenario", type=Path, nargs="?", metavar="SCENARIO", help="scenario file; docs/simulate.md explains it"
+    )
+    parser.add_argument(
+        "--recorded",
+        type=Path,
+        metavar="LOG",
+        help="instead of a scenario: the requests and workers of a log that dovetail serve --log has written",
+    )
     parser.add_argument("--policy", metavar="NAME", help=f"instead of the scenario's: {', '.join(POLICIES)}")
     parser.add_argument("--seed", type=_seed, metavar="N", help="instead of the scenario's")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -50,12 +60,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate; the exit code."""
+    if (args.scenario is None) == (args.recorded is None):
+        raise DovetailError("give a scenario file, or --recorded with the log of a run, and not both")
+    if args.recorded is not None:
+        return _resimulate(args)
+    if args.plot is not None:
+        need("matplotlib", extra="plot", for_="--plot")
     simulated = Run(args.scenario, policy=args.policy, seed=args.seed)
     if len(simulated.controllers) > 1:
         one = [name for name in ("log", "trace", "plot") if getattr(args, name) is not None]
         if one:
             raise DovetailError(f"--{one[0]} tells of one controller; for that, set cluster.ingresses = 1")
-    for note in simulated.world.notes:
+    for note in simulated.notes:
         _say(f"note: {note}")
     # Opened before the run: what cannot be written to is better known before than after.
     with _recorders(args, simulated) as recorders, _bar(args.scenario.name) as progress:
@@ -71,6 +87,23 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(result)
     return 0 if result.met else 1
+
+
+def _resimulate(args: argparse.Namespace) -> int:
+    """Simulate what a log recorded, and show both."""
+    given = [name for name in ("plot", "trace", "log") if getattr(args, name) is not None]
+    if given or args.check:
+        raise DovetailError(f"--{(given or ['check'])[0]} goes with a scenario; leave it out with --recorded")
+    compared = Resimulation(args.recorded, policy=args.policy, seed=1 if args.seed is None else args.seed).go()
+    if args.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(compared, order="sorted"), indent=2).decode() + "\n")
+        return 0
+    out = results_console()
+    out.print("[bold]as recorded[/]")
+    out.print(render(compared.recorded))
+    out.print(f"[bold]as simulated[/], {compared.policy.name}, seed {compared.seed}")
+    out.print(render(compared.simulated))
+    return 0
 
 
 def _seed(text: str) -> int:

@@ -12,27 +12,32 @@ from pathlib import Path
 
 import msgspec
 
+from ..arbiters import ARBITERS, find_arbiter
 from ..errors import DovetailError
-from ..lab.experiments.fikit_world import POLICIES, Job, record
+from ..extras import has, load
 from ..profile.catalogue.kernels import sequence
 from ..record.kernels import KernelRecord, decode_records, encode_record
 from ..sim.sequences import HOSTS
 from ..tools.lanes import Lane, draw_lanes, lanes, write_lanes
 from ..tools.table import results_console
 from ..units import MS, format_ns, parse_duration
+from .flags import refuse
 from .reading import new_table
 
 __all__ = ["configure", "run"]
 
+#: Flags of a simulation.
+_SIMULATED = ("--high", "--low", "--policy", "--host", "--tasks", "--seed", "--ageing")
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument("--high", metavar="MODEL", default="resnet50", help="kernel sequence of the high class")
-    parser.add_argument("--low", metavar="MODEL", default="bert-large", help="kernel sequence of the low class")
-    parser.add_argument("--policy", metavar="NAME", default="ours", help=f"one of {', '.join(POLICIES)}")
-    parser.add_argument("--host", metavar="NAME", default="sync", help=f"how high launches: {', '.join(HOSTS)}")
-    parser.add_argument("--tasks", type=int, metavar="N", default=3, help="tasks of the high class")
-    parser.add_argument("--seed", type=int, metavar="N", default=1)
+    parser.add_argument("--high", metavar="MODEL", help="kernel sequence of the high class (resnet50)")
+    parser.add_argument("--low", metavar="MODEL", help="kernel sequence of the low class (bert-large)")
+    parser.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(ARBITERS)} (default: ours)")
+    parser.add_argument("--host", metavar="NAME", help=f"how high launches: {', '.join(HOSTS)} (default: sync)")
+    parser.add_argument("--tasks", type=int, metavar="N", help="tasks of the high class (3)")
+    parser.add_argument("--seed", type=int, metavar="N", help="which sequences (1)")
     parser.add_argument("--ageing", metavar="TIME", help="give a low task a start at least this often, e.g. 10ms")
     parser.add_argument("--log", type=Path, metavar="FILE", help="draw this log of kernels instead of simulating")
     parser.add_argument("--ms", type=float, metavar="N", default=0.0, help="how much of it the picture shows")
@@ -42,24 +47,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate or read, draw, and sum up; the exit code."""
+    drawn = has("matplotlib")
     if args.log is not None:
+        refuse(args, *_SIMULATED, because="it is for a simulation, and --log draws what was recorded; give one")
         records, title = _read(args.log), args.log.name
     else:
-        job = _job(args)
-        records, title = record(job), f"{job.policy}: {job.high} before {job.low}, host {job.host!r}, seed {job.seed}"
+        records, title = _simulate(args)
     if not records:
         raise DovetailError("there is no kernel to draw")
     try:
         args.out.mkdir(parents=True, exist_ok=True)
-        draw_lanes(records, args.out / "lanes.png", title=title, length_ns=round(args.ms * MS))
+        if drawn:
+            draw_lanes(records, args.out / "lanes.png", title=title, length_ns=round(args.ms * MS))
         write_lanes(records, args.out / "lanes.json.gz", title=title)
         if args.log is None:
             (args.out / "kernels.jsonl").write_bytes(b"".join(map(encode_record, records)))
     except OSError as error:
         raise DovetailError(f"cannot write to {args.out}: {error.strerror}") from None
-    print(
-        f"dovetail trace: drew {args.out}/lanes.png; {args.out}/lanes.json.gz is for ui.perfetto.dev", file=sys.stderr
-    )
+    if drawn:
+        _say(f"drew {args.out}/lanes.png; {args.out}/lanes.json.gz is for ui.perfetto.dev")
+    else:
+        _say(f"wrote {args.out}/lanes.json.gz, which is for ui.perfetto.dev")
+        _say("no lanes.png: it needs matplotlib, which is not installed; run: pip install 'dovetail[plot]'")
     found = lanes(records)
     if args.json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
@@ -68,15 +77,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _job(args: argparse.Namespace) -> Job:
-    for what, name, known in (("policy", args.policy, POLICIES), ("host", args.host, HOSTS)):
-        if name not in known:
-            raise DovetailError(f"there is no {what} {name!r}; there are: {', '.join(known)}")
-    if args.tasks < 1:
-        raise DovetailError(f"--tasks {args.tasks}: at least one task is needed")
+def _say(text: str) -> None:
+    print(f"dovetail trace: {text}", file=sys.stderr)
+
+
+def _simulate(args: argparse.Namespace) -> tuple[list[KernelRecord], str]:
+    """What runs on the lab's simulated device, and a title for it."""
+    policy, host = args.policy or "ours", args.host or "sync"
+    tasks, seed = 3 if args.tasks is None else args.tasks, 1 if args.seed is None else args.seed
+    find_arbiter(policy)
+    if host not in HOSTS:
+        raise DovetailError(f"there is no host {host!r}; there are: {', '.join(HOSTS)}")
+    if tasks < 1:
+        raise DovetailError(f"--tasks {tasks}: at least one task is needed")
     ageing_ns = 0 if args.ageing is None else parse_duration(args.ageing, "--ageing")
-    high, low = sequence(args.high).name, sequence(args.low).name
-    return Job(high, low, args.host, args.policy, args.seed, args.tasks, ageing_ns=ageing_ns)
+    high, low = sequence(args.high or "resnet50").name, sequence(args.low or "bert-large").name
+    world = "lab.experiments.fikit_world"
+    job = load(f"{world}:Job")(high, low, host, policy, seed, tasks, ageing_ns=ageing_ns)
+    records: list[KernelRecord] = load(f"{world}:record")(job)
+    return records, f"{policy}: {high} before {low}, host {host!r}, seed {seed}"
 
 
 def _read(path: Path) -> list[KernelRecord]:

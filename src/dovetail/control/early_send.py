@@ -22,7 +22,7 @@ EARLIER = 10
 #: Reasons of batches that are sent before there is room for them.
 ENDING, HIGHER = "its worker is about to be free", "over a lower class"
 
-__all__ = ["ENDING", "HIGHER", "Loan", "ending", "leave_line", "outranked", "settle"]
+__all__ = ["ENDING", "HIGHER", "Loan", "drop_out", "ending", "leave_line", "outranked", "settle"]
 
 
 class Loan:
@@ -88,8 +88,22 @@ def settle(worker: Worker, now_ns: int) -> None:
         leave_line(worker, batch)
 
 
+def drop_out(worker: Worker, batch: Batch) -> None:
+    """A batch that was ahead has ended out of turn: whoever was sent into its room is now sent into its lenders'.
+
+    Otherwise they would lend it once more, and again, and ever more batches would wait at the worker.
+    """
+    heirs, lenders = [other for other in worker.ahead if batch in other.lenders], batch.lenders
+    leave_line(worker, batch)
+    for heir in heirs:
+        more = tuple(lender for lender in lenders if lender not in heir.lenders)
+        heir.lenders = (*(lender for lender in heir.lenders if lender is not batch), *more)
+        for lender in more:
+            lender.lent += 1
+
+
 def leave_line(worker: Worker, batch: Batch) -> None:
-    """A batch that was ahead has begun, or has ended before the books say it could begin."""
+    """A batch that was ahead has begun, or is gone."""
     worker.ahead.remove(batch)
     batch.ahead = False
     for lender in batch.lenders:

@@ -18,7 +18,7 @@ from ..plan import Hold
 from ..state import Batch, Cluster, CompiledNode, Config, Item, Queue, Request, Worker
 from ..state.worker import FULL_SHARE
 from .actions import NEVER_NS, RunBatch
-from .early_send import ENDING, HIGHER, Loan, ending, leave_line, outranked, settle
+from .early_send import ENDING, HIGHER, Loan, drop_out, ending, outranked, settle
 from .policy import Policy
 from .step import Step
 
@@ -284,7 +284,7 @@ class Launcher:
         if batch.routed:
             return batch  # its worker's own account, not ours
         if batch.ahead:  # it had no more than this
-            leave_line(worker, batch)
+            drop_out(worker, batch)
             worker.free_pct += batch.got_pct
             worker.free_cpus += batch.got_cpus
         else:

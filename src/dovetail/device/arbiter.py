@@ -72,6 +72,13 @@ class KernelFinished(msgspec.Struct, frozen=True, gc=False, array_like=True, tag
     end_ns: int = -1
     #: It was the first of several that were granted at once; this one has not run. -1: it was the only one.
     upto: int = -1
+    #: The next was launched before: it is ready too, and asks for the same share. Saves a `KernelReady` before this.
+    next_ready: bool = False
+
+    @property
+    def next_kernel(self) -> int:
+        """The first kernel that has not run."""
+        return self.kernel + 1 if self.upto < 0 else self.upto
 
 
 class KernelRevoked(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
@@ -114,6 +121,9 @@ class TaskBegan(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True
     share_pct: int = FULL_SHARE
     #: When it has to be done, for policies that order a class by slack.
     deadline_ns: int = NO_DEADLINE_NS
+    #: The last of its kernels that ran before anybody asked the arbiter, and when that ended; -1: none did.
+    position: int = -1
+    free_ns: int = -1
 
 
 class TaskExpected(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
@@ -168,13 +178,44 @@ class Arbiter(Protocol):
 class KernelArbiter(Protocol):
     """Answers when, for one device, for tasks with classes and kernel sequences."""
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether tasks of one class take turns, kernel by kernel; else one runs after the other."""
+        ...
+
+    @property
+    def classless(self) -> bool:
+        """Whether classes do not count: then tasks of all of them take turns."""
+        ...
+
+    @property
+    def by_launch(self) -> bool:
+        """Whether the order of launches counts: then a kernel is told when it is launched, not when it is next."""
+        ...
+
     def step(self, event: KernelEvent) -> Sequence[ArbiterAction]:
         """Take one event and say which kernels may start, and when to ask again."""
+        ...
+
+    def aged_due(self, now_ns: int) -> bool:
+        """Whether a kernel of a lower class has waited for so long that it goes before all others."""
+        ...
+
+    def usual(self, task: int) -> bool:
+        """Whether the gaps of a task are as they would be if it were alone, and so worth learning."""
+        ...
+
+    def validate(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
         ...
 
 
 class FirstComeArbiter:
     """First come, first served: a kernel that does not fit holds back those behind it."""
+
+    takes_turns = True
+    classless = True
+    by_launch = True
 
     def __init__(self) -> None:
         self.free_pct = FULL_SHARE
@@ -191,7 +232,19 @@ class FirstComeArbiter:
                 )
             waiting.append(event)
         elif type(event) is KernelFinished:
-            self.free_pct += started.pop((event.task, event.kernel))
+            share_pct = started.pop((event.task, event.kernel))
+            self.free_pct += share_pct
+            if event.next_ready:
+                waiting.append(KernelReady(event.at_ns, event.task, event.next_kernel, share_pct))
+            if event.upto > event.kernel + 1:
+                waiting = self._waiting = deque(k for k in waiting if k.task != event.task or k.kernel >= event.upto)
+        elif type(event) is KernelRunning:
+            started[event.task, event.kernel] = event.share_pct
+            self.free_pct -= event.share_pct
+        elif type(event) is KernelRevoked:
+            share_pct = started.pop((event.task, event.kernel))
+            self.free_pct += share_pct
+            waiting.appendleft(KernelReady(event.at_ns, event.task, event.kernel, share_pct))
         elif type(event) is TaskGone:
             waiting = self._waiting = deque(k for k in waiting if k.task != event.task)
             for key in [k for k in started if k[0] == event.task]:
@@ -205,6 +258,14 @@ class FirstComeArbiter:
             self.free_pct -= kernel.share_pct
             starts.append(StartKernel(kernel.task, kernel.kernel))
         return starts
+
+    def aged_due(self, now_ns: int) -> bool:
+        """Nobody waits for longer than those before it take."""
+        return False
+
+    def usual(self, task: int) -> bool:
+        """Nobody is let in before a task by what is known of its gaps."""
+        return True
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant is broken."""

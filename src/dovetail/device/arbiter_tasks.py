@@ -58,8 +58,9 @@ class Started(msgspec.Struct, frozen=True, gc=False):
     why: str
     #: What part of the kernel it is.
     part: float = 1.0
-    #: Since when it could have been started.
+    #: Since when it could have been started, and when one of its task was last started before it.
     ready_ns: int = 0
+    before_ns: int = 0
 
 
 class Offer(NamedTuple):
@@ -89,9 +90,9 @@ class ArbiterTask:
         self.ready: deque[Waiting] = deque()
         self.started: dict[int, Started] = {}
         #: Position of the last kernel that finished, and since when the next is waited for.
-        self.position = -1
-        self.free_ns = event.at_ns
-        self.last_ready = -1
+        self.position = event.position
+        self.free_ns = event.at_ns if event.free_ns < 0 else event.free_ns
+        self.last_ready = event.position
         #: When a kernel of it was last started, and which start that was; turns go by it.
         self.last_start_ns = event.at_ns
         self.turn = turn

@@ -5,7 +5,8 @@ Rules of this file
   shares allow (`machine`). When a second class comes, a higher one is expected, or quotas count, tasks are entered
   with the kernel arbiter, which says what starts. A cold step of an arbiter takes 30 to 40 µs, so what it starts is
   granted to the end wherever nobody would be in the way (`entitled`), and revoked when somebody is.
-- Tasks of one class run one after the other, in the order of the queue: taking turns would end all of them late.
+- Tasks of one class run one after the other, in the order of the queue: taking turns would end all of them late. Some
+  arbiters see that otherwise (`takes_turns`, `classless`), and are asked whenever there is more than one task.
 - After a batch whose requests go on here, the next of its class is expected as long after its end as usual. Kernels
   of lower classes that would still run then are held back for that moment, or fill the time until then.
 - Times that the arbiter is told never go back.
@@ -21,6 +22,7 @@ from ..units import MS
 from .account import Account, Unlimited
 from .arbiter import (
     AlarmRang,
+    KernelArbiter,
     KernelEvent,
     KernelFinished,
     KernelReady,
@@ -32,7 +34,6 @@ from .arbiter import (
     TaskGone,
 )
 from .events import TO_THE_END
-from .priority import PriorityArbiter
 from .task import Task, TaskState
 
 __all__ = ["KernelDispatch"]
@@ -43,6 +44,7 @@ LATEST_NS = 5 * MS
 MOST_HINTS = 64
 #: How long after its time an expected task is still waited for; as `GapSettings.grace_ns`.
 _LIMIT = 1 << 64
+_RUNNING, _STOPPING = TaskState.RUNNING, TaskState.STOPPING
 
 
 class _Hint(msgspec.Struct, frozen=True, gc=False):
@@ -55,9 +57,14 @@ class _Hint(msgspec.Struct, frozen=True, gc=False):
 class KernelDispatch:
     """The tasks that an arbiter knows of, what it lets start, and what is expected."""
 
-    def __init__(self, arbiter: PriorityArbiter, account: Account, grace_ns: int) -> None:
+    def __init__(self, arbiter: KernelArbiter, account: Account, grace_ns: int, *, revokes_one: bool = False) -> None:
         self.arbiter = arbiter
         self.account = account
+        #: Any two tasks are in each other's way, of whatever class they are.
+        self.takes_turns = arbiter.takes_turns
+        self._classless = arbiter.classless
+        self._by_launch = arbiter.by_launch
+        self._revokes_one = revokes_one and not arbiter.classless
         #: Quotas count: every kernel is asked for.
         self.limited = not isinstance(account, Unlimited)
         #: Kernels that the arbiter lets start, to be granted.
@@ -77,14 +84,21 @@ class KernelDispatch:
     def enter(self, task: Task, now_ns: int) -> None:
         """A task that waits: the arbiter decides from now on."""
         self._begin(task, now_ns)
-        if task.kernel < task.launched:
-            self._tell(KernelReady(self._at(now_ns), task.ident, task.kernel, task.share_pct))
+        self._announce(task, task.kernel, now_ns)
 
     def adopt(self, task: Task, now_ns: int) -> None:
         """A task that runs."""
         self._begin(task, now_ns)
         at_ns = self._at(now_ns)
         self._tell(KernelRunning(at_ns, task.ident, task.first, task.share_pct, min(task.since_ns, at_ns)))
+        if self._by_launch:
+            self._announce(task, task.first + 1, now_ns)
+
+    def _announce(self, task: Task, first: int, now_ns: int) -> None:
+        """Launched kernels from this one on are ready: the next of them, or all if their order counts."""
+        last = task.launched if self._by_launch else min(first + 1, task.launched)
+        for kernel in range(first, last):
+            self._tell(KernelReady(self._at(now_ns), task.ident, kernel, task.share_pct))
 
     def _begin(self, task: Task, now_ns: int) -> None:
         task.entered = True
@@ -92,6 +106,7 @@ class KernelDispatch:
         _, order, objective_ns, arrival = task.key
         # One number for the place in the queue, so that equals go one after the other.
         place = (order * _LIMIT + objective_ns) * _LIMIT + arrival
+        in_gap = 0 < task.kernel == task.launched
         self._tell(
             TaskBegan(
                 self._at(now_ns),
@@ -101,27 +116,30 @@ class KernelDispatch:
                 sequence=task.sequence,
                 share_pct=task.share_pct,
                 deadline_ns=place,
+                position=task.kernel - 1,
+                free_ns=task.since_ns if in_gap else -1,
             )
         )
 
-    def launched(self, task: Task, now_ns: int) -> None:
-        """The host has launched more kernels: of a task that had none, the next is ready."""
-        self._tell(KernelReady(self._at(now_ns), task.ident, task.kernel, task.share_pct))
+    def launched(self, task: Task, before: int, idle: bool, now_ns: int) -> None:
+        """The host has launched more kernels from `before` on: of a task that had none, the next is ready."""
+        if self._by_launch:
+            self._announce(task, before, now_ns)
+        elif idle:
+            self._tell(KernelReady(self._at(now_ns), task.ident, before, task.share_pct))
 
-    def ended(self, task: Task, first: int, over: bool, begin_ns: int, now_ns: int) -> None:
+    def ended(self, task: Task, first: int, over: bool, begin_ns: int, end_ns: int, now_ns: int) -> None:
         """A grant has ended; `task.kernel` is the first that has not run."""
         at_ns = self._at(now_ns)
         if over:
-            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, at_ns, task.kernel))
+            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, end_ns, task.kernel))
             self.leave(task, now_ns)
         elif task.kernel == first:
             self._tell(KernelRevoked(at_ns, task.ident, first))
         else:
-            if task.kernel < task.launched:
-                # Before the end of this one is told: that there is a next is not to look like a gap.
-                self._tell(KernelReady(at_ns, task.ident, task.kernel, task.share_pct))
+            next_ready = task.kernel < task.launched and not self._by_launch
             upto = -1 if task.kernel == first + 1 else task.kernel
-            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, at_ns, upto))
+            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, end_ns, upto, next_ready))
 
     def leave(self, task: Task, now_ns: int) -> None:
         """A task is gone, or needs no arbiter any more."""
@@ -136,20 +154,39 @@ class KernelDispatch:
         self.starts.clear()
         self.alarm_ns = 0
 
+    def usual(self, task: Task) -> bool:
+        """Whether the gaps of a task are worth learning."""
+        return not task.entered or self.arbiter.usual(task.ident)
+
     def entitled(self, task: Task, now_ns: int) -> bool:
         """Whether a grant may cover all that is left of a task: nobody would be in the way."""
         if task.launched < task.kernels or self.expects_above(task.priority, now_ns):
             return False
-        waiting = (t for t in self.entered.values() if t.state not in (TaskState.RUNNING, TaskState.STOPPING))
-        return not any(t.key < task.key for t in waiting) and not self.arbiter.aged_due(now_ns)
+        key, priority, in_turn = task.key, task.priority, self.takes_turns
+        for other in self.entered.values():
+            if other is task or other.state is _RUNNING or other.state is _STOPPING:
+                continue
+            if self._classless or (other.priority <= priority if in_turn else other.key < key):
+                return False
+        return not self.arbiter.aged_due(now_ns)
 
     def in_the_way(self, now_ns: int) -> list[Task]:
-        """Tasks that can be stopped, and whose grant goes to the end though they are no longer entitled to that."""
-        return [
-            t
-            for t in self.entered.values()
-            if t.state is TaskState.RUNNING and t.last == TO_THE_END and t.divisible and not self.entitled(t, now_ns)
-        ]
+        """Tasks that can be stopped, and whose grant goes to the end though they are no longer entitled to that.
+
+        With `Rules.revokes_one` also those with a grant of one kernel, if one of a higher class is ready.
+        """
+        found = []
+        for task in self.entered.values():
+            if task.state is not _RUNNING:
+                continue
+            if task.last == TO_THE_END:
+                if task.divisible and not self.entitled(task, now_ns):
+                    found.append(task)
+            elif self._revokes_one and task.why != "aged":
+                above = (t for t in self.entered.values() if t.priority < task.priority and t.state is not _RUNNING)
+                if any(t.kernel < t.launched and t.state is not _STOPPING for t in above):
+                    found.append(task)
+        return found
 
     # -- what is expected ---------------------------------------------------------------------------------------
 

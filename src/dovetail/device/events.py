@@ -32,6 +32,7 @@ __all__ = [
     "ModelDropped",
     "ModelHinted",
     "ModelOrdered",
+    "PlannedBatch",
     "Refuse",
     "Revoke",
     "SetAlarm",
@@ -57,6 +58,15 @@ class TaskPlanned(msgspec.Struct, frozen=True, gc=False):
     launched: int
 
 
+class PlannedBatch(msgspec.Struct, frozen=True, gc=False):
+    """A batch has come whose kernels are known already: `RunBatch` and `TaskPlanned` in one."""
+
+    run: RunBatch
+    sequence: str
+    idents: tuple[str, ...]
+    launched: int
+
+
 class KernelsLaunched(msgspec.Struct, frozen=True, gc=False):
     """The host of a task has launched its kernels up to this one, this one not included."""
 
@@ -76,6 +86,9 @@ class GrantEnded(msgspec.Struct, frozen=True, gc=False):
     #: The batch is over, well or not.
     over: bool = True
     spans: tuple[tuple[int, int], ...] = ()
+    #: How long after the end of each of these its host launched the next, as far as it has; below nought: before.
+    #: Empty where no host launches them one by one.
+    gaps: tuple[int, ...] = ()
 
 
 class BatchWithdrawn(msgspec.Struct, frozen=True, gc=False):
@@ -132,7 +145,9 @@ class AlarmRang(msgspec.Struct, frozen=True, gc=False):
 class Grant(msgspec.Struct, frozen=True, gc=False):
     """Run kernels `first` to `last` of a task, both included, and say when that has ended.
 
-    Kernels begin while `until_ns` has not passed and the grant is not revoked; the first one begins in any case.
+    Kernels begin while `until_ns` has not passed and the grant is not revoked. The first one begins whatever the time
+    is. A grant to the end of a task whose host launches one by one may be kept while the host launches nothing; what
+    was launched meanwhile is told (`KernelsLaunched`) before another task comes, or before the grant ends.
     """
 
     task: int
@@ -195,6 +210,7 @@ class SetAlarm(msgspec.Struct, frozen=True, gc=False):
 
 DeviceEvent = (
     RunBatch
+    | PlannedBatch
     | TaskPlanned
     | KernelsLaunched
     | GrantEnded

@@ -213,9 +213,9 @@ class GapArbiter(PriorityArbiter):
         self.credit_ns[priority] = min(credit_ns, self.settings.burst_ns)
         self.delayed_ns[priority] = self.delayed_ns.get(priority, 0) + delay_ns
 
-    def _learns_gap(self, task: ArbiterTask) -> bool:
+    def usual(self, task: int) -> bool:
         """Gaps of a task that is behind are shorter than usual."""
-        return task.ident not in self._owed
+        return task not in self._owed
 
     # -- gaps ---------------------------------------------------------------------------------------------------
 

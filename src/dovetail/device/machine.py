@@ -7,7 +7,8 @@ Rules of this file
    its model lets others start before it, but at most `Rules.overtakes` of them while there is no room for the model;
    one that waits for nothing but share lets none.
 3. While all are of one class, a batch is granted whole. Where a higher class is there or expected, or quotas count,
-   the kernel arbiter is asked (`dispatch`); what runs in a lower class is revoked and goes on later.
+   the kernel arbiter is asked (`dispatch`); what runs in a lower class is revoked and goes on later. An arbiter by
+   which equals take turns is asked whenever there is a second task.
 4. A batch ends once: it is refused, or what was granted of it last has ended it.
 5. Shares of what runs never add up to more than the device. Models are `loading`'s business.
 
@@ -25,6 +26,7 @@ from ..state.run_batch import NEVER_NS, RunBatch, task_of
 from ..state.worker import FULL_SHARE
 from ..units import format_ns
 from .account import Account, Unlimited
+from .arbiter import KernelArbiter
 from .cache import ModelCache
 from .dispatch import KernelDispatch
 from .events import (
@@ -42,6 +44,7 @@ from .events import (
     ModelDropped,
     ModelHinted,
     ModelOrdered,
+    PlannedBatch,
     Refuse,
     Revoke,
     SetAlarm,
@@ -49,7 +52,6 @@ from .events import (
 )
 from .gap import GapArbiter, GapSettings
 from .loading import Loading
-from .priority import PriorityArbiter
 from .queue import WorkerQueue
 from .rules import Rules
 from .task import NO_OBJECTIVE_NS, Task, TaskState
@@ -71,7 +73,7 @@ class Device:
         times: DeviceTimes,
         rules: Rules | None = None,
         *,
-        arbiter: PriorityArbiter | None = None,
+        arbiter: KernelArbiter | None = None,
         account: Account | None = None,
     ) -> None:
         """`models` are weights and bytes by stage; `times` says how long loads, kernels and turn-arounds take."""
@@ -84,8 +86,8 @@ class Device:
         if arbiter is None:
             limited = None if isinstance(account, Unlimited) else account
             arbiter = GapArbiter(times.kernels, GapSettings(order="slack"), account=limited, learn=False)
-        grace_ns = arbiter.settings.grace_ns if isinstance(arbiter.settings, GapSettings) else 0
-        self.dispatch = KernelDispatch(arbiter, account, grace_ns)
+        grace_ns = arbiter.settings.grace_ns if isinstance(arbiter, GapArbiter) else 0
+        self.dispatch = KernelDispatch(arbiter, account, grace_ns, revokes_one=rules.revokes_one)
         self._loading = Loading(cache, rules, times)
         self._queue = queue = WorkerQueue(cache, rules, self._loading.fetch_ns)
         self._loading.attach(queue)
@@ -100,6 +102,7 @@ class Device:
         self._alarm_ns = NEVER_NS
         self._handlers: dict[type, Any] = {
             RunBatch: self._take,
+            PlannedBatch: self._take_planned,
             GrantEnded: self._ended,
             TaskPlanned: self._planned,
             KernelsLaunched: self._launched,
@@ -120,7 +123,10 @@ class Device:
 
     # -- batches ------------------------------------------------------------------------------------------------
 
-    def _take(self, run: RunBatch, now_ns: int) -> list[DeviceAction]:
+    def _take_planned(self, event: PlannedBatch, now_ns: int) -> list[DeviceAction]:
+        return self._take(event.run, now_ns, event)
+
+    def _take(self, run: RunBatch, now_ns: int, plan: PlannedBatch | None = None) -> list[DeviceAction]:
         """A batch has come.
 
         It is refused if it is not expected to start by `latest_ns`, or by `accept_ns`; whether it then does start by
@@ -143,6 +149,8 @@ class Device:
         else:
             key = (priority, run.order, run.objective_ns or NO_OBJECTIVE_NS, self._arrivals)
         task = Task(ident, run, weights, nbytes, key, now_ns)
+        if plan is not None:
+            self._plan(task, plan)
         self._done_ns = None
         if (
             self._whole
@@ -151,11 +159,17 @@ class Device:
             and run.earliest_ns <= now_ns <= run.latest_ns
             and (not run.accept_ns or now_ns <= run.accept_ns)
             and (not nbytes or cache.tier(weights) == "resident")
-            and (not queue.classes or (len(queue.classes) == 1 and priority in queue.classes))
+            and task.launched
+            and (
+                not queue.classes
+                or (len(queue.classes) == 1 and priority in queue.classes and not dispatch.takes_turns)
+            )
             and not dispatch.hints
             and not self._hosted
         ):
             queue.run_at_once(task, now_ns)
+            if plan is not None:
+                self._hosted += task.launched < task.kernels
             if share_pct < FULL_SHARE and len(queue.running) > 1:
                 self._crowd()
             if priority > self._lowest:
@@ -171,6 +185,8 @@ class Device:
                 return [Refuse(ident, "too_late", f"with the work before it, it would start {late} too late")]
         self._lowest = max(self._lowest, priority)
         queue.add(task, now_ns)
+        if plan is not None:
+            self._hosted += task.launched < task.kernels
         if run.earliest_ns > now_ns:
             return [SetAlarm(run.earliest_ns), *self._go(now_ns)]
         actions: list[DeviceAction] = []
@@ -185,28 +201,34 @@ class Device:
         task = self._queue.tasks.get(event.task)
         if task is None or task.kernel:
             return []
-        if not 0 <= event.launched <= len(event.idents):
-            raise ValueError(f"{event.launched} of {len(event.idents)} kernels of task {event.task} are launched")
         self._forget_host(task)
-        task.idents, task.launched = event.idents, event.launched
-        task.sequence = self._times.sequence(event.sequence, event.idents)
+        self._plan(task, event)
         self._hosted += task.launched < task.kernels
         if task.entered:
             self.dispatch.leave(task, now_ns)
         return self._go(now_ns)
 
+    def _plan(self, task: Task, plan: TaskPlanned | PlannedBatch) -> None:
+        """The kernels of a task are known."""
+        if not 0 <= plan.launched <= len(plan.idents):
+            raise ValueError(f"{plan.launched} of {len(plan.idents)} kernels of task {task.ident} are launched")
+        task.idents, task.launched = plan.idents, plan.launched
+        task.kernels = len(plan.idents) or 1
+        task.sequence = self._times.sequence(plan.sequence, plan.idents)
+
     def _launched(self, event: KernelsLaunched, now_ns: int) -> list[DeviceAction]:
         task = self._queue.tasks.get(event.task)
         if task is None or event.upto <= task.launched:
             return []
-        idle = task.kernel == task.launched and task.state is not _RUNNING and task.state is not _STOPPING
+        before = task.launched
+        idle = task.kernel == before and task.state is not _RUNNING and task.state is not _STOPPING
         self._forget_host(task)
         task.launched = min(event.upto, task.kernels)
         self._hosted += task.launched < task.kernels
-        if idle:
+        if idle and self.dispatch.usual(task):
             self._times.observe_gap(task.sequence, task.kernel - 1, now_ns - task.since_ns)
-            if task.entered:
-                self.dispatch.launched(task, now_ns)
+        if task.entered:
+            self.dispatch.launched(task, before, idle, now_ns)
         return self._go(now_ns)
 
     def _forget_host(self, task: Task) -> None:
@@ -218,26 +240,30 @@ class Device:
         task = queue.running[event.task]
         self._done_ns = None
         first, spans = task.first, event.spans
-        begin_ns = spans[0][0] if spans else task.since_ns
+        begin_ns, end_ns = (spans[0][0], spans[-1][1]) if spans else (task.since_ns, now_ns)
         if spans and task.sequence and not task.crowded:
-            self._times.observe_kernels(task.sequence, first, spans)
+            gaps = event.gaps if event.gaps and self.dispatch.usual(task) else ()
+            self._times.observe_kernels(task.sequence, first, spans, gaps)
         task.kernel = event.upto
         if event.over:
             if self._hosted:
                 self._forget_host(task)
             queue.release(task, now_ns)
-            if task.entered:
-                self.dispatch.ended(task, first, True, begin_ns, now_ns)
-            if task.run.follows and task.priority < self._lowest:
+            follows = task.run.follows and task.priority < self._lowest
+            if follows:
+                # Told before the end: in between a lower kernel could start.
                 self.dispatch.expect(task.priority, self._times.turnaround_ns(), now_ns)
-            elif not (queue.waiting or queue.early or self.dispatch.entered or self._loading.busy):
+            if task.entered:
+                self.dispatch.ended(task, first, True, begin_ns, end_ns, now_ns)
+            busy = queue.waiting or queue.early or self.dispatch.entered or self._loading.busy
+            if not busy and not follows:
                 return []  # nothing could start that could not before
         else:
             busy_ns = sum(end - begin for begin, end in spans) if spans else now_ns - begin_ns
-            task.since_ns = spans[-1][1] if spans else now_ns
+            task.since_ns = end_ns
             queue.suspend(task, busy_ns)
             if task.entered:
-                self.dispatch.ended(task, first, False, begin_ns, now_ns)
+                self.dispatch.ended(task, first, False, begin_ns, end_ns, now_ns)
         return self._go(now_ns)
 
     def _withdrawn(self, event: BatchWithdrawn, now_ns: int) -> list[DeviceAction]:
@@ -346,7 +372,7 @@ class Device:
         elif self._contended(now_ns):
             self._arbitrate(now_ns, actions)
         else:
-            if self.dispatch.entered:
+            if self.dispatch.entered and not self._in_gap():
                 self.dispatch.leave_all(now_ns)
             if queue.waiting:
                 self._start(now_ns, actions)
@@ -361,9 +387,14 @@ class Device:
             return False
         if len(classes) > 1 or dispatch.limited:
             return bool(classes)
-        if self._hosted and len(self._queue.waiting) + len(self._queue.running) > 1:
+        if (self._hosted or dispatch.takes_turns) and len(self._queue.waiting) + len(self._queue.running) > 1:
             return True
         return bool(dispatch.hints) and any(dispatch.expects_above(priority, now_ns) for priority in classes)
+
+    def _in_gap(self) -> bool:
+        """Whether the only task is between two kernels: the arbiter keeps it, since a filler may come."""
+        waiting = self._queue.waiting
+        return len(waiting) == 1 and waiting[0].entered and waiting[0].kernel == waiting[0].launched
 
     def _start(self, now_ns: int, actions: list[DeviceAction]) -> None:
         """Start whatever can be: all are of one class."""
@@ -374,7 +405,7 @@ class Device:
                 break
             place = tier(task.weights) if task.nbytes and task.state is not _SUSPENDED else "resident"
             if now_ns > task.run.latest_ns and task.state is not _SUSPENDED:
-                queue.remove(task, now_ns)
+                self._forget(task, now_ns)
                 actions.append(_too_late(task, now_ns))
             elif place != "resident":
                 task.missed = task.missed or task.share_pct <= queue.free_pct
@@ -397,7 +428,7 @@ class Device:
         queue.occupy(task, now_ns)
         if task.begin_ns < 0:
             task.begin_ns = now_ns
-        task.first, task.last, task.since_ns = task.kernel, last, now_ns
+        task.first, task.last, task.since_ns, task.why = task.kernel, last, now_ns, why
         task.crowded = False
         if len(queue.running) > 1:
             self._crowd()
@@ -411,18 +442,20 @@ class Device:
 
     def _arbitrate(self, now_ns: int, actions: list[DeviceAction]) -> None:
         """Start what the kernel arbiter lets start, and revoke what is in the way."""
-        dispatch, tasks = self.dispatch, self._queue.tasks
+        dispatch, tasks, running = self.dispatch, self._queue.tasks, self._queue.running
         self._enter(now_ns, actions)
+        earlier = bool(running)
         while dispatch.starts:
             starts, dispatch.starts = dispatch.starts, []
             for start in starts:
                 task = tasks.get(start.task)
-                if task is not None and task.entered and task.ident not in self._queue.running:
+                if task is not None and task.entered and task.ident not in running:
                     last = TO_THE_END if dispatch.entitled(task, now_ns) else start.kernel
                     self._grant(task, last, start.why, now_ns, actions)
-        for task in dispatch.in_the_way(now_ns):
-            task.state = _STOPPING
-            actions.append(Revoke(task.ident))
+        if earlier:
+            for task in dispatch.in_the_way(now_ns):
+                task.state = _STOPPING
+                actions.append(Revoke(task.ident))
         if now_ns < dispatch.alarm_ns and dispatch.alarm_ns != self._alarm_ns:
             self._alarm_ns = dispatch.alarm_ns
             actions.append(SetAlarm(dispatch.alarm_ns))
@@ -454,7 +487,7 @@ class Device:
             task = queue.waiting[0]
             fetch_ns = self._loading.fetch_ns(task.weights, now_ns) if task.nbytes else 0
             if now_ns + fetch_ns > task.run.latest_ns:
-                queue.remove(task, now_ns)
+                self._forget(task, now_ns)
                 actions.append(_too_late(task, now_ns))
             elif not task.nbytes or cache.tier(task.weights) == "resident":
                 queue.occupy(task, now_ns)

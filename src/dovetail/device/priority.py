@@ -55,6 +55,9 @@ class PriorityArbiter:
         learn: bool = False,
     ) -> None:
         self.settings = settings or ArbiterSettings()
+        self.takes_turns = self.settings.order == "turn"
+        self.classless = False
+        self.by_launch = False
         #: Sequence -> what is known of its kernels. It may be filled later; with `learn` it is kept up to date.
         self.stats: Mapping[str, KernelStats] = {} if stats is None else stats
         #: Why something that is ready does not run although there is room; empty while nothing is held back.
@@ -81,6 +84,9 @@ class PriorityArbiter:
         if type(event) is KernelReady:
             self._ready(event)
         elif type(event) is KernelFinished:
+            if event.next_ready and (task := self._tasks.get(event.task)) is not None:
+                # Before its end: that there is a next is not to look like a gap.
+                self._ready(KernelReady(now_ns, event.task, event.next_kernel, task.used_pct))
             self._finished(event)
         elif type(event) is TaskBegan:
             if event.task in self._tasks:
@@ -121,7 +127,7 @@ class PriorityArbiter:
         if task is None:
             began = TaskBegan(event.at_ns, event.task, event.priority, share_pct=event.share_pct)
             task = self._begin(began)
-        if self._learn and task.stats is not None and event.kernel == task.last_ready + 1 and self._learns_gap(task):
+        if self._learn and task.stats is not None and event.kernel == task.last_ready + 1 and self.usual(event.task):
             # Ready before the one before it had ended: the device need not have waited at all.
             early = bool(task.started or task.ready)
             task.stats.observe_gap(event.kernel - 1, 0 if early else event.at_ns - task.free_ns, early=early)
@@ -158,7 +164,9 @@ class PriorityArbiter:
         """A kernel that runs already: nothing is decided about it."""
         task = self._tasks[event.task]
         task.last_ready = max(task.last_ready, event.kernel)
-        task.started[event.kernel] = Started(event.share_pct, event.begin_ns, "turn", ready_ns=event.begin_ns)
+        task.started[event.kernel] = Started(
+            event.share_pct, event.begin_ns, "turn", ready_ns=event.begin_ns, before_ns=task.last_start_ns
+        )
         self._release(task)
         self._starts += 1
         task.turn = self._starts
@@ -175,6 +183,7 @@ class PriorityArbiter:
         self._crowded.discard((event.task, event.kernel))
         self._account.finished(task.client, started.share_pct, event.at_ns, event.at_ns)
         task.ready.appendleft(Waiting(event.kernel, started.share_pct, started.ready_ns))
+        task.last_start_ns = started.before_ns
         if started.why == "aged":
             self._aged_ns = -(1 << 62)
 
@@ -293,7 +302,7 @@ class PriorityArbiter:
     def _passed(self, now_ns: int) -> None:
         """Time has passed, before an event is looked at."""
 
-    def _learns_gap(self, task: ArbiterTask) -> bool:
+    def usual(self, task: int) -> bool:
         """Whether the task's next gap is one to learn from."""
         return True
 
@@ -313,7 +322,9 @@ class PriorityArbiter:
             if beside:
                 self._crowded.update(beside)
                 self._crowded.add((task.ident, kernel.kernel))
-        task.started[kernel.kernel] = Started(kernel.share_pct, now_ns, why, started / kernel.parts, kernel.ready_ns)
+        task.started[kernel.kernel] = Started(
+            kernel.share_pct, now_ns, why, started / kernel.parts, kernel.ready_ns, task.last_start_ns
+        )
         self._release(task)
         self._starts += 1
         task.turn = self._starts

@@ -98,7 +98,8 @@ class WorkerQueue:
 
     def occupy(self, task: Task, now_ns: int, state: TaskState = TaskState.RUNNING) -> None:
         """From the queue to what runs."""
-        del self.waiting[bisect_left(self.waiting, task.key, key=_by_key)]
+        waiting = self.waiting
+        del waiting[0 if waiting[0] is task else bisect_left(waiting, task.key, key=_by_key)]
         self._leave_queue(task)
         if task.nbytes and task.state is _QUEUED:
             self._cache.unwant(task.weights)
@@ -116,7 +117,11 @@ class WorkerQueue:
         task.expected_ns = max(0, task.expected_ns - busy_ns)
         task.state = TaskState.SUSPENDED
         self._enter_queue(task)
-        insort(self.waiting, task, key=_by_key)
+        waiting = self.waiting
+        if waiting and task.key < waiting[-1].key:
+            insort(waiting, task, key=_by_key)
+        else:
+            waiting.append(task)
 
     def release(self, task: Task, now_ns: int) -> None:
         """From what runs to outside."""

@@ -37,6 +37,9 @@ class Rules(msgspec.Struct, frozen=True):
     hints_evict: bool = True
     #: `WorkerRow.wait_ns` counts the batch that runs, whole.
     counts_running: bool = True
+    #: A grant of one kernel is revoked too when a higher class is ready: whoever carries grants out listens once more
+    #: before a kernel begins.
+    revokes_one: bool = False
 
 
 #: The Compass worker as in the authors' Cascade branch of 12 Aug 2023: one model ahead out of three tasks, never by

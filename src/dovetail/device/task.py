@@ -53,17 +53,19 @@ class Task:
     missed = False
     #: Batches that started before it while it waited for room for its model.
     overtaken = 0
-    #: Its kernels; () while nothing is known of them: it is one.
+    #: Its kernels, and how many they are; () while nothing is known of them: it is one.
     idents: tuple[str, ...] = ()
     sequence = ""
+    kernels = 1
     launched = 1
     #: The first kernel that has not run.
     kernel = 0
     #: Another one had a grant while it had its own: its kernels took longer than they do.
     crowded = False
-    #: Kernels of its grant.
+    #: Kernels of its grant, and why it has it.
     first = 0
     last = TO_THE_END
+    why = "turn"
     #: The kernel arbiter was told of it.
     entered = False
 
@@ -89,11 +91,6 @@ class Task:
         return self.run.client or self.run.stage
 
     @property
-    def kernels(self) -> int:
-        """How many kernels it has."""
-        return len(self.idents) or 1
-
-    @property
     def divisible(self) -> bool:
         """Whether a grant over all that is left can be stopped before its end."""
-        return len(self.idents) > 1
+        return self.kernels > 1

@@ -36,8 +36,8 @@ from .transfer import Delays
 
 __all__ = ["DovetailRouter"]
 
-#: Orders of classes must not overlap: later than any arrival plus any rest.
-_CLASS_STEP = 1 << 62
+#: Orders of classes must not overlap: later than any arrival plus any rest. Those of ten classes fit into 64 bits.
+_CLASS_STEP = 1 << 59
 _MASK = (1 << 64) - 1
 #: Plans between two looks at the run and load times that ranks and rests are made of; a predictor learns.
 _LOOK_EVERY = 256

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..predict.estimate import guessed_load_ns
 from .settings import RouterSettings
 from .transfer import Delays
 
 __all__ = ["ONE_MACHINE", "OneMachine"]
 
-#: A model is read from a file and prepared by the processor. Measured with onnxruntime 1.31 and the models of the
-#: examples (0.6 to 24 MB) on a shared virtual machine: 46 to 110 ms for those below 7 MB, 170 to 240 ms above 20 MB.
-LOAD_NS: Final = 60_000_000
-LOAD_NS_PER_BYTE: Final = 6
 #: Results lie in memory that all workers read; only a message goes its way (docs/results/live.md).
 MESSAGE_NS: Final = 100_000
 
@@ -26,8 +23,8 @@ class OneMachine(Delays):
     """Loads are slow, and results are everywhere at once."""
 
     def load_ns(self, nbytes: int) -> int:
-        """File to session: what fetching a model takes."""
-        return LOAD_NS + nbytes * LOAD_NS_PER_BYTE if nbytes > 0 else 0
+        """File to session: what fetching a model takes, before one was seen."""
+        return guessed_load_ns(nbytes)
 
     def save_ns(self, nbytes: int) -> int:
         """A model is dropped, not saved."""

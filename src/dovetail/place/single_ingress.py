@@ -21,22 +21,26 @@ class Sole:
     def __init__(self, router: Router) -> None:
         self.router = router
         self._workers: dict[int, Worker] = {}
-        #: Expected run times of what each worker has and has not finished.
+        #: Expected run times of what each worker has and has not finished; and of what others have sent there.
         self._wait_ns: dict[int, int] = {}
+        self._others_ns: dict[int, int] = {}
 
     def joined(self, worker: Worker) -> None:
         """Idle so far, and empty."""
         self._workers[worker.id] = worker
-        self._wait_ns[worker.id] = 0
+        self._wait_ns[worker.id] = self._others_ns[worker.id] = 0
         self.router.joined(worker)
 
     def lost(self, worker: Worker) -> None:
         """Nothing more is known of it."""
-        del self._workers[worker.id], self._wait_ns[worker.id]
+        del self._workers[worker.id], self._wait_ns[worker.id], self._others_ns[worker.id]
         self.router.lost(worker)
 
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
-        """Whoever has a table after all is believed."""
+        """Others have come: what a worker says of itself beyond what was sent from here is theirs."""
+        for row in rows:
+            if row.worker in self._wait_ns:
+                self._others_ns[row.worker] = max(0, row.wait_ns - self._wait_ns[row.worker])
         self.router.heard(rows, now_ns)
 
     def holds(self, worker: int, weights: str, here: bool, now_ns: int) -> None:
@@ -76,5 +80,5 @@ class Sole:
         resident = tuple(worker.resident)
         budget = worker.spec.memory_bytes
         free_bytes = max(0, budget - sum(worker.resident.values())) if budget else 1 << 62
-        wait_ns = self._wait_ns[ident]
+        wait_ns = self._wait_ns[ident] + self._others_ns[ident]
         self.router.heard([WorkerRow(ident, now_ns, wait_ns, now_ns + wait_ns, resident, free_bytes)], now_ns)

@@ -1,4 +1,4 @@
-"""How long data takes from one worker to another, and a model from host memory to a device.
+"""How long data takes from one worker to another, and between host memory and a device.
 
 Rules of this file: a delay is a function of bytes alone. Nobody waits for a link here; whoever lets transfers queue
 (a simulated device, a real bus) does so itself. Answers are integer nanoseconds, remembered per size, since a
@@ -55,7 +55,10 @@ class Delays:
         self._message: dict[int, int] = {}
 
     def load_ns(self, nbytes: int) -> int:
-        """Host memory to device: what fetching a model takes. Nothing takes no time."""
+        """Host memory to device. Nothing takes no time.
+
+        What fetching a model takes is asked of the predictor, which begins with this (`wiring`).
+        """
         known = self._load.get(nbytes)
         if known is None:
             known = self._load[nbytes] = self._copy_ns(nbytes, self.links.host_to_device_gb_s)

@@ -129,6 +129,8 @@ class DovetailPlanner:
         plan = self.plan_of(graph.name) if self._settings.admission else None
         if plan is None or not plan.known:
             return None
+        if not open_requests and not plan.profiled:
+            return None  # what was learned may have changed, and only who is let in can show it
         capacity_pct = max(1, self._capacity_pct())
         queued_ns = self._queued_work() // capacity_pct
         # A crowd that nobody stands in is over, however it was remembered: who is refused teaches nothing.

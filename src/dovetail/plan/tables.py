@@ -24,6 +24,9 @@ __all__ = ["WorkflowPlan"]
 #: Frontiers are made again when a fan-out, an interval between arrivals or a learned time has changed by more than a
 #: quarter.
 _CHANGE = 0.25
+#: The largest spread that is planned with, and that something may be refused by. Planned for the 99th percentile of a
+#: guess, or of what was seen once, every configuration would be late, and none would be worth its price. [our choice]
+_MOST_SPREAD = 0.5
 #: Wait for one more item where arrivals are not known yet: no batch is planned on.
 _UNKNOWN_NS = 1 << 50
 #: A request whose chance of being late is what the percentile leaves may cost this part more to be in time. From the
@@ -74,7 +77,7 @@ class WorkflowPlan:
         self.lean_chances: Chances | None = None
         #: Options, without waits -> price of a late answer.
         self._prices_usd: dict[tuple[object, ...], float] = {}
-        #: False if the time of some stage is a guess: nothing is refused because of guesses.
+        #: False if some stage was seen a few times only, however it was run: nothing is refused because of that.
         self.known = True
         #: Times that may change, as planned with: those without a profile.
         self._learned: dict[tuple[StageSpec, str, Config], Estimate] = {}
@@ -126,6 +129,11 @@ class WorkflowPlan:
         self.lean_ns = max(self._lean_frontiers.choose(i, 0).need_ns for i in entries)
         self.fastest_ns = max(self.fastest_rest_ns[i] for i in entries)
 
+    @property
+    def profiled(self) -> bool:
+        """Whether all times are those of profiles; the others may be out of date."""
+        return not self._learned
+
     def made_for(self, holders: Mapping[str, Mapping[int, Worker]]) -> bool:
         """Whether the stages are held by workers like those that the frontiers were made for."""
         return self._leads(holders) == self._workers
@@ -149,12 +157,16 @@ class WorkflowPlan:
         millionths = self._planned_sizes.get(index, MILLION)
         rows: list[Option] = []
         least: int | None = None
+        known = False
         for config in configs_for(stage, worker, self._space):
             estimate = self._predictor.run(stage, worker.kind, config.batch, config)
-            mean_ns = estimate.mean_ns
+            mean_ns, spread = estimate.mean_ns, estimate.spread
             if estimate.source != "profile":
                 self._learned[stage, worker.kind, config] = estimate
-                self.known = self.known and estimate.source != "guess"
+                known = known or spread <= _MOST_SPREAD
+                spread = min(spread, _MOST_SPREAD)
+            else:
+                known = True
             work = config.share_pct * mean_ns // config.batch
             least = work if least is None else min(least, work)
             batches = max(1, -(-millionths // (config.batch * MILLION)))
@@ -163,8 +175,9 @@ class WorkflowPlan:
             if index not in self._sizes:
                 fill_ns = _likely_fill_ns(self._intervals_ns[stage.name], config.batch)
             self.fill_ns[index, config.batch] = fill_ns
-            spread = estimate.spread * mean_ns / (mean_ns + fill_ns)
+            spread = spread * mean_ns / (mean_ns + fill_ns)
             rows.append(Option(config, mean_ns * batches + fill_ns, spread, cost))
+        self.known = self.known and known
         self.least_work[stage.name] = 0 if stage.on_host else least or 0
         return rows
 
@@ -246,7 +259,12 @@ class WorkflowPlan:
         """Look whether what was learned of run times since has changed them, or made them surer."""
         for (stage, kind, config), planned in self._learned.items():
             now = self._predictor.run(stage, kind, config.batch, config)
-            reach_ns = planned.mean_ns * (1 + planned.spread)
-            if now.source != planned.source or abs(now.mean_ns * (1 + now.spread) - reach_ns) > _CHANGE * reach_ns:
+            surer = (now.spread <= _MOST_SPREAD) != (planned.spread <= _MOST_SPREAD)
+            if surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned):
                 self.stale = True
                 return
+
+
+def _reach_ns(estimate: Estimate) -> float:
+    """A time that is rarely exceeded."""
+    return estimate.mean_ns * (1 + min(estimate.spread, _MOST_SPREAD))

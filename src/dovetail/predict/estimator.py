@@ -1,10 +1,11 @@
 """The one estimator: the profile's time; without a profile, what was learned; before that, a guess.
 
 Rules of this file
-- A profile stands. What a profiled stage takes is compared with it and kept apart (`Observed`), so that decisions
-  change with a profile and not behind its back.
+- A profile stands: decisions change with a profile and not behind its back. What its stage is seen to take is kept
+  all the same, and can be compared with it (`observed_ratio`).
 - All else is learned from the first observation on, in constant memory, to the same bit from the same observations.
 - A common question is one look into a dictionary: answers are remembered until something is learned of that stage.
+  Times of profiled stages, which change no answer, are put aside and counted many at once.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from ..state import Config
 from ..workflow.graph import StageSpec
 from .estimate import GUESSED_SPREAD, GUESSED_TURNAROUND_NS, Estimate, guessed_load_ns
 from .kernel_times import KernelTimes
-from .running import MILLION, Seen
+from .running import Seen
 from .sizes import WINDOW, SeenSizes, guessed_run
-from .state import EstimatorState, LearnedLoad, LearnedRun, LearnedTurnaround, Observed
+from .state import EstimatorState, LearnedLoad, LearnedRun, LearnedTurnaround
 
 __all__ = ["Estimator"]
 
 #: Loads that count: they are rare, and how fast they were of late says most.
 LOAD_WINDOW = 4
+#: Times of a profiled stage that are put aside at most.
+_ASIDE = 64
 #: Weight of the newest turn-around in the running mean.
 TURNAROUND_WEIGHT = 1 / 8
 
@@ -56,7 +59,7 @@ class _Turnaround:
 class Estimator:
     """Answers how long, from a table that does not change and from what it is told.
 
-    `load_ns` is what a load of so many bytes is taken to last before one was seen.
+    `load_ns` is what a load of so many bytes is taken to last before one was seen. Without `tells` it has no `news`.
     """
 
     def __init__(
@@ -66,21 +69,22 @@ class Estimator:
         *,
         stages: Iterable[StageSpec] = (),
         load_ns: Callable[[int], int] = guessed_load_ns,
+        tells: bool = True,
     ) -> None:
         self.table = table
         self._load_ns = load_ns
         #: What was asked and answered, by stage, kind, items, cores and share.
         self._answers: dict[_Key, Estimate] = {}
-        #: (stage, kind) without a profile -> what was seen of it, and answers that an observation makes old.
+        #: (stage, kind) -> what was seen of it; without a profile also the answers that an observation makes old.
         self._runs: dict[tuple[str, str], SeenSizes] = {}
         self._asked: dict[tuple[str, str], list[_Key]] = {}
-        #: (stage, kind) with a profile -> observed over expected, in millionths.
-        self._ratios: dict[tuple[str, str], Seen] = {}
+        #: Times of profiled stages that are not counted yet.
+        self._aside: dict[_Key, list[int]] = {}
         #: (model, kind) -> load time of the first stage of that model that has one in its profile.
         self._profiled_loads: dict[tuple[str, str], Estimate] = {}
         self._loads: dict[tuple[str, str], Seen] = {}
         self._turnarounds: dict[str, _Turnaround] = {}
-        self._kernel_times = KernelTimes()
+        self._kernel_times = KernelTimes(tells=tells)
         self.declare(stages)
         if state is not None:
             self.restore(state)
@@ -126,10 +130,19 @@ class Estimator:
         seen = self._turnarounds.get(kind)
         return Estimate(GUESSED_TURNAROUND_NS, GUESSED_SPREAD, "guess") if seen is None else seen.estimate()
 
-    def observed(self, stage: str, kind: str) -> Observed | None:
-        """How long a profiled stage took beside what its profile says; None if it was not seen."""
-        seen = self._ratios.get((stage, kind))
-        return None if seen is None else Observed(stage, kind, seen.count, seen.mean, seen.squares)
+    def observed_ratio(self, stage: str, kind: str) -> float | None:
+        """How long a profiled stage takes over what its profile says, by what was seen of late; None if it was not.
+
+        Beside others, and on a machine that has changed, it differs from 1.
+        """
+        self._count_aside()
+        seen_ns = expected_ns = 0
+        if (stage, kind) in self.table.entries and (stage, kind) in self._runs:
+            for items, cpus, share_pct, seen in self._runs[stage, kind].rows():
+                weight = min(seen.count, seen.window)
+                seen_ns += weight * seen.mean
+                expected_ns += weight * (self.table.latency_ns(stage, kind, items, cpus, share_pct) or 0)
+        return seen_ns / expected_ns if expected_ns else None
 
     # -- observations ---------------------------------------------------------------------------------------------
 
@@ -145,20 +158,31 @@ class Estimator:
 
     def observe_run(self, stage: StageSpec, kind: str, items: int, config: Config, duration_ns: int) -> None:
         """A batch had the device for so long."""
-        key = stage.name, kind
-        if key not in self.table.entries:
-            seen = self._runs.get(key)
-            if seen is None:
-                seen = self._runs[key] = SeenSizes()
-            seen.observe(items, config.cpus, config.share_pct, duration_ns)
-            asked = self._asked.pop(key, ())
-            for answer in asked:
+        key = stage.name, kind, items, config.cpus, config.share_pct
+        aside = self._aside.get(key)
+        if aside is not None:
+            aside.append(duration_ns)
+            if len(aside) >= _ASIDE:
+                self._seen(key).add_many(aside)
+                aside.clear()
+        elif key[:2] in self.table.entries:
+            self._aside[key] = [duration_ns]
+        else:
+            self._seen(key).add(max(0, duration_ns))
+            for answer in self._asked.pop(key[:2], ()):
                 del self._answers[answer]
-            return
-        ratio = self._ratios.get(key)
-        if ratio is None:
-            ratio = self._ratios[key] = Seen(WINDOW)
-        ratio.add(duration_ns * MILLION // (self.run(stage, kind, items, config).mean_ns or 1))
+
+    def _seen(self, key: _Key) -> Seen:
+        name, kind, items, cpus, share_pct = key
+        seen = self._runs.get((name, kind))
+        if seen is None:
+            seen = self._runs[name, kind] = SeenSizes()
+        return seen.at(items, cpus, share_pct)
+
+    def _count_aside(self) -> None:
+        for key, durations_ns in self._aside.items():
+            self._seen(key).add_many(durations_ns)
+        self._aside.clear()
 
     def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:
         """A load took so long."""
@@ -192,6 +216,7 @@ class Estimator:
 
     def state(self) -> EstimatorState:
         """All that was learned, in a fixed order."""
+        self._count_aside()
         kernels, told = self._kernel_times.state()
         return EstimatorState(
             runs=tuple(
@@ -202,10 +227,6 @@ class Estimator:
             loads=tuple(
                 LearnedLoad(weights, kind, seen.count, seen.mean, seen.squares)
                 for (weights, kind), seen in sorted(self._loads.items(), key=lambda pair: pair[0])
-            ),
-            observed=tuple(
-                Observed(stage, kind, seen.count, seen.mean, seen.squares)
-                for (stage, kind), seen in sorted(self._ratios.items(), key=lambda pair: pair[0])
             ),
             turnarounds=tuple(
                 LearnedTurnaround(kind, self._turnarounds[kind].count, seen.mean_ns, seen.variance)
@@ -219,16 +240,13 @@ class Estimator:
         """Know what `state` gave, in place of all that was learned so far."""
         self._answers.clear()
         self._asked.clear()
+        self._aside.clear()
         self._runs.clear()
         for run in state.runs:
             seen = self._runs.setdefault((run.stage, run.kind), SeenSizes())
             seen.put(run.items, run.cpus, run.share_pct, Seen(WINDOW, run.count, run.mean_ns, run.squares))
         self._loads = {
             (row.weights, row.kind): Seen(LOAD_WINDOW, row.count, row.mean_ns, row.squares) for row in state.loads
-        }
-        self._ratios = {
-            (row.stage, row.kind): Seen(WINDOW, row.count, row.ratio_millionths, row.squares)
-            for row in state.observed
         }
         self._turnarounds = {row.kind: _Turnaround(row.count, row.mean_ns, row.variance) for row in state.turnarounds}
         self._kernel_times.restore(state.kernels, state.told)

@@ -9,6 +9,7 @@ from ..profile.kernels import KernelStats
 from ..state import Config
 from ..workflow.graph import StageSpec
 from .estimate import Estimate
+from .state import EstimatorState
 
 __all__ = ["Predictor"]
 
@@ -55,6 +56,10 @@ class Predictor(Protocol):
 
     def learn(self, others: Iterable[KernelStats]) -> None:
         """Add what others have observed of kernels."""
+        ...
+
+    def state(self) -> EstimatorState:
+        """All that was learned, as plain data."""
         ...
 
     def news(self, most: int) -> list[KernelStats]:

@@ -7,6 +7,8 @@ and then weighted towards the last `window` of them, so that old moods of a mach
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from operator import mul
 
 from .estimate import GUESSED_SPREAD
 
@@ -54,6 +56,20 @@ class Seen:
             self.squares -= self.squares / count
         self.mean += off // count
         self.squares += off * (value - self.mean)
+
+    def add_many(self, values: Sequence[int]) -> None:
+        """Take values at once; what was seen before has the weight of the window at most, and they have their own."""
+        many, before = len(values), min(self.count, self.window)
+        if not many:
+            return
+        total = before + many
+        off = sum(values) - many * self.mean
+        squares = sum(map(mul, values, values)) - many * self.mean * self.mean - 2 * self.mean * off
+        self.count += many
+        self.mean += off // total
+        # Around the old mean it is the sum of both; off²/total takes it to the new one.
+        squares = self.squares + max(0.0, squares - off * off / total)
+        self.squares = squares * min(self.count, self.window) / total
 
     def spread(self) -> float:
         """Standard deviation over mean of a single value, and the doubt that few of them leave.

@@ -4,10 +4,11 @@ Rules of this file
 - A batch size that was seen in the very configuration asked for has its own mean.
 - Between two sizes that were seen the time is on the line between them. Beyond the largest it goes on with the last
   slope, but not below the largest and not faster than in proportion to the items.
-- From one size alone, and below the smallest, a tenth of the time is taken not to depend on the items. If all of it
-  were taken to be proportional, no larger batch would ever look worth a try, and its gain would never be learned.
-- Of a share that was not seen the time is that of the nearest share that was, in inverse proportion: a smaller share
-  does not look better than it may be, and a larger one looks worth a try.
+- From one size alone, and below the smallest, a tenth of the time is taken not to depend on the items, and the rest
+  to be in proportion to them. Of a share that was not seen the time follows from the nearest share that was: a tenth
+  of it does not depend on the share, and the rest is in inverse proportion.
+- That tenth makes a larger batch or a smaller share look slightly cheaper than what was seen. So a planner with time
+  to spare tries it, and learns what it really takes; without, it would never leave its first configuration.
 - What was not seen has a wider spread, and so has what was seen but a few times.
 """
 
@@ -24,7 +25,7 @@ __all__ = ["WINDOW", "SeenSizes", "guessed_run"]
 
 #: Batches that count, of each size and configuration.
 WINDOW = 64
-#: Part of a batch's time that is taken not to depend on its items, where one size was seen.
+#: Part of a batch's time that is taken to depend neither on its items nor on its share, where only one was seen.
 _FIXED = 0.1
 #: Added (as independent) to the spread where size or share were not seen. [our choice]
 _UNSEEN_SPREAD = 0.5
@@ -33,7 +34,7 @@ _FULL_SHARE = 100
 
 def guessed_run(items: int, share_pct: int) -> Estimate:
     """What is said of a stage that was neither profiled nor run."""
-    return Estimate(_scaled(_line(GUESSED_RUN_NS, 1, items), _FULL_SHARE, share_pct), GUESSED_SPREAD, "guess")
+    return Estimate(_at_share(_line(GUESSED_RUN_NS, 1, items), _FULL_SHARE, share_pct), GUESSED_SPREAD, "guess")
 
 
 class SeenSizes:
@@ -45,14 +46,14 @@ class SeenSizes:
         #: (cores, share) -> items -> times.
         self._configs: dict[tuple[int, int], dict[int, Seen]] = {}
 
-    def observe(self, items: int, cpus: int, share_pct: int, duration_ns: int) -> None:
-        """A batch took so long."""
+    def at(self, items: int, cpus: int, share_pct: int) -> Seen:
+        """What was seen of a size in a configuration, to be added to."""
         sizes = self._configs.get((cpus, share_pct))
         seen = None if sizes is None else sizes.get(items)
         if seen is None:
             seen = Seen(WINDOW)
             self.put(items, cpus, share_pct, seen)
-        seen.add(max(0, duration_ns))
+        return seen
 
     def put(self, items: int, cpus: int, share_pct: int, seen: Seen) -> None:
         """This was seen of a size in a configuration."""
@@ -75,7 +76,7 @@ class SeenSizes:
         elif (exact := sizes.get(items)) is not None:
             return Estimate(max(1, exact.mean), exact.spread(), "learned")
         mean_ns, spread = _between(sizes, items)
-        return Estimate(_scaled(mean_ns, seen_pct, share_pct), math.hypot(spread, _UNSEEN_SPREAD), "learned")
+        return Estimate(_at_share(mean_ns, seen_pct, share_pct), math.hypot(spread, _UNSEEN_SPREAD), "learned")
 
 
 def _between(sizes: dict[int, Seen], items: int) -> tuple[int, float]:
@@ -104,5 +105,6 @@ def _line(seen_ns: int, seen: int, items: int) -> int:
     return fixed_ns + (seen_ns - fixed_ns) * items // seen
 
 
-def _scaled(mean_ns: int, seen_pct: int, share_pct: int) -> int:
-    return max(1, mean_ns if seen_pct == share_pct else mean_ns * seen_pct // max(1, share_pct))
+def _at_share(seen_ns: int, seen_pct: int, share_pct: int) -> int:
+    """Time with another share than the one that was seen."""
+    return max(1, _line(seen_ns, max(1, share_pct), seen_pct))

@@ -5,18 +5,25 @@ Rules of this file: field order is the format. Append, never reorder, and raise 
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from ..errors import ProfileError
 from ..profile.kernels import KernelStats
 
-__all__ = ["VERSION", "EstimatorState", "LearnedLoad", "LearnedRun", "LearnedTurnaround", "Observed"]
+__all__ = ["VERSION", "EstimatorState", "LearnedLoad", "LearnedRun", "LearnedTurnaround", "trouble_of"]
 
 VERSION = 1
+#: No time that was measured is longer, and nothing was seen more often.
+_MOST_NS, _MOST_COUNT = 1 << 62, 1 << 40
 
 
 class LearnedRun(msgspec.Struct, frozen=True, array_like=True):
-    """Run times of one stage on one kind of device, for one batch size in one configuration."""
+    """Run times of one stage on one kind of device, for one batch size in one configuration.
+
+    They are kept of stages with a profile, too.
+    """
 
     stage: str
     kind: str
@@ -39,19 +46,6 @@ class LearnedLoad(msgspec.Struct, frozen=True, array_like=True):
     squares: float
 
 
-class Observed(msgspec.Struct, frozen=True, array_like=True):
-    """How long a profiled stage took, in millionths of what its profile says. The profile's mean stands all the same.
-
-    Beside others, and on a machine that has changed, it differs from a million.
-    """
-
-    stage: str
-    kind: str
-    count: int
-    ratio_millionths: int
-    squares: float
-
-
 class LearnedTurnaround(msgspec.Struct, frozen=True, array_like=True):
     """From the end of a batch to its requests' next one, on one kind of device."""
 
@@ -68,7 +62,6 @@ class EstimatorState(msgspec.Struct, frozen=True):
     version: int = VERSION
     runs: tuple[LearnedRun, ...] = ()
     loads: tuple[LearnedLoad, ...] = ()
-    observed: tuple[Observed, ...] = ()
     turnarounds: tuple[LearnedTurnaround, ...] = ()
     #: Of sequences of kernels that came, and of those that others told of and that did not come yet.
     kernels: tuple[KernelStats, ...] = ()
@@ -80,3 +73,18 @@ class EstimatorState(msgspec.Struct, frozen=True):
                 f"what was learned is of version {self.version}, and this Dovetail reads version {VERSION}; let it "
                 f"be learned anew, or use the version that wrote it"
             )
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.loads or self.turnarounds or self.kernels or self.told)
+
+
+def trouble_of(state: EstimatorState) -> str:
+    """What is wrong with run and load times that come from elsewhere; empty if nothing is."""
+    rows: tuple[LearnedRun | LearnedLoad, ...] = (*state.runs, *state.loads)
+    for row in rows:
+        if not (0 < row.count <= _MOST_COUNT and 0 <= row.mean_ns <= _MOST_NS and 0 <= row.squares < math.inf):
+            return f"{row.count} times of {row.mean_ns} ns"
+    for run in state.runs:
+        if not (0 < run.items <= _MOST_COUNT and 0 <= run.cpus <= _MOST_COUNT and 0 < run.share_pct <= 100):
+            return f"{run.items} items on {run.cpus} cores and {run.share_pct} % of a device"
+    return ""

@@ -14,8 +14,10 @@ from functools import partial
 import msgspec
 
 from ..errors import ProfileError
-from ..workflow import App, Stage, StageSpec
+from ..workflow.app import App
+from ..workflow.graph import StageSpec
 from ..workflow.runners import Runner, StageFailed, make_runner
+from ..workflow.stage import Stage
 from .machine import Identity
 from .measure import FULL, Rule, Series, Timer, measure, wall_timer
 from .record import Key, Record, wanted_points

@@ -18,7 +18,18 @@ from ..workflow.graph import StageSpec
 from .machine import CPU, HOST, LIBRARIES, Identity, core_counts, machine_text
 from .table import Entry, Point
 
-__all__ = ["FRESH", "MISSING", "STALE", "Key", "Measured", "Record", "Status", "judge", "wanted_points"]
+__all__ = [
+    "FRESH",
+    "MISSING",
+    "STALE",
+    "Key",
+    "LearnedRow",
+    "Measured",
+    "Record",
+    "Status",
+    "judge",
+    "wanted_points",
+]
 
 #: States of a stage's profile.
 FRESH, STALE, MISSING = "fresh", "stale", "missing"
@@ -38,10 +49,10 @@ class Key(msgspec.Struct, frozen=True):
     libraries: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, spec: StageSpec, identity: Identity) -> Key:
-        """The key of a stage here and now."""
-        kind = HOST if spec.on_host else CPU
-        libraries = tuple((name, identity.libraries.get(name, "")) for name in sorted(LIBRARIES[kind]))
+    def of(cls, spec: StageSpec, identity: Identity, kind: str = "") -> Key:
+        """The key of a stage here and now, on the kind of device that it is profiled on unless another is named."""
+        kind = kind or (HOST if spec.on_host else CPU)
+        libraries = tuple((name, identity.libraries.get(name, "")) for name in sorted(LIBRARIES.get(kind, ())))
         pad = "" if spec.pad is None else repr(float(spec.pad))
         return cls(spec.name, kind, spec.model, pad, identity.cpu, identity.cores, libraries)
 
@@ -113,6 +124,17 @@ class Record(msgspec.Struct, frozen=True):
             spread=spreads[len(spreads) // 2] if spreads else 0.0,
             source=f"measured {self.measured_at} on {machine}",
         )
+
+
+class LearnedRow(msgspec.Struct, frozen=True):
+    """What was learned of a stage or a model while running, packed by whoever learned it."""
+
+    key: Key
+    #: How often it was seen.
+    seen: int
+    value: bytes
+    #: UTC, ISO 8601.
+    learned_at: str = ""
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -15,10 +15,13 @@ import numpy as np
 from msgspec import structs
 
 from ..errors import ProfileError
-from ..workflow import App, Graph, Stage, TensorSpec, Workflow
+from ..workflow.app import App
+from ..workflow.graph import Graph
 from ..workflow.local import run_graph
 from ..workflow.runners import Runner, StageFailed, make_runner
-from ..workflow.tensor import NUMPY_OF
+from ..workflow.stage import Stage
+from ..workflow.tensor import NUMPY_OF, TensorSpec
+from ..workflow.trace import Workflow
 
 __all__ = ["Items", "collect"]
 

@@ -5,6 +5,8 @@
     point     one row per measured (batch, cores) of a profile
     kernels   one row per key whose stage is a sequence of kernels: what was learned of them (`kernelrows`)
     cut       one row per key whose stage is empty: where a model was cut into kernels
+    learned   one row per key: what was learned of a stage's run times, or (stage empty) of a model's load times; its
+              meaning is that of whoever wrote it (`predict.rows`)
 
 Rows of other keys stay, so that a store can travel between machines and versions. Each call opens the file and
 closes it again: nothing is held between calls, so processes and threads may share a store. Reading makes no file;
@@ -27,7 +29,7 @@ from ..workflow.graph import StageSpec
 from .kernelrows import DAMAGED, KernelStatus, pack, unpack_cut, unpack_stats
 from .kernels import Cut, KernelStats, sequence_model
 from .machine import CPU, Identity
-from .record import FRESH, STALE, Key, Measured, Record, Status, judge
+from .record import FRESH, STALE, Key, LearnedRow, Measured, Record, Status, judge
 from .table import Entry
 
 __all__ = ["DEFAULT_STORE", "ProfileStore"]
@@ -36,10 +38,11 @@ T = TypeVar("T")
 
 DEFAULT_STORE = "profiles.sqlite"
 #: PRAGMA application_id of our files, "DVTL" in ASCII, and PRAGMA user_version of the tables below.
-APPLICATION_ID, SCHEMA = 0x4456544C, 2
-#: The first version is the same without what was learned of kernels. It is read as it is, and gets these tables when
-#: it is next written.
+APPLICATION_ID, SCHEMA = 0x4456544C, 3
+#: The first version has profiles only, the second what was learned of kernels as well. They are read as they are, and
+#: get the tables that they lack when they are next written.
 OLDEST_SCHEMA = 1
+_SINCE = {"kernels": 2, "cut": 2, "learned": 3}
 #: Rows of kernels at most, and their size together; the oldest go.
 MOST_SEQUENCES, MOST_BYTES = 4000, 64 << 20
 #: How long to wait for another process that is writing.
@@ -61,8 +64,7 @@ CREATE TABLE point (
     PRIMARY KEY (profile, batch, cpus)
 ) WITHOUT ROWID;
 """
-_LEARNED = "".join(
-    f"""
+_LEARNED = """
 CREATE TABLE {table} (
     id INTEGER PRIMARY KEY,
     stage TEXT NOT NULL, kind TEXT NOT NULL, model TEXT NOT NULL, pad TEXT NOT NULL,
@@ -70,8 +72,6 @@ CREATE TABLE {table} (
     seen INTEGER NOT NULL, learned_at TEXT NOT NULL, value BLOB NOT NULL,
     UNIQUE (stage, kind, model, pad, cpu, cores, libraries)
 );"""
-    for table in ("kernels", "cut")
-)
 _KEY_COLUMNS = ", ".join(Key.__struct_fields__)
 _KEY_MATCH = " AND ".join(f"{name} = ?" for name in Key.__struct_fields__)
 _POINT_COLUMNS = ", ".join(Measured.__struct_fields__)
@@ -158,7 +158,7 @@ class ProfileStore:
     def kernel_status(self, identity: Identity, *, kind: str = CPU) -> list[KernelStatus]:
         """For each sequence that was learned here or elsewhere: fresh, stale with the reasons, or damaged."""
         found = []
-        for key, learned_at, value in self._learned("kernels", kind):
+        for key, _, learned_at, value in self._learned("kernels", kind):
             reasons = key.changes_to(Key.of_kernels(key.stage, key.model, identity, kind))
             stats, state = None, STALE if reasons else FRESH
             try:
@@ -173,7 +173,7 @@ class ProfileStore:
     def cuts(self, identity: Identity, *, kind: str = CPU) -> dict[str, Cut]:
         """Where models were cut on this machine, by content hash."""
         found = {}
-        for key, _, value in self._learned("cut", kind):
+        for key, _, _, value in self._learned("cut", kind):
             cut = _readable(unpack_cut, value)
             if cut is not None and cut.model == key.model and key == Key.of_kernels("", cut.model, identity, kind):
                 found[cut.model] = cut
@@ -185,21 +185,33 @@ class ProfileStore:
             db.execute("DELETE FROM cut")
             return db.execute("DELETE FROM kernels").rowcount
 
-    def _learned(self, table: str, kind: str) -> list[tuple[Key, str, Any]]:
+    def put_learned(self, rows: Iterable[LearnedRow]) -> None:
+        """Keep what was learned of run and load times in place of what is kept under the same keys."""
+        with self._writing() as db:
+            for row in rows:
+                _keep(db, "learned", row.key, row.seen, row.value)
+            _bound(db, "learned")
+
+    def learned(self) -> list[LearnedRow]:
+        """What was learned of run and load times, here and elsewhere, the newest first."""
+        return [LearnedRow(key, seen, value, at) for key, seen, at, value in self._learned("learned")]
+
+    def forget_learned(self) -> int:
+        """Let go of it; how many rows that were."""
+        with self._writing() as db:
+            return db.execute("DELETE FROM learned").rowcount
+
+    def _learned(self, table: str, kind: str = "") -> list[tuple[Key, int, str, Any]]:
+        """(Key, seen, learned at, value) of a kind of device, or of all."""
         with self._reading() as db:
-            if db is None or not self._has_kernels(db):
+            if db is None or _schema(db) < _SINCE[table]:
                 return []
             rows = db.execute(
-                f"SELECT learned_at, value, {_KEY_COLUMNS} FROM {table} WHERE kind = ? "
+                f"SELECT seen, learned_at, value, {_KEY_COLUMNS} FROM {table} WHERE kind = ? OR ? = '' "
                 f"ORDER BY learned_at DESC, id DESC LIMIT {MOST_SEQUENCES}",
-                (kind,),
+                (kind, kind),
             ).fetchall()
-            return [(_key_or_part(rest), learned_at, value) for learned_at, value, *rest in rows]
-
-    @staticmethod
-    def _has_kernels(db: sqlite3.Connection) -> bool:
-        (schema,) = db.execute("PRAGMA user_version").fetchone()
-        return bool(schema > OLDEST_SCHEMA)
+            return [(_key_or_part(rest), seen, learned_at, value) for seen, learned_at, value, *rest in rows]
 
     def _judged(self, specs: Sequence[StageSpec], identity: Identity) -> Iterator[tuple[Status, Record | None]]:
         for spec in specs:
@@ -243,8 +255,9 @@ class ProfileStore:
         with self._explained(), closing(self._connect("mode=rwc")) as db:
             db.execute("BEGIN IMMEDIATE")
             tables = "" if self._checked(db) else _TABLES
-            if not self._has_kernels(db):
-                for statement in filter(str.strip, (tables + _LEARNED).split(";")):
+            if _schema(db) < SCHEMA:
+                tables += "".join(_LEARNED.format(table=t) for t, since in _SINCE.items() if _schema(db) < since)
+                for statement in filter(str.strip, tables.split(";")):
                     db.execute(statement)
                 db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 db.execute(f"PRAGMA user_version = {SCHEMA}")
@@ -274,7 +287,7 @@ class ProfileStore:
     def _checked(self, db: sqlite3.Connection) -> bool:
         """True for our tables, False for an empty file; anything else is refused."""
         (application,) = db.execute("PRAGMA application_id").fetchone()
-        (schema,) = db.execute("PRAGMA user_version").fetchone()
+        schema = _schema(db)
         if application == APPLICATION_ID:
             if not OLDEST_SCHEMA <= schema <= SCHEMA:
                 age = "a newer" if schema > SCHEMA else "an older"
@@ -313,6 +326,11 @@ class ProfileStore:
         if "readonly" in said or "unable to open" in said:
             return "it cannot be opened for writing; check its permissions, or choose another file with --store"
         return f"{said}; choose another file with --store"
+
+
+def _schema(db: sqlite3.Connection) -> int:
+    (schema,) = db.execute("PRAGMA user_version").fetchone()
+    return int(schema)
 
 
 def _value(db: sqlite3.Connection, table: str, key: Key) -> Any:

@@ -22,14 +22,16 @@ import msgspec
 
 from ..control.actions import Action
 from ..control.events import Event
-from ..errors import LogError
+from ..errors import LogError, ProfileError
+from ..predict import EstimatorState
 from ..profile.table import Entry
+from ..version import __version__
 from ..workflow.graph import Graph
 
 __all__ = ["VERSION", "Header", "LogReader", "LogWriter", "Step", "make_header"]
 
 #: Raised whenever the meaning of a field changes; a log of another version is refused by name.
-VERSION = 1
+VERSION = 2
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<II")
 #: What a killed process may lose if its driver never flushes: about two thousand steps.
@@ -50,6 +52,12 @@ class Header(msgspec.Struct, frozen=True):
     seed: int = 0
     #: Live only: the wall clock at time 0, in Unix nanoseconds.
     started_unix_ns: int = 0
+    #: What the controller had learned of times before it began.
+    learned: EstimatorState | None = None
+    #: The Dovetail that wrote it.
+    dovetail: str = ""
+    #: Which of several fronts that share workers has written it.
+    ingress: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -69,10 +77,13 @@ def make_header(
     *,
     seed: int = 0,
     started_unix_ns: int = 0,
+    learned: EstimatorState | None = None,
+    ingress: int = 0,
 ) -> Header:
     """A header of this version; the same values go to `wiring.make_controller`, before the run and in a replay."""
     policy = msgspec.Raw(policy_spec_encoded)
-    return Header(VERSION, world, tuple(graphs), policy, tuple(entries), cores, seed, started_unix_ns)
+    rest = (seed, started_unix_ns, learned, __version__, ingress)
+    return Header(VERSION, world, tuple(graphs), policy, tuple(entries), cores, *rest)
 
 
 class LogWriter:
@@ -169,12 +180,22 @@ class LogReader:
             how = "was cut short before its first step" if self.cut_short else "is empty"
             raise LogError(f"{self.path} is not a Dovetail log: it {how}")
         try:
-            version = msgspec.msgpack.decode(frame, type=_Version).version
-            if version != VERSION:
-                raise LogError(f"{self.path} is a log of version {version}; this Dovetail reads version {VERSION}")
+            written = msgspec.msgpack.decode(frame, type=_Version)
+            if written.version != VERSION:
+                raise LogError(self._refused(written))
             return msgspec.msgpack.decode(frame, type=Header)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LogError(f"{self.path} is not a Dovetail log: {error}") from None
+        except ProfileError as error:
+            raise LogError(f"{self.path} is a log of another version: {error}") from None
+
+    def _refused(self, written: _Version) -> str:
+        """Another version: by name, and what to do."""
+        who = f"Dovetail {written.dovetail}" if written.dovetail else "another Dovetail"
+        return (
+            f"{self.path} is a log of version {written.version}, by {who}; this one, Dovetail {__version__}, reads "
+            f"version {VERSION}. Read it with the Dovetail that wrote it, or record the run again"
+        )
 
     def _frame(self, what: str) -> bytes | None:
         """The next frame; None at the end, be it a clean one or a cut."""
@@ -229,4 +250,7 @@ class LogReader:
 
 
 class _Version(msgspec.Struct):
+    """What can be read of a header of any version."""
+
     version: int = -1
+    dovetail: str = ""

@@ -102,7 +102,7 @@ class FirstFitPlacer:
 
 
 class LoadEverything:
-    """Every worker holds every model it can run, from the start; models that do not fit are left to others."""
+    """Every worker holds every model it can run, from the start; a model larger than its memory is left to others."""
 
     adjusts = False
 
@@ -111,15 +111,6 @@ class LoadEverything:
         return Adjustment()
 
     def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec]:
-        """All stages of the worker's kinds, as long as their weights fit its memory (0: no limit)."""
-        chosen: list[StageSpec] = []
-        room = worker.spec.memory_bytes or None
-        for stage in stages:
-            if stage.kind not in worker.spec.runs:
-                continue
-            if room is not None:
-                if stage.weights_bytes > room:
-                    continue
-                room -= stage.weights_bytes
-            chosen.append(stage)
-        return chosen
+        """All stages of the worker's kinds. If they do not fit all at once (0: no limit), the worker swaps them."""
+        room = worker.spec.memory_bytes
+        return [s for s in stages if s.kind in worker.spec.runs and (not room or s.weights_bytes <= room)]

@@ -6,23 +6,25 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from ..control import Action, Event
 from ..errors import DeclarationError, DovetailError
-from ..live.devices import keep_queues, parse_device
-from ..live.front.kernel_store import KernelBook
+from ..live.devices import hosts_for, parse_device
+from ..live.front.kernel_store import KernelStore
+from ..live.front.share import FirstFront, JoinedFront, Serves
 from ..live.front.system import LiveSystem, Settings
+from ..live.front.times_store import TimesStore
 from ..profile.machine import this_machine
 from ..profile.store import ProfileStore
 from ..profile.table import Entry
 from ..record.log import LogWriter, make_header
 from ..state.worker import FULL_SHARE
-from ..units import SECOND, format_bytes
-from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller
-from ..workflow import App
+from ..units import SECOND
+from ..wiring import ROUTED_POLICIES, PolicySpec, find_policy, make_controller
+from ..workflow.app import App
 from .adapter import LiveBackend
 from .http import HttpServer
 from .oip import Limits, start
@@ -31,8 +33,6 @@ __all__ = ["Options", "Served", "launch"]
 
 #: How long answers may take to be written after the last request has ended.
 WRITE_SECONDS = 5.0
-#: Policies under which every batch has the same share of the device.
-FIXED_SHARE = ("first-come", "by-class")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -46,13 +46,14 @@ class Options(msgspec.Struct, frozen=True):
     hosts: int = 1
     #: Processes that share the cores of a processor.
     workers: int = 1
-    #: Run batches kernel by kernel, one core each, so that a higher class need not wait for a whole batch of a lower.
-    by_kernel: bool = False
+    #: Whether models are run kernel by kernel, so that a higher class need not wait for a whole batch of a lower:
+    #: where that could happen, always, or never.
+    kernels: Literal["auto", "always", "never"] = "auto"
     #: Where to write what ran, kernel by kernel.
     kernel_log: Path | None = None
-    #: There, one kernel of a lower class may start per this time, whatever is above it; 0: never.
+    #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
     ageing_ns: int = 0
-    #: What each device may use for models and for running them, if the policy leaves that to the workers.
+    #: What each device may use for models and for running them; None: what there is, and nothing is measured.
     memory_bytes: int | None = None
     policy: PolicySpec = PolicySpec()
     #: How long before a batch's expected end the next is sent: what a decision takes to come back, and some more.
@@ -66,6 +67,10 @@ class Options(msgspec.Struct, frozen=True):
     hang_s: float = 30.0
     start_s: float = 60.0
     seed: int = 1
+    #: Directory at which other fronts of this machine may join the workers.
+    share_workers: Path | None = None
+    #: Directory at which another front shares its workers; what is theirs to decide is not looked at here.
+    join: Path | None = None
 
 
 class Served(msgspec.Struct):
@@ -73,7 +78,11 @@ class Served(msgspec.Struct):
 
     system: LiveSystem
     http: HttpServer
+    #: As `--device` names it; and what answers of an emulated one say.
+    device: str
     label: str
+    #: Where what is learned of times is kept, if it is.
+    times: TimesStore | None = None
 
     async def stop(self, drain_s: float = 30.0, hurry: asyncio.Event | None = None) -> bool:
         """Take nothing new, answer what was admitted, and end; False if some were given up.
@@ -86,6 +95,8 @@ class Served(msgspec.Struct):
             self.system.give_up("the server stopped before it was done")
         await self.http.drain(WRITE_SECONDS)
         await self.system.close()
+        if self.times is not None:
+            await self.times.close()
         return clean
 
 
@@ -116,7 +127,7 @@ def _cpus(policy: PolicySpec, cores: int) -> tuple[int, ...]:
     """Cores that a batch may be given under a policy: models are loaded for each number of threads beforehand."""
     if policy.name in ROUTED_POLICIES:
         return (cores,)
-    if policy.name in FIXED_SHARE:
+    if "share_pct" in find_policy(policy.name).reads:  # every batch has the same share
         return (max(1, cores * policy.share_pct // FULL_SHARE),)
     return tuple(sorted({2**i for i in range(cores.bit_length()) if 2**i <= cores} | {cores}))
 
@@ -135,62 +146,126 @@ async def launch(
 
     `store` is where what is learned of kernels is kept; without, it is forgotten at the end.
     """
-    if options.by_kernel and options.policy.name in ROUTED_POLICIES:
+    if options.kernel_log is not None and options.kernels == "never":
+        raise DeclarationError("--kernel-log writes kernels, and --kernels never runs none; leave one of them out")
+    if options.ageing_ns and options.kernels == "never":
         raise DeclarationError(
-            f"--by-kernel goes with policies whose work waits in the front; under {options.policy.name!r} workers "
-            f"keep queues and run whole batches. Leave it out, or choose another with --policy, such as by-class"
+            "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one out"
         )
-    if options.kernel_log is not None and not options.by_kernel:
-        raise DeclarationError("--kernel-log writes the kernels of --by-kernel; give both, or neither")
-    if options.ageing_ns and not options.by_kernel:
-        raise DeclarationError(
-            "--ageing lets waiting kernels of lower classes start under --by-kernel; give both, or neither"
-        )
+    serves, share = _devices(app, options)
+    try:
+        return await _launch(app, target, options, serves, share, entries, store, say, observers)
+    except BaseException:
+        if share is not None:
+            share.close()
+        raise
+
+
+def _devices(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFront | None]:
+    """What is served on which devices, by our own decision or by that of the front that is joined."""
+    if options.join is not None:
+        if options.share_workers is not None:
+            raise DeclarationError(
+                "--join takes workers that --share-workers would share again; leave one of them out"
+            )
+        joined = JoinedFront(options.join, app.specs)
+        serves = joined.serves
+        extra = sorted(set(_cpus(options.policy, serves.cores)) - set(serves.cpus))
+        if serves.strict and extra:
+            joined.close()
+            raise DeclarationError(
+                f"--join {options.join}: the policy {options.policy.name!r} would run models with "
+                f"{' or '.join(map(str, extra))} thread(s), for which the first front's --memory has no room; choose "
+                f"the first front's policy and share"
+            )
+        return serves, joined
     workers, device_entries, cores = parse_device(
-        options.device, app.specs, options.hosts, options.workers, by_kernel=options.by_kernel
+        options.device,
+        app.specs,
+        options.hosts,
+        options.workers,
+        kernels=options.kernels,
+        memory_bytes=options.memory_bytes,
     )
-    if options.policy.name in ROUTED_POLICIES:
-        workers = keep_queues(workers, app.specs, options.memory_bytes)
-    elif options.memory_bytes is not None:
-        raise DeclarationError(
-            f"--memory {format_bytes(options.memory_bytes)} goes with policies whose workers keep their own memory "
-            f"({', '.join(ROUTED_POLICIES)}); {options.policy.name!r} loads every model at the start. Leave it out, "
-            f"or choose one of those with --policy"
-        )
-    known = (*entries, *device_entries)
+    serves = Serves(
+        tuple(app.specs),
+        options.device,
+        tuple(spec for spec in workers if not spec.on_host),
+        device_entries,
+        cores,
+        _cpus(options.policy, cores),
+        options.memory_bytes is not None and not options.device.startswith("emulated:"),
+        options.arena_bytes,
+    )
+    return serves, None if options.share_workers is None else FirstFront(options.share_workers, serves)
+
+
+async def _launch(
+    app: App,
+    target: str,
+    options: Options,
+    serves: Serves,
+    share: FirstFront | JoinedFront | None,
+    entries: Sequence[Entry],
+    store: ProfileStore | None,
+    say: Callable[[str], None],
+    observers: Sequence[Callable[[Event, list[Action]], None]],
+) -> Served:
+    emulated = serves.device.startswith("emulated:")
+    joined = isinstance(share, JoinedFront)
+    ingress = 0 if share is None else share.ingress
+    known = (*entries, *serves.entries)
     policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us)
-    if not options.device.startswith("emulated:"):
+    if not emulated:
         policy_spec = msgspec.structs.replace(policy_spec, near=True)
-    controller = make_controller(app.graphs, policy_spec, known, cores)
+    times = None
+    if store is not None and not emulated:
+        times = TimesStore(store, this_machine(), app.specs, say)
+    learned = None if times is None else times.known
+    controller = make_controller(app.graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
     log = None
     if options.log is not None:
-        policy = msgspec.msgpack.encode(policy_spec)
         header = make_header(
-            "live", app.graphs, policy, known, cores, seed=options.seed, started_unix_ns=time.time_ns()
+            "live",
+            app.graphs,
+            msgspec.msgpack.encode(policy_spec),
+            known,
+            serves.cores,
+            seed=options.seed,
+            started_unix_ns=time.time_ns() - (0 if share is None else time.monotonic_ns() - share.origin_ns),
+            learned=learned,
+            ingress=ingress,
         )
         log = LogWriter(options.log, header)
     settings = Settings(
         target,
         app.graphs,
-        workers,
+        (*serves.workers, *hosts_for(app.specs, options.hosts)),
         known,
-        cpus=_cpus(options.policy, cores),
-        arena_bytes=options.arena_bytes,
+        cpus=serves.cpus,
+        arena_bytes=serves.arena_bytes,
         hang_ns=round(options.hang_s * SECOND),
+        strict=serves.strict,
+        kernels=options.kernels,
         kernel_log="" if options.kernel_log is None else str(_emptied(options.kernel_log)),
         ageing_ns=options.ageing_ns,
     )
-    kernels = KernelBook(store, this_machine(), {s.model for s in app.specs}, say) if options.by_kernel else None
-    system = LiveSystem(settings, controller, log=log, kernels=kernels, say=say, observers=observers)
-    label = options.device if options.device.startswith("emulated:") else ""
+    kernels = None
+    if options.kernels != "never" and not emulated and not joined:
+        kernels = KernelStore(store, this_machine(), {s.model for s in app.specs}, say)
+    system = LiveSystem(settings, controller, log=log, kernels=kernels, share=share, say=say, observers=observers)
+    label = serves.device if emulated else ""
     limits = Limits(max_body_bytes=options.max_body_bytes)
     try:
         await system.start(options.start_s)
-        http = await start(LiveBackend(system, label=label), options.host, options.port, limits)
-    except OSError as error:
-        await system.close()
-        raise DovetailError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from error
+        try:
+            http = await start(LiveBackend(system, label=label), options.host, options.port, limits)
+        except OSError as error:
+            where = f"{options.host}:{options.port}"
+            raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error
     except BaseException:
         await system.close()
         raise
-    return Served(system, http, label)
+    if times is not None and not joined:  # the first front sees the same workers, and keeps what it learns
+        times.keep(controller.policy.predictor)
+    return Served(system, http, serves.device, label, times)

@@ -16,23 +16,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import copy
-from typing import Annotated
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from .. import __version__
 from ..errors import BadRequest, Overloaded
-from .backend import BODY_ALIGN_BYTES, Answer, Backend, Call, ModelInfo, TensorSpec
+from .backend import Answer, Backend, Call, ModelInfo, TensorSpec
 from .http import DEFAULT_LIMITS, Cancel, HttpError, HttpServer, Limits, Request, Response, serve
-from .tensors import InputTensor, OutputTensor, Parameters, decode, decode_raw, encode
+from .oip_request import InferRequest, Place, Upload, call_of, inputs_of, only_input, parse, wanted_of
+from .tensors import OutputTensor, Parameters, decode_raw, encode
 
 __all__ = ["EXTENSIONS", "Limits", "OpenInference", "start"]
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "schedule_policy"]
 MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
-MAX_TENSORS = 64  # inputs, or requested outputs, of one request
-MAX_NAME_CHARS = 256  # request ids and tenants: they go into logs and labels
 MAX_JSON_BYTES = 4 << 20  # decoding holds up every other client, 5 to 15 ms per MiB; larger tensors go in binary
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
@@ -40,21 +38,6 @@ _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant")
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _BINARY = "application/octet-stream"
 _REFUSALS = {"shed": 429, "expired": 504, "failed": 500, "cancelled": 499}
-_UNSUPPORTED = {"classification", "shared_memory_region", "sequence_id"}  # silence would give wrong results
-
-
-class _Wanted(msgspec.Struct):
-    """One entry of `outputs` in a request."""
-
-    name: str
-    parameters: Parameters = {}
-
-
-class _InferRequest(msgspec.Struct):
-    inputs: Annotated[list[InputTensor], msgspec.Meta(max_length=MAX_TENSORS)]
-    id: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)] = ""
-    parameters: Parameters = {}
-    outputs: Annotated[list[_Wanted], msgspec.Meta(max_length=MAX_TENSORS)] = []
 
 
 class _InferResponse(msgspec.Struct, omit_defaults=True):
@@ -81,28 +64,6 @@ class _Refusal(HttpError):
         return response
 
 
-_Place = tuple[int, int, str, tuple[int, ...]]
-_decode_request = msgspec.json.Decoder(_InferRequest).decode
-
-
-class _Upload:
-    """The body of an inference request, placed so that models can read its first binary tensor aligned."""
-
-    def __init__(self, backend: Backend, info: ModelInfo, nbytes: int, json_bytes: int) -> None:
-        self.info = info
-        self.json_bytes = json_bytes
-        self._pad = -json_bytes % BODY_ALIGN_BYTES if json_bytes < nbytes else 0
-        #: Where the tensors lie that were asked for: arguments of `ref`.
-        self.places: list[_Place] = []
-        self._body = backend.body(info.name, nbytes + self._pad)
-        self.view = self._body.view[self._pad : self._pad + nbytes]
-        self.release = self._body.release
-
-    def ref(self, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> object:
-        self.places.append((offset, nbytes, dtype, shape))
-        return self._body.ref(self._pad + offset, nbytes, dtype, shape)
-
-
 class _Known(msgspec.Struct, frozen=True, gc=False):
     """The JSON of a request that was read before and found sound. All its tensors came in binary and are not looked
     into, so that the same JSON before as many bytes means the same again."""
@@ -112,7 +73,7 @@ class _Known(msgspec.Struct, frozen=True, gc=False):
     outputs: tuple[TensorSpec, ...]
     #: Without inputs.
     call: Call
-    places: tuple[tuple[str, _Place], ...]
+    places: tuple[tuple[str, Place], ...]
     wanted: dict[str, bool]
     binary: bool
 
@@ -127,7 +88,7 @@ class OpenInference:
         #: Path of an inference as clients write it -> model; as many as there are models, and no more.
         self._infer_paths = {f"/v2/models/{name}/infer": name for name in backend.models() if quote(name) == name}
 
-    def body(self, request: Request, nbytes: int) -> _Upload | None:
+    def body(self, request: Request, nbytes: int) -> Upload | None:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
         info, action = self._route(request)
         if info is None or action != "infer":
@@ -146,7 +107,7 @@ class OpenInference:
         if json_bytes > MAX_JSON_BYTES:
             raise HttpError(413, f"{json_bytes} bytes of JSON are more than {MAX_JSON_BYTES}; send tensors in binary")
         try:
-            return _Upload(self._backend, info, nbytes, json_bytes)
+            return Upload(self._backend, info, nbytes, json_bytes)
         except Exception as error:
             raise _told(error) from None
 
@@ -205,7 +166,7 @@ class OpenInference:
             raise HttpError(404, f"unknown model {name!r}; known models: {', '.join(sorted(models)) or 'none'}")
         return models[name]
 
-    def _infer(self, request: Request, upload: _Upload, done: Callable[[Response | Exception], None]) -> Cancel:
+    def _infer(self, request: Request, upload: Upload, done: Callable[[Response | Exception], None]) -> Cancel:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
@@ -213,13 +174,13 @@ class OpenInference:
         except Exception as error:
             raise _told(error) from None
 
-    def _read(self, request: Request, upload: _Upload) -> tuple[Call, dict[str, bool], bool]:
+    def _read(self, request: Request, upload: Upload) -> tuple[Call, dict[str, bool], bool]:
         """What is asked for, which outputs are wanted, and whether others go out in binary."""
         info, json_bytes = upload.info, upload.json_bytes
         if json_bytes == 0:
-            header = _InferRequest([], parameters={"binary_data_output": True})
-            inputs: dict[str, object] = {_only(info).name: decode_raw(_only(info), upload)}
-            return _call(info, header, inputs, request.headers), _wanted(info, header), True
+            header = InferRequest([], parameters={"binary_data_output": True})
+            inputs: dict[str, object] = {only_input(info).name: decode_raw(only_input(info), upload)}
+            return call_of(info, header, inputs, request.headers), wanted_of(info, header), True
         text = bytes(upload.view[:json_bytes])
         plain = json_bytes <= MAX_KNOWN_BYTES and request.headers.keys().isdisjoint(_OUR_HEADERS)
         key = (info.name, len(upload.view), text)
@@ -228,10 +189,10 @@ class OpenInference:
             call = copy(known.call)
             call.inputs = {name: upload.ref(*where) for name, where in known.places}
             return call, known.wanted, known.binary
-        header = _parse(text)
-        inputs = _inputs(info, header, upload)
-        wanted = _wanted(info, header)
-        call = _call(info, header, inputs, request.headers)
+        header = parse(text)
+        inputs = inputs_of(info, header, upload)
+        wanted = wanted_of(info, header)
+        call = call_of(info, header, inputs, request.headers)
         binary = bool(header.parameters.get("binary_data_output", False))
         in_place = len(upload.places) == len(inputs) and all(spec.datatype != "BOOL" for spec in info.inputs)
         if plain and in_place and not header.id:  # an id comes once
@@ -303,99 +264,6 @@ def _config(info: ModelInfo) -> dict[str, object]:
         "output": tensors(info.outputs),
         **info.config,
     }
-
-
-def _parse(text: bytes) -> _InferRequest:
-    try:
-        header = _decode_request(text)
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"the JSON is not UTF-8: {error.reason}") from None
-    except RecursionError:
-        raise BadRequest("the JSON is nested too deeply") from None
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"this is not an inference request: {error}") from None
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"{error}, in {len(text)} bytes of JSON") from None
-    given = [header.parameters, *(each.parameters for each in header.inputs)]
-    given += [each.parameters for each in header.outputs]
-    for parameters in given:
-        for name in _UNSUPPORTED & parameters.keys():
-            raise BadRequest(f"the parameter {name} is not supported")
-    return header
-
-
-def _only(info: ModelInfo) -> TensorSpec:
-    if len(info.inputs) != 1:
-        raise BadRequest(f"a request without JSON needs a model with one input; {info.name!r} has {len(info.inputs)}")
-    return info.inputs[0]
-
-
-def _inputs(info: ModelInfo, header: _InferRequest, upload: _Upload) -> dict[str, object]:
-    """The values of all inputs, each exactly once; binary ones lie behind the JSON in the order they are listed."""
-    specs = {spec.name: spec for spec in info.inputs}
-    values: dict[str, object] = {}
-    at = upload.json_bytes
-    for tensor in header.inputs:
-        if tensor.name not in specs:
-            raise BadRequest(f"unknown input {tensor.name!r}; {info.name!r} takes {_names(info.inputs)}")
-        if tensor.name in values:
-            raise BadRequest(f"input {tensor.name!r} is given twice")
-        values[tensor.name], nbytes = decode(specs[tensor.name], tensor, upload, at)
-        at += nbytes
-    missing = [name for name in specs if name not in values]
-    if missing:
-        raise BadRequest(f"missing input {', '.join(map(repr, missing))}; {info.name!r} takes {_names(info.inputs)}")
-    if at != len(upload.view):
-        raise BadRequest(f"{len(upload.view) - at} bytes are left over after the last binary tensor")
-    return values
-
-
-def _wanted(info: ModelInfo, header: _InferRequest) -> dict[str, bool]:
-    """The requested outputs and whether each goes out in binary; empty if all are wanted."""
-    datatypes = {spec.name: spec.datatype for spec in info.outputs}
-    everything = _flag(header.parameters, "binary_data_output", False)
-    wanted: dict[str, bool] = {}
-    for output in header.outputs:
-        if output.name not in datatypes:
-            raise BadRequest(f"unknown output {output.name!r}; {info.name!r} gives {_names(info.outputs)}")
-        if output.name in wanted:
-            raise BadRequest(f"output {output.name!r} is requested twice")
-        wanted[output.name] = _flag(output.parameters, "binary_data", everything)
-    for name, in_binary in (wanted or dict.fromkeys(datatypes, everything)).items():
-        if datatypes[name] == "FP16" and not in_binary:  # said now rather than after the work is done
-            raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
-    return wanted
-
-
-def _names(specs: tuple[TensorSpec, ...]) -> str:
-    return ", ".join(repr(spec.name) for spec in specs)
-
-
-def _flag(parameters: Parameters, name: str, default: bool) -> bool:
-    value = parameters.get(name, default)
-    if not isinstance(value, bool):
-        raise BadRequest(f"the parameter {name} must be true or false, got {value!r}")
-    return value
-
-
-def _call(info: ModelInfo, header: _InferRequest, inputs: dict[str, object], headers: dict[str, str]) -> Call:
-    numbers: dict[str, int] = {}
-    for name in ("priority", "timeout"):
-        value = header.parameters.get(name, 0)
-        if type(value) is not int or not 0 <= value < 2**63:
-            raise BadRequest(f"the parameter {name} must be an integer from 0 on, got {value!r}")
-        numbers[name] = value
-    slo = headers.get("x-dovetail-slo-ms", header.parameters.get("slo_ms", 0.0))
-    try:
-        slo_ms = math.nan if isinstance(slo, bool) else float(slo)
-    except ValueError:
-        slo_ms = math.nan
-    if not 0 <= slo_ms < math.inf:
-        raise BadRequest(f"slo_ms must be a number of milliseconds, got {slo!r}")
-    tenant = headers.get("x-dovetail-tenant", header.parameters.get("tenant", ""))
-    if not isinstance(tenant, str) or len(tenant) > MAX_NAME_CHARS:
-        raise BadRequest(f"tenant must be a text of at most {MAX_NAME_CHARS} characters")
-    return Call(info.name, inputs, header.id, numbers["priority"], numbers["timeout"], slo_ms, tenant)
 
 
 def _success(call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) -> Response:

@@ -33,7 +33,7 @@ from ..control import (
     ModelLoaded,
     RunBatch,
 )
-from ..device import Account, Device, DeviceTimes, ModelCache, PriorityArbiter, Rules
+from ..device import Account, Device, DeviceTimes, KernelArbiter, ModelCache, Rules
 from ..device.cache import names_of
 from ..device.events import (
     TO_THE_END,
@@ -125,7 +125,7 @@ class SimDevice:
         contention: Contention | None = None,
         sequences: Mapping[str, KernelSequence] | None = None,
         rules: Rules | None = None,
-        arbiter: PriorityArbiter | None = None,
+        arbiter: KernelArbiter | None = None,
         account: Account | None = None,
         predictor: Predictor | None = None,
         reserve_bytes: int = 0,
@@ -133,13 +133,14 @@ class SimDevice:
         cold_factor: float = 1.0,
         starts_on_host: bool = True,
         unload_ns: Callable[[str], int] | None = None,
+        load_ns: Mapping[str, int] | None = None,
     ) -> None:
         """`service` says how long a batch takes alone (the profile's time, if nothing else is given), `contention`
         how fast those flow that run together; `sequences` are the kernels of stages that can be stopped between them.
 
         `unload_ns` is how long a model takes out of the device; it counts with `Rules.fetch_blocks` only. With
         `starts_on_host` every model is in host memory from the beginning, as in Compass, as far as `host_bytes`
-        (None: no bound) go.
+        (None: no bound) go. `load_ns` are load times by weights, where a profile has none.
         """
         self.ident = ident
         self.spec = spec
@@ -163,7 +164,7 @@ class SimDevice:
         self.service = service or ProfiledService(table, spec.kind, rng)
         self._sequences = sequences or {}
         self._cold_factor = cold_factor
-        self._loads_ns: dict[str, int] = {}
+        self._loads_ns: dict[str, int] = dict(load_ns or {})
         self._fluid = Fluid(schedule, self, contention)
         self._runs: dict[int, _Run] = {}
         #: Loads that were asked for, until the model is there: orders are all answered, of hints the last.
@@ -187,9 +188,8 @@ class SimDevice:
                 self._loads_ns.setdefault(stage.weights, entry.load_ns)
             if starts_on_host and stage.weights_bytes:
                 cache.put_on_host(stage.weights, stage.weights_bytes)
-        more = {} if unload_ns is None else {"unload_ns": unload_ns}
         predictor = predictor or Estimator(table, stages=stages.values())
-        times = DeviceTimes(predictor, spec.kind, sizes, cold_factor=cold_factor, **more)
+        times = DeviceTimes(predictor, spec.kind, sizes, cold_factor=cold_factor, unload_ns=unload_ns)
         models = {name: (stage.weights, stage.weights_bytes) for name, stage in stages.items()}
         self.machine = Device(ident, models, cache, times, rules, arbiter=arbiter, account=account)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["FULL_QUOTA", "NEVER_NS", "RunBatch", "task_of"]
+__all__ = ["FULL_QUOTA", "NEVER_NS", "RunBatch", "cause_of", "task_of"]
 
 #: A time that never comes: `latest_ns` of a batch without deadline.
 NEVER_NS = (1 << 62) - 1
@@ -59,5 +59,11 @@ class RunBatch(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True)
 
 
 def task_of(ingress: int, batch: int) -> int:
-    """The number under which a device that serves several ingresses knows a batch."""
+    """The number under which a device that serves several ingresses knows a batch of one, or a step."""
     return (ingress << _MOST_BATCHES) + batch
+
+
+def cause_of(number: int, ingress: int) -> int:
+    """The step of an ingress that is behind a number of `task_of`; 0 if that was a step of another one."""
+    owner, step = divmod(number, 1 << _MOST_BATCHES)
+    return step if owner == ingress else 0

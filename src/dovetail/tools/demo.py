@@ -30,7 +30,7 @@ from ..record.ledger import Ledger, Summary
 from ..record.log import LogReader
 from ..sim.arrivals import Steps, Stream, requests
 from ..units import SECOND
-from ..workflow import App, load_target
+from ..workflow.app import App, load_target
 from .load import Answer, Client, Shot, infer_shot
 
 __all__ = ["CLASSES", "LOADS_PCT", "DemoResult", "Moment", "Options", "Reading", "StepResult", "run_demo"]

@@ -22,7 +22,7 @@ from ..sim.scenario.declared import catalogue_graph
 from ..state import Worker, WorkerSpec
 from ..state.worker import FULL_SHARE
 from ..units import MS, SECOND
-from ..workflow import load_target
+from ..workflow.app import load_target
 from ..workflow.graph import Graph
 
 __all__ = ["Advice", "Step", "advise", "draw", "find_workflow"]

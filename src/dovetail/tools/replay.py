@@ -83,7 +83,9 @@ def replay(path: Path, *, observers: Sequence[Observer] = (), progress: Progress
     with LogReader(path) as log:
         header = log.header
         policy = policy_spec(header)
-        controller = make_controller(header.graphs, policy, header.entries, header.cores)
+        controller = make_controller(
+            header.graphs, policy, header.entries, header.cores, learned=header.learned, ingress=header.ingress
+        )
         ledger = Ledger([(graph.name, graph.slo_ns) for graph in header.graphs])
         difference: Difference | None = None
         same_steps = 0

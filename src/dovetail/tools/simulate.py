@@ -30,7 +30,7 @@ from ..sim.scenario.file import read_scenario
 from ..sim.scenario.world import build_world
 from ..sim.state_table import Staleness
 from ..units import SECOND
-from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller
+from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller, unread
 
 __all__ = ["DeviceUse", "Result", "Run"]
 
@@ -76,8 +76,11 @@ class Run:
         self.world = world = build_world(self.scenario, file)
         spec = file.convert(self.scenario.policy, PolicySpec, "policy", known=PolicySpec.__struct_fields__)
         self.policy = spec if policy is None else msgspec.structs.replace(spec, name=policy)
+        #: What the user should know of how it was put together.
+        self.notes = list(world.notes)
         several = self.scenario.cluster.ingresses > 1
         try:
+            ignored = unread(self.policy)
             self.controllers = [
                 # The first workers are on the ingresses' own machines; a sole ingress is on nobody's.
                 make_controller(
@@ -92,6 +95,12 @@ class Run:
             ]
         except DovetailError as error:
             raise error if policy is not None else file.error("policy", str(error)) from None
+        # Settings that the policy does not look at are wrong where the file names it; else they are for another.
+        for setting in ignored:
+            told = f"the policy {self.policy.name!r} does not look at"
+            if policy is None:
+                raise file.error(f"policy.{setting}", f"{told} it; leave it out")
+            self.notes.append(f"{told} {setting}, which is the scenario's")
         self.controller = self.controllers[0]
         self._routed = self.controller.policy.router is not None
         if several:

@@ -2,29 +2,7 @@
 
 Declaring is separate from running. A workflow function is called once, with handles in place of values, and
 leaves a `Graph`: plain data that the planner reads, the simulator runs without any model, and a log can hold.
+
+Users import from `dovetail`. This file imports nothing, because the pure packages import `workflow.graph`, and may
+not bring in the files, processes and models of its neighbours with it.
 """
-
-from .app import App, load_target
-from .graph import Graph, Node, Port, Source, StageSpec
-from .packaged import packaged
-from .stage import Stage, onnx, stage
-from .tensor import TensorSpec, tensor
-from .trace import Workflow, workflow
-
-__all__ = [
-    "App",
-    "Graph",
-    "Node",
-    "Port",
-    "Source",
-    "Stage",
-    "StageSpec",
-    "TensorSpec",
-    "Workflow",
-    "load_target",
-    "onnx",
-    "packaged",
-    "stage",
-    "tensor",
-    "workflow",
-]

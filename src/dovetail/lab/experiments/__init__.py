@@ -12,7 +12,7 @@ from typing import cast
 from ...errors import DovetailError
 from ..experiment import Experiment
 
-__all__ = ["EXPERIMENTS", "find"]
+__all__ = ["EXPERIMENTS", "NEEDS", "find"]
 
 #: Name -> one line for `dovetail reproduce`.
 EXPERIMENTS = {
@@ -21,6 +21,9 @@ EXPERIMENTS = {
     "fikit": "when each kernel should start: classes and gap filling, FIKIT's and ours, simulated and live",
     "compass": "where each task should run: Compass, its rivals and Dovetail's router in Compass's setting",
 }
+
+#: Name -> packages that it needs beside matplotlib, which all do.
+NEEDS = {"esg": ("sklearn",)}
 
 
 def find(name: str) -> Experiment:

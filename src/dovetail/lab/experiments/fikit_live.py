@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ...live.gate.client import Gate, GateClient, GatePolicy, GateProgram
 from ...units import MS, US
 from ..experiment import Estimate, Goal, Lab
+from ..gate.client import Gate, GateClient, GatePolicy, GateProgram
 from ..gate.run import PairRun, Side, measure_pair
 from .fikit_models import ONNX_MODELS, TORCH_MODELS, LiveModel
 

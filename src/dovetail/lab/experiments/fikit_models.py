@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ...live.gate.client import Source
+from ...live.kernels.source import Source
 from ...workflow.packaged import packaged
 
 __all__ = ["ONNX_MODELS", "TORCH_MODELS", "LiveModel", "small_resnet", "small_transformer"]

@@ -9,24 +9,20 @@ from __future__ import annotations
 import statistics
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
-from ...device import (
-    ArbiterSettings,
-    FikitArbiter,
-    FikitSettings,
-    GapArbiter,
-    GapSettings,
-    PriorityArbiter,
-)
+from ...arbiters import ARBITERS, find_arbiter, make_arbiter
+from ...device import GapArbiter, GapSettings
+from ...extras import load
 from ...profile.kernels import KernelStats, Spread
 from ...record.kernels import KernelRecord
 from ...sim.sequences import AHEAD, HOSTS, Host, KernelSequence, make_sequence
 from ...units import US
 from ..kernels.device import ClientSpec, KernelDevice, Sharing, TaskResult
 from ..kernels.recorded import recorded_sequence
-from ..kernels.sharing import PART_EXTRA, PART_NS, Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
+from ..kernels.sharing import PART_EXTRA, PART_NS, Arbitrated, FifoQueue
 
 __all__ = [
     "GRAIN_NS",
@@ -58,17 +54,7 @@ PAIRS = (
     ("bert-large", "resnet101"),
 )
 #: Way of sharing -> what it is.
-POLICIES = {
-    "slices": "time slices of 2 ms: default sharing of processes",
-    "fifo": "one queue in the order of launch: default sharing at its worst",
-    "streams": "streams that take turns, kernels beside each other where they fit",
-    "priority": "the same by priority",
-    "orion": "Orion's rule",
-    "tasks": "the low task runs when no high one is there",
-    "fikit": "FIKIT, reconstructed",
-    "ours": "GapArbiter",
-    "parts": "GapArbiter, on a device that can run kernels in parts",
-}
+POLICIES = {name: entry.summary for name, entry in ARBITERS.items()}
 #: Runs of the measuring stage.
 PROFILE_RUNS = 8
 #: The high-priority client rests this many times as long as a task takes alone: it wants a quarter of the time.
@@ -198,36 +184,32 @@ def _device(job: Job, records: list[KernelRecord] | None) -> KernelDevice:
 
 
 def _sharing(job: Job, high: KernelSequence, low: KernelSequence, latency_ns: int) -> Sharing:
-    match job.policy:
-        case "slices":
-            return TimeSlices()
-        case "fifo":
-            return FifoQueue()
-        case "streams" | "priority":
-            return Streams(by_priority=job.policy == "priority")
-        case "orion":
-            return OrionRule(latency_ns)
+    entry = find_arbiter(job.policy)
+    if entry.sharing:
+        return cast(Sharing, load(entry.sharing)(latency_ns))
     stats = {
         high.name: _believed(_profile(high, job.seed), job),
         low.name: _believed(_profile(low, job.seed + LOW_SEED), job),
     }
-    ahead, ageing_ns = LAUNCH_AHEAD, job.ageing_ns
-    match job.policy:
-        case "tasks":
-            strict = ArbiterSettings(ahead=ahead, by_class=True, ageing_ns=ageing_ns)
-            return Arbitrated(PriorityArbiter(stats, strict))
-        case "fikit":
-            fikit = FikitSettings(ahead=ahead, by_class=True, ageing_ns=ageing_ns)
-            return Arbitrated(FikitArbiter(stats, fikit))
-    in_parts = job.policy == "parts"
-    usual = PARTS_BUDGET if in_parts else BUDGET
-    budget = usual if job.budget < 0 else job.budget
-    settings = GapSettings(ahead=ahead, by_class=True, ageing_ns=ageing_ns, budget=budget, catch_up=CATCH_UP)
+    usual = PARTS_BUDGET if entry.in_parts else BUDGET
+    gaps = entry.settings is GapSettings
+    arbiter = make_arbiter(
+        job.policy,
+        stats,
+        learn=gaps and job.learn,
+        ahead=LAUNCH_AHEAD,
+        by_class=True,
+        ageing_ns=job.ageing_ns,
+        budget=usual if job.budget < 0 else job.budget,
+        catch_up=CATCH_UP,
+    )
+    if not gaps:
+        return Arbitrated(arbiter)
     return Arbitrated(
-        GapArbiter(stats, settings, learn=job.learn),
+        arbiter,
         hints=job.hints,
         shares=job.beside,
-        grain_ns=job.grain_ns if in_parts else 0,
+        grain_ns=job.grain_ns if entry.in_parts else 0,
         part_extra=job.part_cost * PART_EXTRA,
         part_ns=round(job.part_cost * PART_NS),
     )

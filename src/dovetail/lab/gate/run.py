@@ -26,20 +26,21 @@ from typing import Any
 
 import msgspec
 
-from ...live.gate.client import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, Source, TaskEnded
+from ...live.kernels.source import Source
 from ...record.kernels import KernelRecord
 from ...units import MS, SECOND, US
+from .client import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, TaskEnded
 
 __all__ = ["ALONE", "MODES", "PairRun", "Parts", "Side", "Window", "judged", "measure_pair"]
 
 #: Mode -> how the device is arbitrated. Alone is the high task without the low one: one after the other, or as often
 #: as in all other modes ("paced"), when device and host have slept between two of them.
 MODES = {
-    "alone": GatePolicy("priority"),
-    "alone, paced": GatePolicy("priority"),
-    "exclusive": GatePolicy("priority", learn=True),
+    "alone": GatePolicy("tasks"),
+    "alone, paced": GatePolicy("tasks"),
+    "exclusive": GatePolicy("tasks", learn=True),
     "fifo": GatePolicy("fifo"),
-    "slice": GatePolicy("slice"),
+    "slice": GatePolicy("slices"),
     "fikit": GatePolicy("fikit"),
     "fikit, ageing": GatePolicy("fikit", ageing_ns=10 * MS),
     "ours": GatePolicy("ours", learn=True),
@@ -149,7 +150,7 @@ def measure_pair(
     os.sched_setaffinity(0, hosts)
     try:
         with (
-            Gate(GatePolicy("priority", learn=True), core=device) as gate,
+            Gate(GatePolicy("tasks", learn=True), core=device) as gate,
             _low(gate, low) as ask,
             GateClient(gate.connect()) as client,
         ):

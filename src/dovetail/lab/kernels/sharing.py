@@ -23,9 +23,20 @@ from ...device import (
 )
 from ...state.worker import FULL_SHARE
 from ...units import MS, US
-from .device import Job, KernelDevice, KernelRun
+from .device import Job, KernelDevice, KernelRun, Sharing
 
-__all__ = ["Arbitrated", "FifoQueue", "OrionRule", "Streams", "TimeSlices"]
+__all__ = [
+    "Arbitrated",
+    "FifoQueue",
+    "OrionRule",
+    "Streams",
+    "TimeSlices",
+    "fifo",
+    "orion",
+    "priority",
+    "slices",
+    "streams",
+]
 
 #: Orion holds best-effort work back beyond this part of the high-priority task's latency (second-hand).
 ORION_OUTSTANDING = 0.025
@@ -324,3 +335,31 @@ class Arbitrated:
             self._device.begin(run, run.why)
             if len(running) > 1:
                 return
+
+
+# Makers for the registry (`arbiters`); `latency_ns` is how long a task of the high class takes alone.
+
+
+def fifo(latency_ns: int) -> Sharing:
+    """One queue."""
+    return FifoQueue()
+
+
+def slices(latency_ns: int) -> Sharing:
+    """Time slices."""
+    return TimeSlices()
+
+
+def streams(latency_ns: int) -> Sharing:
+    """Streams that take turns."""
+    return Streams(by_priority=False)
+
+
+def priority(latency_ns: int) -> Sharing:
+    """Streams by priority."""
+    return Streams(by_priority=True)
+
+
+def orion(latency_ns: int) -> Sharing:
+    """Orion's rule."""
+    return OrionRule(latency_ns)

@@ -22,12 +22,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ...control import Policy
+from ...predict import Predictor
 from ...state import Config
+from ...wiring import PolicySpec
 from ...workflow.graph import Graph
-from .common import Market, StaticPlanner, longest_path
+from .common import MAX_OPEN, Market, StaticPlanner, longest_path, rival_policy
 from .surrogate import Floats, Surrogate, expected_gain, normal_below, one_thread
 
-__all__ = ["AquatopePlanner", "BlackBox"]
+__all__ = ["AquatopePlanner", "BlackBox", "make"]
 
 #: Random configurations at first, rounds, configurations per round, draws of the best. [bayesian_optimization.py]
 INITIAL = 10
@@ -73,7 +76,7 @@ class BlackBox:
             nodes = [self._graph.stage_of(i) for i in range(len(self._graph.nodes))]
             means = np.array([self._market.time_ns(s, chosen[s.name]) for s in nodes], dtype=np.float64)
             sigmas = np.array([math.sqrt(math.log1p(self._market.spread(s) ** 2)) for s in nodes])
-            prices = np.array([self._market.usd_per_ns(chosen[s.name]) for s in nodes])
+            prices = np.array([self._market.usd_per_ns(s, chosen[s.name]) for s in nodes])
             scatter = self._rng.standard_normal((self._runs, len(nodes)))
             times = means * np.exp(sigmas * scatter - sigmas * sigmas / 2)
             latency = np.quantile([longest_path(self._graph, row) for row in times.tolist()], PERCENTILE)
@@ -118,8 +121,9 @@ class AquatopePlanner(StaticPlanner):
         initial: int = INITIAL,
         rounds: int = ROUNDS,
         trial_runs: int = TRIAL_RUNS,
+        max_open: int = MAX_OPEN,
     ) -> None:
-        super().__init__(market)
+        super().__init__(market, max_open=max_open)
         self._seed = seed
         self._initial = initial
         self._rounds = rounds
@@ -193,3 +197,8 @@ class AquatopePlanner(StaticPlanner):
             cost_model = Surrogate(known, value, like=cost_model, fit=False)
             late_model = Surrogate(known, late, like=late_model, fit=False)
         return fresh
+
+
+def make(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+    """Aquatope for the registry."""
+    return rival_policy(AquatopePlanner(Market(predictor, spec.space), seed=spec.seed, max_open=spec.max_open))

@@ -3,8 +3,9 @@
 Rules of this file
 - A function is a stage of a workflow: every (workflow, stage) pair has its own queue, as ESG's queues are said to be.
   Work is taken first come, first served, everything is admitted, nothing is learned unless a rival says so.
-- A rival plans for one kind of worker, from the profile's mean times and their spread (`Market`). What a simulated
-  device draws from that spread it never sees.
+- A rival plans for one kind of worker, from the profile's mean times and their spread (`Market`): the first to join
+  that can run the stage. Until there is one for every stage, stages run in their minimum configuration. What a
+  simulated device draws from the spread a rival never sees.
 - INFless and FaST-GShare know single functions only. What they are told of a workflow's objective is `slo_shares`:
   an adaptation of ours, since how ESG's authors did it could not be found.
 """
@@ -12,10 +13,8 @@ Rules of this file
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Protocol
-
-import msgspec
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 from ...control import Policy
 from ...errors import ProfileError
@@ -26,13 +25,16 @@ from ...predict import Predictor
 from ...schedule.first_come import LoadEverything
 from ...state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, WorkerSpec
 from ...state.worker import FULL_SHARE
+from ...units import SECOND
 from ...workflow.graph import Graph, Node, StageSpec
 
 __all__ = [
+    "MAX_OPEN",
     "BestFitPlacer",
     "Market",
     "Rival",
     "StaticPlanner",
+    "least_of",
     "longest_path",
     "queue_key",
     "rival_policy",
@@ -40,40 +42,68 @@ __all__ = [
 ]
 
 
-class Market(msgspec.Struct, frozen=True):
-    """What may be chosen, how long it takes and what it costs on the kind of worker that a rival plans for."""
+#: Requests that may be open before new ones are shed.
+MAX_OPEN: Final = 1_000_000
 
-    predictor: Predictor
-    worker: WorkerSpec
-    space: Space
+
+class Market:
+    """What may be chosen, how long it takes and what it costs on the workers that a rival plans for."""
+
+    def __init__(self, predictor: Predictor, space: Space, *workers: WorkerSpec) -> None:
+        self.predictor = predictor
+        self.space = space
+        #: Kind of stage -> the worker that stages of this kind are planned for.
+        self._workers: dict[str, WorkerSpec] = {}
+        for worker in workers:
+            self.meet(worker)
+
+    def meet(self, worker: WorkerSpec) -> None:
+        """A worker is there; stages that no other could run are planned for it."""
+        for kind in worker.runs:
+            self._workers.setdefault(kind, worker)
+
+    def covers(self, stages: Iterable[StageSpec]) -> bool:
+        """Whether there is a worker to plan for, for every one of these stages."""
+        return all(stage.kind in self._workers for stage in stages)
+
+    def worker(self, stage: StageSpec) -> WorkerSpec:
+        """The worker that this stage is planned for."""
+        return self._workers[stage.kind]
 
     def configs(self, stage: StageSpec) -> list[Config]:
         """All configurations of the stage."""
-        return configs_for(stage, self.worker, self.space)
+        return configs_for(stage, self.worker(stage), self.space)
 
     def least(self, stage: StageSpec) -> Config:
         """The minimum configuration: smallest batch, then smallest share, then fewest cores."""
-        return min(self.configs(stage), key=lambda c: (c.batch, c.share_pct, c.cpus))
+        return least_of(self.configs(stage))
 
     def time_ns(self, stage: StageSpec, config: Config) -> int:
         """Mean time of a full batch."""
-        estimate = self.predictor.run(stage, self.worker.kind, config.batch, config)
+        kind = self.worker(stage).kind
+        estimate = self.predictor.run(stage, kind, config.batch, config)
         if estimate.source != "profile":
             raise ProfileError(
-                f"stage {stage.name!r} has no profile on {self.worker.kind!r}, and the rivals plan from profiles: "
-                f"profile it first"
+                f"stage {stage.name!r} has no profile on {kind!r}, and the policy plans from profiles: measure it "
+                f"with dovetail profile, or give its times in the scenario"
             )
         return estimate.mean_ns
 
     def spread(self, stage: StageSpec) -> float:
         """Standard deviation over mean of a single run."""
-        estimate = self.predictor.run(stage, self.worker.kind, stage.batch[0], self.least(stage))
+        estimate = self.predictor.run(stage, self.worker(stage).kind, stage.batch[0], self.least(stage))
         return estimate.spread if estimate.source == "profile" else 0.0
 
-    def usd_per_ns(self, config: Config) -> float:
-        """What a nanosecond in this configuration costs."""
-        device = self.worker.usd_per_hour * config.share_pct / FULL_SHARE
-        return (device + self.worker.usd_per_core_hour * config.cpus) / 3600e9
+    def usd_per_ns(self, stage: StageSpec, config: Config) -> float:
+        """What a nanosecond of the stage in this configuration costs."""
+        worker = self.worker(stage)
+        device = worker.usd_per_hour * config.share_pct / FULL_SHARE
+        return (device + worker.usd_per_core_hour * config.cpus) / 3600e9
+
+
+def least_of(configs: Iterable[Config]) -> Config:
+    """The minimum configuration: smallest batch, then smallest share, then fewest cores."""
+    return min(configs, key=lambda c: (c.batch, c.share_pct, c.cpus))
 
 
 def queue_key(graph: Graph, stage: str) -> str:
@@ -106,9 +136,11 @@ class Rival(ABC):
     #: They are asked as their authors' schedulers ask: when work comes and when a batch ends.
     restless = False
 
-    def __init__(self, market: Market) -> None:
+    def __init__(self, market: Market, *, max_open: int = MAX_OPEN) -> None:
         self.market = market
         self.graphs: dict[str, Graph] = {}
+        self._max_open = max_open
+        self._prepared = False
 
     def queue_key(self, graph: Graph, node: Node) -> str:
         """One queue per workflow and stage."""
@@ -116,28 +148,53 @@ class Rival(ABC):
         return queue_key(graph, node.stage)
 
     def bind(self, cluster: Cluster) -> None:
-        """All workflows are known by now: whatever can be worked out before the run is worked out here."""
+        """All workflows are known by now; workers may come later."""
         self.cluster = cluster
-        for graph in self.graphs.values():
-            self.prepare(graph)
+        self._ready()
+
+    def _ready(self) -> bool:
+        """Whether all is prepared: that is done as soon as there is a worker for every stage."""
+        if not self._prepared:
+            for worker in self.cluster.workers.values():
+                self.market.meet(worker.spec)
+            if self.market.covers(s for g in self.graphs.values() for s in g.stages):
+                self._prepared = True
+                for graph in self.graphs.values():
+                    self.prepare(graph)
+        return self._prepared
 
     @abstractmethod
     def prepare(self, graph: Graph) -> None:
         """Work out what does not depend on the load."""
 
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
-        """None of the originals refuses work."""
-        return None
+        """None of the originals refuses work; but what is open has to fit into memory."""
+        open_requests = len(self.cluster.requests)
+        if open_requests < self._max_open:
+            return None
+        return Refusal(f"{open_requests} requests are open already", retry_after_ns=1 * SECOND)
 
     def order(self, request: Request, node: int) -> int:
         """First come, first served."""
         return request.id
 
-    @abstractmethod
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
-        """The rival's own answer."""
+        """The rival's own answer; the minimum while some stage has no worker to plan for."""
+        if self._prepared or self._ready():
+            return self.decide(queue, now_ns)
+        worker = next(iter(self.cluster.holders[queue.stage.name].values()))
+        return (least_of(configs_for(queue.stage, worker.spec, self.market.space)),)
 
-    def note(self, item: Item, now_ns: int) -> None:  # noqa: B027 - the default, not a gap
+    @abstractmethod
+    def decide(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+        """The rival's own answer, once all is prepared."""
+
+    def note(self, item: Item, now_ns: int) -> None:
+        """What arrives before there is a worker for every stage is not counted."""
+        if self._prepared or self._ready():
+            self.count(item, now_ns)
+
+    def count(self, item: Item, now_ns: int) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is learned."""
 
     def started(self, batch: Batch) -> None:  # noqa: B027 - the default, not a gap
@@ -153,8 +210,8 @@ class Rival(ABC):
 class StaticPlanner(Rival):
     """One configuration per function, fixed before the first request; a batch is whatever waits, up to its size."""
 
-    def __init__(self, market: Market) -> None:
-        super().__init__(market)
+    def __init__(self, market: Market, *, max_open: int = MAX_OPEN) -> None:
+        super().__init__(market, max_open=max_open)
         self.placer: Placer = BestFitPlacer()
         #: Queue -> the one configuration it runs in.
         self.planned: dict[str, tuple[Config]] = {}
@@ -168,7 +225,7 @@ class StaticPlanner(Rival):
     def plan(self, graph: Graph) -> Mapping[str, Config]:
         """Stage -> configuration."""
 
-    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+    def decide(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         """As planned, at once: the originals do not wait for a batch to fill."""
         return self.planned[queue.key]
 

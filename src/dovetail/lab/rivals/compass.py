@@ -18,15 +18,17 @@ from typing import Final
 
 import msgspec
 
+from ...control import Policy
 from ...place.rank import rank_order, sources_of, upward_ranks
 from ...place.transfer import CASCADE, SIMULATOR, Delays, Links
 from ...predict import Predictor
 from ...state import CompiledGraph, Config, Item, Request, Worker
 from ...state.worker import FULL_SHARE
+from ...wiring import PolicySpec, routed_policy
 from ...workflow.graph import StageSpec
 from .routed import PlannedRouter, can_run
 
-__all__ = ["CASCADE_FORM", "HEFT_FORM", "SIMULATOR_FORM", "CompassForm", "CompassRouter"]
+__all__ = ["CASCADE_FORM", "HEFT_FORM", "SIMULATOR_FORM", "CompassForm", "CompassRouter", "make", "make_heft"]
 
 #: Free memory of a worker that does not say how much it has.
 UNLIMITED_BYTES: Final = 1 << 62
@@ -255,3 +257,15 @@ class CompassRouter(PlannedRouter):
         if fetch_ns and not self._has(worker.id, stage.weights):
             at_ns += fetch_ns if stage.weights_bytes <= self._free_bytes(worker) else 2 * fetch_ns
         return at_ns
+
+
+def make(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+    """Compass for the registry."""
+    return routed_policy(spec, predictor, cores, home, lambda predictor: CompassRouter(predictor, home=home))
+
+
+def make_heft(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+    """HEFT for the registry."""
+    return routed_policy(
+        spec, predictor, cores, home, lambda predictor: CompassRouter(predictor, HEFT_FORM, home=home)
+    )

@@ -14,20 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...control import Policy
 from ...plan import Hold
 from ...plan.astar import fastest_first, minimum, search
 from ...plan.distribute import Distribution, average_normalised_lengths, distribute
 from ...plan.dominators import successors_of
 from ...plan.options import Option, Prices, item_cost_usd, pareto
 from ...plan.series_parallel import decompose
+from ...predict import Predictor
 from ...state import Batch, Config, Item, Queue, Worker
 from ...units import MS
+from ...wiring import PolicySpec
 from ...workflow.graph import Graph
-from .common import Market, Rival
+from .common import MAX_OPEN, Market, Rival, rival_policy
 from .prewarm import Prewarmer, home_of
 from .unverified import GROUP_SIZE, K_BEST
 
-__all__ = ["EsgPlacer", "EsgPlanner"]
+__all__ = ["EsgPlacer", "EsgPlanner", "make"]
 
 #: Times a queue is looked at in vain before the minimum configuration is offered as well. [our choice: not known]
 RECHECKS = 3
@@ -43,20 +46,23 @@ class EsgPlanner(Rival):
         k: int = K_BEST,
         group_size: int = GROUP_SIZE,
         prewarmer: Prewarmer | None = None,
+        max_open: int = MAX_OPEN,
     ) -> None:
-        super().__init__(market)
+        super().__init__(market, max_open=max_open)
         self.placer = EsgPlacer()
         #: None: every model is warm everywhere, as after a while of steady load.
         self.prewarmer = prewarmer
         self._k = k
         self._group_size = group_size
-        self._prices = Prices(market.worker.usd_per_hour, market.worker.usd_per_core_hour)
         self._options: dict[str, list[list[Option]]] = {}
         self._fronts: dict[str, list[list[Option]]] = {}
         self._shares: dict[str, Distribution] = {}
         self._remembered: dict[tuple[str, int, int, int], tuple[Config, ...]] = {}
-        #: Queue -> (its head, when it was last looked at, how often in vain).
-        self._looked: dict[str, tuple[int, int, int]] = {}
+        #: Times that a queue was looked at: when a batch has ended, and when work has come for it. With the count at
+        #: which its head was looked at first, that is ESG's list of queues to check again.
+        self._ended = 0
+        self._came: dict[str, int] = {}
+        self._since: dict[str, int] = {}
 
     def prepare(self, graph: Graph) -> None:
         """Options of every stage and the distribution of the objective."""
@@ -64,15 +70,19 @@ class EsgPlanner(Rival):
         rows = []
         for stage in specs:
             timed = [(c, self.market.time_ns(stage, c)) for c in self.market.configs(stage)]
-            spread = self.market.spread(stage)
-            rows.append([Option(c, t, spread, item_cost_usd(c, t, self._prices)) for c, t in timed])
+            spread, worker = self.market.spread(stage), self.market.worker(stage)
+            prices = Prices(worker.usd_per_hour, worker.usd_per_core_hour)
+            rows.append([Option(c, t, spread, item_cost_usd(c, t, prices)) for c, t in timed])
         self._options[graph.name] = rows
         self._fronts[graph.name] = [pareto(row) for row in rows]
         common = set.intersection(*({o.config for o in row} for row in rows))
-        lengths = average_normalised_lengths([[o.mean_ns for o in row if o.config in common] for row in rows])
+        times = [[o.mean_ns for o in row if o.config in common] for row in rows]
+        if not common:  # stages on the host and on a device, say: each in its own minimum
+            times = [[minimum(row).mean_ns] for row in rows]
+        lengths = average_normalised_lengths(times)
         self._shares[graph.name] = distribute(decompose(successors_of(graph)), lengths, self._group_size)
 
-    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+    def decide(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         """The K best configurations for the oldest job's leftover budget, then the fallbacks."""
         head = queue.head()
         assert head is not None
@@ -82,24 +92,36 @@ class EsgPlanner(Rival):
         objective = request.objective_ns - request.arrived_ns
         deadline = share.group_deadline.numerator * objective // share.group_deadline.denominator
         budget_ms = (request.arrived_ns + deadline - now_ns) // MS
-        limit = min(queue.size, queue.stage.batch[-1])
+        limit = max(queue.stage.batch[0], min(queue.size, queue.stage.batch[-1]))
         key = (name, head.node, budget_ms, limit)
         found = self._remembered.get(key)
         if found is None:
             found = self._remembered[key] = self._search(name, head.node, share.group, budget_ms * MS, limit)
-        if self._in_vain(queue.key, request.id, now_ns) >= RECHECKS:
+        if self._looks(queue.key) - self._since.get(queue.key, 0) >= RECHECKS:
             return (*found, minimum(self._options[name][head.node]).config)
         return found
 
-    def note(self, item: Item, now_ns: int) -> None:
-        """Calls are what warm-ups are predicted from."""
+    def count(self, item: Item, now_ns: int) -> None:
+        """Work has come; calls are what warm-ups are predicted from."""
+        queue = item.request.graph.nodes[item.node].queue
+        self._came[queue.key] = self._came.get(queue.key, 0) + 1
+        if queue.size == 1:
+            self._since[queue.key] = self._looks(queue.key)
         if self.prewarmer is not None:
             self.prewarmer.called(item.request.graph.nodes[item.node].stage.name, now_ns)
 
     def started(self, batch: Batch) -> None:
-        """A model that is used is kept alive."""
+        """The next head is looked at from now on. A model that is used is kept alive."""
+        self._since[batch.queue.key] = self._looks(batch.queue.key)
         if self.prewarmer is not None:
             self.prewarmer.used(batch.worker.id, batch.queue.stage.name, batch.sent_ns)
+
+    def finished(self, batch: Batch) -> None:
+        """There is room: all queues are looked at."""
+        self._ended += 1
+
+    def _looks(self, key: str) -> int:
+        return self._ended + self._came.get(key, 0)
 
     def _search(self, name: str, node: int, group: tuple[int, ...], budget_ns: int, limit: int) -> tuple[Config, ...]:
         rest = group[group.index(node) + 1 :]
@@ -108,16 +130,6 @@ class EsgPlanner(Rival):
         if result is not None and result.paths:
             return tuple(dict.fromkeys(path.options[0].config for path in result.paths))
         return tuple(o.config for o in fastest_first(stages[0], self._k, batch_max=limit))
-
-    def _in_vain(self, key: str, head: int, now_ns: int) -> int:
-        """How often this head was looked at before without being started: the recheck list."""
-        seen, at_ns, times = self._looked.get(key, (0, -1, 0))
-        if seen != head:
-            times = 0
-        elif at_ns != now_ns:
-            times += 1
-        self._looked[key] = (head, now_ns, times)
-        return times
 
 
 class EsgPlacer:
@@ -140,3 +152,17 @@ class EsgPlacer:
                 return home
         roomy = [w for w in holders.values() if fits(w)]
         return max(roomy, key=lambda w: (w.free_pct, w.free_cpus, -w.id), default=None)
+
+
+def make(
+    spec: PolicySpec,
+    predictor: Predictor,
+    cores: int,
+    home: int,
+    *,
+    k: int = K_BEST,
+    group_size: int = GROUP_SIZE,
+) -> Policy:
+    """ESG for the registry; every model is warm everywhere."""
+    market = Market(predictor, spec.space)
+    return rival_policy(EsgPlanner(market, k=k, group_size=group_size, max_open=spec.max_open))

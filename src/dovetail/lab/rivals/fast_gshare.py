@@ -21,14 +21,17 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ...control import Policy
+from ...predict import Predictor
 from ...state import Config, Queue
 from ...state.worker import FULL_SHARE
 from ...units import SECOND
+from ...wiring import PolicySpec
 from ...workflow.graph import Graph, StageSpec
-from .common import Market, queue_key, slo_shares
+from .common import MAX_OPEN, Market, queue_key, rival_policy, slo_shares
 from .instances import Instance, InstancePlanner
 
-__all__ = ["FastGSharePlanner", "ProfilePoint", "height_pct", "points"]
+__all__ = ["FastGSharePlanner", "ProfilePoint", "height_pct", "make", "points"]
 
 #: Quotas that are profiled. [slides p. 16]
 QUOTAS = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -94,9 +97,10 @@ class FastGSharePlanner(InstancePlanner):
         dead_band_up: float = 0.0,
         dead_band_down: float = DEAD_BAND,
         ideal_residual: bool = True,
+        max_open: int = MAX_OPEN,
     ) -> None:
         """Without `ideal_residual` what remains of a gap gets the most efficient point too: so the shipped stub."""
-        super().__init__(market, tick_ns=TICK_NS, rate_weight=RATE_WEIGHT)
+        super().__init__(market, tick_ns=TICK_NS, rate_weight=RATE_WEIGHT, max_open=max_open)
         self.points: dict[str, list[ProfilePoint]] = {}
         self._ideal_residual = ideal_residual
         self._dead_band_up = dead_band_up
@@ -161,3 +165,8 @@ def height_pct(instances: Iterable[Instance]) -> int:
         else:
             rows.append((share, quota))
     return sum(share for share, _ in rows)
+
+
+def make(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+    """FaST-GShare for the registry."""
+    return rival_policy(FastGSharePlanner(Market(predictor, spec.space), max_open=spec.max_open))

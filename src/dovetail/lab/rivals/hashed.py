@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from ...control import Policy
+from ...predict import Predictor
 from ...state import Item, Request
+from ...wiring import PolicySpec, routed_policy
 from .routed import PlannedRouter
 
-__all__ = ["HashRouter", "pick"]
+__all__ = ["HashRouter", "make", "pick"]
 
 
 def pick(seed: int, request: int, node: int, count: int) -> int:
@@ -46,3 +49,8 @@ def hashed_worker(router: PlannedRouter, request: Request, node: int, seed: int)
     """The worker that the hash falls on, of those that could run the node."""
     able = router.able(request.graph.nodes[node].stage)
     return able[pick(seed, request.id, node, len(able))].id if able else None
+
+
+def make(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+    """Hash for the registry."""
+    return routed_policy(spec, predictor, cores, home, lambda predictor: HashRouter(spec.seed))

@@ -18,14 +18,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ...control import Policy
+from ...predict import Predictor
 from ...state import Config, Queue, WorkerSpec
 from ...state.worker import FULL_SHARE, UNCOUNTED_CPUS
 from ...units import SECOND
+from ...wiring import PolicySpec
 from ...workflow.graph import Graph, StageSpec
-from .common import Market, queue_key, slo_shares
+from .common import MAX_OPEN, Market, queue_key, rival_policy, slo_shares
 from .instances import Instance, InstancePlanner
 
-__all__ = ["INFlessPlanner", "Offer", "cre", "offers"]
+__all__ = ["INFlessPlanner", "Offer", "cre", "make", "offers"]
 
 #: Weights of resources: GFLOPS of a processor core and of a per cent of a device. [estimator.go]
 CORE_WEIGHT = 64.0
@@ -57,13 +60,14 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 def offers(stage: StageSpec, slo_ns: int, market: Market) -> dict[int, list[Offer]]:
-    """Batch -> configurations within the limit, largest batch first; the fastest of batch one if there are none.
+    """Batch -> configurations within the limit, largest batch first; if there are none, the fastest of the smallest.
 
     The original logs an error and starts nothing for an objective that it cannot meet.
     """
     found: dict[int, list[Offer]] = {}
     fastest: Offer | None = None
-    for batch in sorted({c.batch for c in market.configs(stage)}, reverse=True):
+    sizes = sorted({c.batch for c in market.configs(stage)}, reverse=True)
+    for batch in sizes:
         limit_ns = slo_ns if batch == 1 else slo_ns // 2
         for config in _enumerated(stage, batch, market):
             time_ns = market.time_ns(stage, config)
@@ -74,10 +78,10 @@ def offers(stage: StageSpec, slo_ns: int, market: Market) -> dict[int, list[Offe
             offer = Offer(config, time_ns, batch * SECOND / time_ns, min_rps, timeout_ns)
             if time_ns <= limit_ns:
                 found.setdefault(batch, []).append(offer)
-            elif batch == 1 and (fastest is None or time_ns < fastest.time_ns):
+            elif batch == sizes[-1] and (fastest is None or time_ns < fastest.time_ns):
                 fastest = offer
     if not found and fastest is not None:
-        found[1] = [fastest]
+        found[fastest.config.batch] = [fastest]
     return found
 
 
@@ -103,8 +107,10 @@ def cre(offer: Offer, best_efficiency: float, worker: WorkerSpec, free_pct: int,
 class INFlessPlanner(InstancePlanner):
     """Covers each function's measured rate with instances."""
 
-    def __init__(self, market: Market, *, tick_ns: int = TICK_NS, rate_weight: float = RATE_WEIGHT) -> None:
-        super().__init__(market, tick_ns=tick_ns, rate_weight=rate_weight)
+    def __init__(
+        self, market: Market, *, tick_ns: int = TICK_NS, rate_weight: float = RATE_WEIGHT, max_open: int = MAX_OPEN
+    ) -> None:
+        super().__init__(market, tick_ns=tick_ns, rate_weight=rate_weight, max_open=max_open)
         self.offers: dict[str, dict[int, list[Offer]]] = {}
         self._best_efficiency: dict[str, float] = {}
         self._spare_ticks: dict[str, int] = {}
@@ -177,3 +183,8 @@ def _surplus(have: Sequence[Instance], rps: float) -> list[Instance]:
             kept.remove(instance)
             gone.append(instance)
     return gone
+
+
+def make(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+    """INFless for the registry."""
+    return rival_policy(INFlessPlanner(Market(predictor, spec.space), max_open=spec.max_open))

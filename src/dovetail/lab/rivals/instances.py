@@ -20,7 +20,7 @@ import msgspec
 from ...plan import Hold
 from ...state import Cluster, Config, Item, Queue, Worker
 from ...units import SECOND
-from .common import BestFitPlacer, Market, Rival
+from .common import MAX_OPEN, BestFitPlacer, Market, Rival
 
 __all__ = ["Fleet", "FleetPlacer", "Instance", "InstancePlanner"]
 
@@ -120,8 +120,8 @@ class InstancePlanner(Rival):
     step; nothing would ask for another queue's work. Functions that nothing arrives for can only shrink.
     """
 
-    def __init__(self, market: Market, *, tick_ns: int, rate_weight: float) -> None:
-        super().__init__(market)
+    def __init__(self, market: Market, *, tick_ns: int, rate_weight: float, max_open: int = MAX_OPEN) -> None:
+        super().__init__(market, max_open=max_open)
         self.fleet = Fleet()
         self.placer = FleetPlacer(self.fleet)
         #: Queue -> requests per second, an exponentially weighted mean over ticks.
@@ -136,7 +136,7 @@ class InstancePlanner(Rival):
         self.fleet.cluster = cluster
         super().bind(cluster)
 
-    def note(self, item: Item, now_ns: int) -> None:
+    def count(self, item: Item, now_ns: int) -> None:
         """Count an arrival, and rescale its function if it is time."""
         key = item.request.graph.nodes[item.node].queue.key
         if key not in self._ticked_ns:
@@ -163,7 +163,7 @@ class InstancePlanner(Rival):
     def spare(self, queue: Queue) -> Sequence[Config]:
         """What a function runs in anywhere while it has no instance."""
 
-    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+    def decide(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         """The largest batch that can be filled on a free instance; or a part of one whose time is up; or a hold."""
         if not self.fleet.of(queue.key):
             return self.spare(queue)

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ...control import Policy
 from ...predict import Predictor
 from ...state import Request
+from ...wiring import PolicySpec, routed_policy
 from .compass import CompassForm, CompassRouter
 from .hashed import hashed_plan
 
-__all__ = ["JIT_FORM", "JitRouter"]
+__all__ = ["JIT_FORM", "JitRouter", "make"]
 
 JIT_FORM: Final = CompassForm(threshold=0.0, pin_joins=False)
 
@@ -39,3 +41,10 @@ class JitRouter(CompassRouter):
     def decide(self, request: Request, now_ns: int) -> dict[int, int]:
         """Every node on its own, by hash."""
         return hashed_plan(self, request, self._seed)
+
+
+def make(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+    """JIT for the registry."""
+    return routed_policy(
+        spec, predictor, cores, home, lambda predictor: JitRouter(predictor, home=home, seed=spec.seed)
+    )

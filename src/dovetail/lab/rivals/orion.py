@@ -22,11 +22,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ...control import Policy
+from ...predict import Predictor
 from ...state import Config
+from ...wiring import PolicySpec
 from ...workflow.graph import Graph, StageSpec
-from .common import Market, StaticPlanner
+from .common import MAX_OPEN, Market, StaticPlanner, rival_policy
 
-__all__ = ["Latency", "OrionPlanner", "next_sizes"]
+__all__ = ["Latency", "OrionPlanner", "make", "next_sizes"]
 
 PERCENTILE = 0.95
 #: Steps after which the search gives up. [Program.cs]
@@ -99,8 +102,8 @@ def next_sizes(config: Config, configs: Sequence[Config]) -> list[Config]:
 class OrionPlanner(StaticPlanner):
     """Sizes fixed per workflow before the first request."""
 
-    def __init__(self, market: Market, *, percentile: float = PERCENTILE) -> None:
-        super().__init__(market)
+    def __init__(self, market: Market, *, percentile: float = PERCENTILE, max_open: int = MAX_OPEN) -> None:
+        super().__init__(market, max_open=max_open)
         self._percentile = percentile
 
     def plan(self, graph: Graph) -> Mapping[str, Config]:
@@ -154,3 +157,8 @@ class OrionPlanner(StaticPlanner):
             mean_ns = self.market.time_ns(stage, config)
             found = known[stage.name, config] = Latency.log_normal(mean_ns, self.market.spread(stage), step_ns)
         return found
+
+
+def make(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
+    """Orion for the registry."""
+    return rival_policy(OrionPlanner(Market(predictor, spec.space), max_open=spec.max_open))

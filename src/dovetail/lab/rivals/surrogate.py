@@ -13,24 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DovetailError
+from ...extras import need
 
 __all__ = ["Floats", "Surrogate", "expected_gain", "normal_below", "one_thread"]
 
 #: Observations further than this from leave-one-out prediction are anomalies: 95 %, as in Aquatope's code.
 ANOMALY_SIGMAS = 1.96
 
-MISSING = "Aquatope needs scikit-learn, which is not installed; run: pip install dovetail[lab]"
-
 Floats = NDArray[np.float64]
 
 
 def one_thread() -> AbstractContextManager[object]:
     """Keep linear algebra to one thread: matrices of sixty rows are slower on two, and sums then keep their order."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError as error:
-        raise DovetailError(MISSING) from error
+    need("threadpoolctl", extra="lab", for_="Aquatope")
+    from threadpoolctl import threadpool_limits
+
     limits: AbstractContextManager[object] = threadpool_limits(limits=1)
     return limits
 
@@ -39,12 +36,11 @@ class Surrogate:
     """A Gaussian process (Matern 5/2, a length for each feature, noise) fitted to observations."""
 
     def __init__(self, x: Floats, y: Floats, *, like: Surrogate | None = None, fit: bool = True) -> None:
-        try:
-            from sklearn.exceptions import ConvergenceWarning
-            from sklearn.gaussian_process import GaussianProcessRegressor
-            from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-        except ImportError as error:
-            raise DovetailError(MISSING) from error
+        need("sklearn", extra="lab", for_="Aquatope")
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.gaussian_process import GaussianProcessRegressor
+        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
         kernel = ConstantKernel() * Matern(np.ones(x.shape[1]), (0.05, 100.0), nu=2.5) + WhiteKernel(0.01)
         self._middle, self._scale = float(y.mean()), float(y.std()) or 1.0
         self._process: Any = GaussianProcessRegressor(

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...control import RunBatch
-from ...state import Request
 from ..links.wire import Done, Failed, Run
 from ..tensors.codec import Ref
 from ..tensors.values import LiveRequest
@@ -51,7 +50,7 @@ class Batches:
         self.running: dict[int, Running] = {}
         self._memory = memory
 
-    def begin(self, action: RunBatch, requests: Mapping[int, LiveRequest], preempts: bool, now_ns: int) -> Run:
+    def begin(self, action: RunBatch, requests: Mapping[int, LiveRequest], now_ns: int) -> Run:
         """The message that starts a batch; from here on it reads the blocks of its requests."""
         running = self.running[action.batch] = Running(action, now_ns)
         columns: list[list[Any]] = []
@@ -69,23 +68,7 @@ class Batches:
                 column.append(request.argument(node, source, index))
             counted.append(compiled.counted)
             running.counts += len(compiled.counted)
-        states = [request.state for request in running.readers] if preempts else []
-        return Run(
-            action.batch,
-            action.cause,
-            action.stage,
-            action.cpus,
-            action.share_pct,
-            action.earliest_ns,
-            action.latest_ns,
-            columns,
-            counted,
-            self._memory.to_free(action.worker),
-            action.order,
-            action.expected_ns,
-            action.accept_ns,
-            *_urgency(action, states),
-        )
+        return Run(action, columns, counted, self._memory.to_free(action.worker))
 
     def end(self, worker: int, message: Done | Failed) -> Running | None:
         """The batch that a worker has answered; None if this cannot be the answer to anything it was asked.
@@ -109,23 +92,3 @@ class Batches:
         """Batches that ran there may be run again elsewhere, but this reader of their inputs is gone."""
         for batch in [b for b, running in self.running.items() if running.action.worker == worker]:
             self.running.pop(batch).drop()
-
-
-def _urgency(action: RunBatch, states: Sequence[Request | None]) -> tuple[int, int, bool]:
-    """A batch's class, when the most urgent request of that should be answered, and whether a model of it follows.
-
-    One follows if it waits only for this batch. What comes after a Python stage is too far away to be waited for.
-    """
-    ours = [(state, node) for state, (_, node, _) in zip(states, action.items, strict=False) if state is not None]
-    if not ours:
-        return 1, 0, False
-    priority = min(state.priority for state, _ in ours)
-    ours = [(state, node) for state, node in ours if state.priority == priority]
-    objective_ns = min((state.objective_ns for state, _ in ours if state.objective_ns), default=0)
-
-    def follows(state: Request, node: int) -> bool:
-        nodes, compiled = state.graph.nodes, state.graph.nodes[node]
-        ready = [j for j in compiled.whole_next if state.missing[j] <= 1 and not compiled.node.mapped]
-        return any(not nodes[j].stage.on_host for j in (*ready, *compiled.each_next))
-
-    return priority, objective_ns, any(follows(state, node) for state, node in ours)

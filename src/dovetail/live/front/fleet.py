@@ -1,4 +1,4 @@
-"""The worker processes of one system: started, started again when they die, stopped.
+"""The worker processes of one system: started, started again when they die, stopped. `joined` has another's beside.
 
 A worker that comes back is a new worker with a new number and a new arena. Whoever dies at every start is tried more
 and more rarely, but for ever: the cause may be a full disk that somebody clears.
@@ -10,17 +10,24 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
+from ...profile.kernelrows import pack
+from ...profile.kernels import Cut
 from ...profile.table import Entry
 from ...state import WorkerSpec
 from ...units import MS, SECOND
 from ...workflow.graph import Graph
-from ..links.wire import FromWorker, Hello, Learned, Ready, Refused, Weighed
-from .kernel_store import KernelBook
+from ..kernels.cutting import Wanted
+from ..links.wire import FromWorker, Hello, Learned, Ready, Recut, Refused, WantsCut, Weighed, arena_of
+from .cutter import Cutter
+from .kernel_store import KernelStore
+from .link import WorkerLink
 from .memory import Memory
 from .process import WorkerProcess
+from .share import FirstFront, JoinedFront
 
 __all__ = ["Fleet", "Settings"]
 
@@ -42,9 +49,13 @@ class Settings(msgspec.Struct, frozen=True):
     arena_bytes: int = 1 << 30
     #: A batch that has run for longer than this, and longer than 50 times what was expected, will never end.
     hang_ns: int = 30_000 * MS
-    #: File for what runs on workers that run kernel by kernel; empty is none.
+    #: The budgets of devices hold for all that their processes have, and models are measured.
+    strict: bool = False
+    #: Whether models are run kernel by kernel: where a lower class could be in a higher one's way, always, or never.
+    kernels: Literal["auto", "always", "never"] = "auto"
+    #: File for the kernels that run; empty is none.
     kernel_log: str = ""
-    #: There, one kernel of a lower class may start per this time, whatever is above it; 0: never.
+    #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
     ageing_ns: int = 0
 
 
@@ -55,13 +66,16 @@ class Fleet:
         self,
         settings: Settings,
         origin_ns: int,
-        on_message: Callable[[WorkerProcess, FromWorker], None],
-        on_lost: Callable[[WorkerProcess, str], None],
+        on_message: Callable[[WorkerLink, FromWorker], None],
+        on_lost: Callable[[WorkerLink, str], None],
         say: Callable[[str], None],
-        kernels: KernelBook | None = None,
+        kernels: KernelStore | None = None,
+        share: FirstFront | JoinedFront | None = None,
     ) -> None:
-        self.workers: dict[int, WorkerProcess] = {}
-        self.memory = Memory(settings.arena_bytes, self.workers)
+        self.workers: dict[int, WorkerLink] = {}
+        self._ingress = 0 if share is None else share.ingress
+        self._share = share if isinstance(share, FirstFront) else None
+        self.memory = Memory(settings.arena_bytes, self.workers, arena_of(self._ingress))
         #: Workers that died, by name: how often in a row, and why the last time.
         self.deaths: dict[str, tuple[int, str]] = {}
         #: Workers that said themselves that they can never start, by name.
@@ -71,14 +85,20 @@ class Fleet:
         self._on_message = on_message
         self._on_lost = on_lost
         self._say = say
-        #: What is known of kernels, for workers that run kernel by kernel.
+        #: What is known of kernels.
         self._kernels = kernels
-        #: What workers that keep their own memory have measured of their models, by kind of device.
+        #: What workers with a strict budget have measured of their models, by kind of device.
         self.weighed: dict[str, list[Weighed]] = {}
+        #: How models are cut, as found out here.
+        self.cuts: list[Cut] = []
         self._started_ns: dict[int, int] = {}
-        self._last = 0
+        #: Number of the last worker, where no directory keeps it.
+        self._last = arena_of(self._ingress)
         self._restarts: set[asyncio.TimerHandle] = set()
         self._stopping = False
+        self._stages = {s.name: s for g in settings.graphs for s in g.stages}
+        #: Finds out how models are best cut.
+        self.cutter = Cutter(self._cut_found, say)
         self._loop = asyncio.get_running_loop()
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
@@ -86,31 +106,47 @@ class Fleet:
         for spec in specs:
             self._start(spec)
 
+    def sweep(self) -> None:
+        """Called now and then: nobody comes by himself here."""
+
     def _start(self, spec: WorkerSpec) -> None:
-        self._last += 1
-        settings = self._settings
+        settings, share = self._settings, self._share
+        if share is None:
+            self._last += 1
+        else:
+            self._last = share.number()
         emulated = spec.enforcement == "emulated"
-        kernels, cuts = self._kernels.known() if self._kernels is not None and spec.preempts else ([], [])
+        known, cuts = self._kernels.known() if self._kernels is not None and not spec.on_host else ([], [])
+        lowest: dict[str, int] = {}
+        for graph in settings.graphs:
+            for stage in graph.stages:
+                lowest[stage.name] = max(lowest.get(stage.name, 1), graph.priority)
         hello = Hello(
             worker=self._last,
             spec=spec,
-            target=settings.target if "python" in spec.runs else "",
+            target=settings.target if spec.on_host else "",
             module_path=sys.path,
             stages=list({s.name: s for g in settings.graphs for s in g.stages}.values()),
             entries=[e for e in settings.entries if e.kind == spec.kind] if emulated else [],
             cpus=settings.cpus or (spec.cores,),
             origin_ns=self._origin_ns,
             arena_bytes=settings.arena_bytes,
-            weighed=self.weighed.get(spec.kind, []) if spec.keeps_queue else [],
-            kernel_log=settings.kernel_log,
-            kernels=kernels,
-            cuts=cuts,
+            listen=share.socket_of(spec.name, self._last) if share is not None and not spec.on_host else "",
+            strict=settings.strict and not spec.on_host,
+            weighed=self.weighed.get(spec.kind, []),
+            kernels=settings.kernels,
+            lowest=lowest,
+            highest=min((graph.priority for graph in settings.graphs), default=1),
+            kernel_log="" if spec.on_host else settings.kernel_log,
+            known=known,
+            cuts=[*cuts, *self.cuts],
             ageing_ns=settings.ageing_ns,
+            ingress=self._ingress,
         )
         self._started_ns[self._last] = time.monotonic_ns()
         self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost)
 
-    def _message(self, worker: WorkerProcess, message: FromWorker) -> None:
+    def _message(self, worker: WorkerLink, message: FromWorker) -> None:
         if isinstance(message, Refused):
             self.refusals[worker.spec.name] = message.detail
         elif isinstance(message, Ready) and message.weighed:
@@ -119,7 +155,19 @@ class Fleet:
             if self._kernels is not None:
                 self._kernels.take(message)
             return
+        elif isinstance(message, WantsCut):
+            self.cutter.want(Wanted(self._stages[message.stage], message.item, message.threads))
+            return
         self._on_message(worker, message)
+
+    def _cut_found(self, cut: Cut) -> None:
+        """Everybody cuts alike, also those that come later and the next server."""
+        self.cuts.append(cut)
+        if self._kernels is not None:
+            self._kernels.take(Learned([], [pack(cut)]))
+        for worker in self.workers.values():
+            if not worker.spec.on_host and worker.arena is not None:
+                worker.send(Recut([cut]))
 
     def _lost(self, worker: WorkerProcess, why: str) -> None:
         name = worker.spec.name
@@ -133,6 +181,8 @@ class Fleet:
         self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
         self._on_lost(worker, why)
         self.memory.lose(worker.ident)
+        if self._share is not None:
+            self._share.ended(name, worker.ident)
         self._start_later(worker.spec, wait_s)
 
     def _start_later(self, spec: WorkerSpec, wait_s: float) -> None:
@@ -153,6 +203,7 @@ class Fleet:
         self._stopping = True
         for handle in self._restarts:
             handle.cancel()
+        await self.cutter.close()
         await asyncio.gather(*(w.stop() for w in self.workers.values()))
         if self._kernels is not None:
             await self._kernels.close()

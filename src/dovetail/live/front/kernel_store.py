@@ -15,20 +15,20 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from ...errors import ProfileError
+from ...predict.kernel_times import MOST_SEQUENCES
 from ...profile.kernelrows import pack, unpack_cut, unpack_stats
 from ...profile.kernels import Cut, KernelStats
 from ...profile.machine import Identity
 from ...profile.store import ProfileStore
 from ..links.wire import Learned
-from ..worker.batchturns import MOST_SEQUENCES
 
-__all__ = ["KernelBook"]
+__all__ = ["KernelStore"]
 
 #: What a worker is told of kernels at most; the newest comes first.
 MOST_BYTES = 16 << 20
 
 
-class KernelBook:
+class KernelStore:
     """What is known of the kernels of some models on this machine."""
 
     def __init__(

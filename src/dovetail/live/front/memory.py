@@ -17,12 +17,10 @@ from ...errors import DovetailError, Overloaded
 from ..links.wire import Attach, Detach, Free
 from ..tensors.arena import Arena, ArenaFull
 from ..tensors.codec import Ref, encode
-from .process import WorkerProcess
+from .link import WorkerLink
 
-__all__ = ["FRONT_ARENA", "Memory"]
+__all__ = ["Memory"]
 
-#: Number of the front's own arena; workers count from 1.
-FRONT_ARENA = 0
 #: How long a freed block may wait for a batch to ride with: longer than most batches take, so that most do.
 FREE_SECONDS = 0.05
 #: Share of a worker's arena in use above which nothing new is admitted; the rest is for what is under way.
@@ -30,14 +28,15 @@ FULL_ABOVE = 0.75
 
 
 class Memory:
-    """Arenas by number; 0 is the front's."""
+    """Arenas by number; `number` is that of the front's own."""
 
-    def __init__(self, arena_bytes: int, workers: dict[int, WorkerProcess]) -> None:
-        self.front = Arena.create(FRONT_ARENA, arena_bytes)
-        self.arenas: dict[int, Arena] = {FRONT_ARENA: self.front}
-        #: Blocks and bytes in use in each worker's arena.
+    def __init__(self, arena_bytes: int, workers: dict[int, WorkerLink], number: int = 0) -> None:
+        self.front = Arena.create(number, arena_bytes)
+        self.arenas: dict[int, Arena] = {number: self.front}
+        #: Blocks and bytes of ours in each worker's arena, and bytes of other fronts as the worker last said.
         self.blocks: dict[int, int] = {}
         self.used_bytes: dict[int, int] = {}
+        self._others_bytes: dict[int, int] = {}
         #: Kind of the worker that each arena is or was of.
         self.kinds: dict[int, str] = {}
         self._workers = workers
@@ -45,7 +44,7 @@ class Memory:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
-    def join(self, worker: WorkerProcess) -> None:
+    def join(self, worker: WorkerLink) -> None:
         """Let everybody read a new worker's arena, and let it read theirs."""
         assert worker.arena is not None
         for other in self._workers.values():
@@ -53,10 +52,10 @@ class Memory:
                 other.send(Attach(worker.ident), [worker.arena.fd])
         # Those of lost workers, too: what they left behind may be an input of what this one will run.
         for ident, arena in self.arenas.items():
-            if ident != FRONT_ARENA:
+            if arena is not self.front:
                 worker.send(Attach(ident), [arena.fd])
         self.arenas[worker.ident] = worker.arena
-        self.blocks[worker.ident] = self.used_bytes[worker.ident] = 0
+        self.blocks[worker.ident] = self.used_bytes[worker.ident] = self._others_bytes[worker.ident] = 0
         self.kinds[worker.ident] = worker.spec.kind
 
     def lose(self, ident: int) -> None:
@@ -67,10 +66,15 @@ class Memory:
         if not self.blocks[ident]:
             self._let_go(ident)
 
+    def heard(self, ident: int, arena_bytes: int) -> None:
+        """A worker that other fronts share has said how much of its arena is in use."""
+        if ident in self.used_bytes:
+            self._others_bytes[ident] = max(0, arena_bytes - self.used_bytes[ident])
+
     def full(self) -> int:
         """The number of a worker whose arena is too full for new requests; 0 if there is none."""
         for ident, used in self.used_bytes.items():
-            if used > self.arenas[ident].size * FULL_ABOVE:
+            if used + self._others_bytes[ident] > self.arenas[ident].size * FULL_ABOVE:
                 return ident
         return 0
 
@@ -131,7 +135,7 @@ class Memory:
             if worker.arena is not None:
                 worker.send(Detach(ident))
         self.arenas.pop(ident).close()
-        del self.blocks[ident], self.used_bytes[ident], self.kinds[ident]
+        del self.blocks[ident], self.used_bytes[ident], self._others_bytes[ident], self.kinds[ident]
 
     @property
     def closed(self) -> bool:

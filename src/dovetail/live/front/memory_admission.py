@@ -15,7 +15,7 @@ from ...errors import Overloaded
 from ...state import WorkerSpec
 from ...units import format_bytes
 
-__all__ = ["Door"]
+__all__ = ["MemoryAdmission"]
 
 #: Share of the arenas that admitted requests are expected to fill; the rest is for those that take more.
 FILL = 0.75
@@ -28,7 +28,7 @@ FADING = 1024
 RETRY_AFTER_MS = 1000
 
 
-class Door:
+class MemoryAdmission:
     """Counts the bytes that open requests are expected to take, by kind of worker."""
 
     def __init__(self, workflows: int, workers: Sequence[WorkerSpec], arena_bytes: int) -> None:

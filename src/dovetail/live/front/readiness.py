@@ -48,9 +48,11 @@ class Readiness:
         return [s for s in names if not self._controller.holders[s] and not self._brought(s)]
 
     def _brought(self, stage: str) -> bool:
-        """Whether a worker is here that brings the stage's model itself."""
-        kind = self._controller.stages[stage].kind
-        return any(w.spec.keeps_queue and kind in w.spec.runs for w in self._controller.workers.values())
+        """Whether work is sent ahead, and a worker is here that brings the stage's model itself."""
+        spec = self._controller.stages[stage]
+        if self._controller.policy.router is None or spec.on_host:
+            return False
+        return any(spec.kind in w.spec.runs for w in self._controller.workers.values())
 
     def admit(self, graph: Graph, now_ns: int) -> None:
         """Raises `Overloaded` if a stage of a workflow has been without a worker for too long for a new request."""

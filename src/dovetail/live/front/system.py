@@ -2,7 +2,8 @@
 
 Rules of this file
 - It decides nothing. Events are stamped with the time at which they are taken, handed to `Controller.step`, and the
-  actions carried out. The data go with them: `batches` makes messages of values, `answers` makes results of them.
+  actions carried out. The data go with them: `batches` makes messages of values, `answers` makes results of them,
+  `messages` makes events of what workers say.
 - Everything runs in one thread, that of the event loop, and nothing in it blocks.
 - Every request that was taken gets its answer: a worker that hangs is killed, what waits for a stage that no worker
   can run is given up in the end, and should the controller itself break, everything open is answered first. Who
@@ -17,21 +18,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from ...control import (
     Action,
-    BatchFailed,
-    BatchFinished,
     Controller,
     Drained,
     DrainStarted,
     Event,
     EvictModel,
-    LoadFailed,
     LoadModel,
-    ModelEvicted,
-    ModelLoaded,
     Reject,
     Reply,
     RequestArrived,
@@ -39,24 +33,25 @@ from ...control import (
     RequestRefused,
     RunBatch,
     SetTimer,
-    WorkerJoined,
-    WorkerLost,
 )
 from ...errors import DovetailError, Overloaded
 from ...record.ledger import Ledger
 from ...record.log import LogWriter
 from ...units import MS
-from ..links.wire import Done, Evict, Evicted, Failed, FromWorker, Load, Loaded, LoadFailure, Loading, Ready, State
+from ..links.wire import Evict, FromWorker, Load
 from ..tensors.codec import Ref
 from ..tensors.values import LiveRequest
 from .answers import Answers, Result, Tell
 from .batches import Batches
 from .fleet import Fleet, Settings
+from .joined import JoinedFleet
 from .journal import Journal
-from .kernel_store import KernelBook
-from .memory_admission import Door
-from .process import WorkerProcess
+from .kernel_store import KernelStore
+from .link import WorkerLink
+from .memory_admission import MemoryAdmission
+from .messages import WorkerMessages
 from .readiness import Readiness
+from .share import FirstFront, JoinedFront
 from .statistics import Statistics
 from .timers import Timers
 from .watchdog import Watchdog
@@ -78,7 +73,8 @@ class LiveSystem:
         controller: Controller,
         *,
         log: LogWriter | None = None,
-        kernels: KernelBook | None = None,
+        kernels: KernelStore | None = None,
+        share: FirstFront | JoinedFront | None = None,
         say: Callable[[str], None] = lambda _: None,
         observers: Sequence[Callable[[Event, list[Action]], None]] = (),
     ) -> None:
@@ -86,18 +82,21 @@ class LiveSystem:
         self.controller = controller
         self.ledger = Ledger([(g.name, g.slo_ns) for g in settings.graphs])
         self.statistics = Statistics(settings.graphs)
-        self._origin_ns = time.monotonic_ns()
-        self.fleet = Fleet(settings, self._origin_ns, self._on_message, self._on_lost, say, kernels)
+        self._share = share
+        self._origin_ns = time.monotonic_ns() if share is None else share.origin_ns
+        self.fleet: Fleet
+        if isinstance(share, JoinedFront):
+            self.fleet = JoinedFleet(settings, share, self._on_message, self._on_lost, say)
+        else:
+            self.fleet = Fleet(settings, self._origin_ns, self._on_message, self._on_lost, say, kernels, share)
         self.memory = self.fleet.memory
         self.answers = Answers(self.memory, say)
         self.batches = Batches(self.memory)
         self.watchdog = Watchdog(settings.hang_ns)
-        #: Stage -> why it could not be loaded.
-        self.load_errors: dict[str, str] = {}
         #: Done when the controller has broken: nothing can be promised any more.
         self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._graph_index = {g.name: i for i, g in enumerate(settings.graphs)}
-        self._door = Door(len(settings.graphs), settings.workers, settings.arena_bytes)
+        self._admission = MemoryAdmission(len(settings.graphs), settings.workers, settings.arena_bytes)
         self._readiness = Readiness(settings.graphs, controller)
         self._journal = Journal(log, say)
         self._say = say
@@ -110,6 +109,17 @@ class LiveSystem:
         self._changed = asyncio.Event()
         self._closing = False
         self._loop = asyncio.get_running_loop()
+        self.messages = WorkerMessages(
+            controller,
+            self.memory,
+            self.batches,
+            self.watchdog,
+            self.statistics,
+            now_ns=self.now_ns,
+            post=self._post,
+            check_ready=self._check_ready,
+            say=say,
+        )
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -122,15 +132,15 @@ class LiveSystem:
         """Start the workers and wait until every stage can run somewhere."""
         self.fleet.start(self.settings.workers)
         deadline = self._loop.time() + timeout_s
-        kept = sum(spec.keeps_queue for spec in self.settings.workers)
-        while not self.ready() or kept > sum(w.spec.keeps_queue for w in self.controller.workers.values()):
+        while not self.ready() or len(self.controller.workers) < len(self.settings.workers):
             self._changed.clear()
-            why = [*self.load_errors.values(), *self.fleet.refusals.values()]
+            why = [*self.messages.load_errors.values(), *self.fleet.refusals.values()]
             why += [f"worker {name} dies at every start: {w}" for name, (n, w) in self.fleet.deaths.items() if n > 2]
             left = deadline - self._loop.time()
             if left <= 0:
                 missing = ", ".join(self._readiness.missing())
-                why.append(f"not ready after {timeout_s:g} s; stages without a worker: {missing}")
+                here = f"{len(self.controller.workers)} of {len(self.settings.workers)} workers are here"
+                why.append(f"not ready after {timeout_s:g} s: {here}; stages without a worker: {missing}")
             if why:
                 raise DovetailError("; ".join(sorted(set(why))))
             try:
@@ -173,6 +183,8 @@ class LiveSystem:
         self.give_up("the server stopped before it was done")
         self._timers.close()
         await self.fleet.stop()
+        if self._share is not None:
+            self._share.close()
         self._journal.close()
         self.fault.cancel()
 
@@ -238,7 +250,7 @@ class LiveSystem:
             raise Overloaded(f"the memory of worker {self.memory.full()} is full of results still in use", 1000)
         refs, made = self.memory.place(inputs)
         try:
-            self._door.enter(workflow, priority)
+            self._admission.enter(workflow, priority)
         except Overloaded:
             self.memory.displace(made)
             raise
@@ -298,7 +310,7 @@ class LiveSystem:
 
     def _run(self, action: RunBatch) -> None:
         worker = self.fleet.workers[action.worker]
-        worker.send(self.batches.begin(action, self.answers.requests, worker.spec.preempts, self.now_ns()))
+        worker.send(self.batches.begin(action, self.answers.requests, self.now_ns()))
 
     def _perform(self, action: Action) -> None:
         kind = type(action)
@@ -307,9 +319,9 @@ class LiveSystem:
         elif isinstance(action, SetTimer):
             self._timers.set(action)
         elif isinstance(action, LoadModel):
-            self.fleet.workers[action.worker].send(Load(action.stage, action.cause))
+            self.fleet.workers[action.worker].send(Load(action.stage, action.cause, action.keep))
         elif isinstance(action, EvictModel):
-            self.fleet.workers[action.worker].send(Evict(action.stage))
+            self.fleet.workers[action.worker].send(Evict(action.stage, action.cause, action.reason))
             self._check_ready()
         elif isinstance(action, Drained):
             self._drained.set()
@@ -330,7 +342,7 @@ class LiveSystem:
         if request is not None:  # else it was refused, and knows it
             if request.state is not None:
                 self._timers.cancel(request.state.timer)
-            self._door.leave(action.graph, request.taken_bytes(self.memory.kinds))
+            self._admission.leave(action.graph, request.taken_bytes(self.memory.kinds))
             self.answers.end(action, latency)
         # Books after answers.
         self.ledger.add(action, now)
@@ -338,66 +350,17 @@ class LiveSystem:
 
     # -- workers ------------------------------------------------------------------------------------------------
 
-    def _on_message(self, worker: WorkerProcess, message: FromWorker) -> None:
-        now = self.now_ns()
-        if isinstance(message, Done | Failed):
-            self._answered(worker, message, now)
-        elif isinstance(message, State):
-            self.statistics.state(worker.spec.name, message)
-        elif isinstance(message, Evicted):
-            reason = message.reason
-            self._post(ModelEvicted(now, message.cause, worker.ident, message.weights, message.nbytes, reason))
-        elif isinstance(message, Loading):
-            self.watchdog.load_began(worker.ident, message.stage, now)
-        elif isinstance(message, Loaded):
-            self.watchdog.load_ended(worker.ident, worker.spec, message.stage, now)
-            self.load_errors.pop(message.stage, None)
-            self._post(ModelLoaded(now, message.cause, worker.ident, message.stage, message.nbytes))
-            self._check_ready()
-        elif isinstance(message, LoadFailure):
-            self.watchdog.load_ended(worker.ident, worker.spec, message.stage, now)
-            self.load_errors[message.stage] = message.detail
-            self._say(message.detail)
-            self._post(LoadFailed(now, message.cause, worker.ident, message.stage, message.detail))
-            self._check_ready()
-        elif isinstance(message, Ready):
-            self.memory.join(worker)
-            spec = worker.spec
-            if message.usable_bytes:  # the rest of its budget is not for models
-                spec = msgspec.structs.replace(spec, memory_bytes=message.usable_bytes)
-            self._post(WorkerJoined(now, 0, worker.ident, spec))
-            self.watchdog.joined(worker.ident, spec, now)
-            if spec.keeps_queue:  # no model has to come first
-                self._check_ready()
+    def _on_message(self, worker: WorkerLink, message: FromWorker) -> None:
+        self.messages.take(worker, message)
         self._changed.set()
 
-    def _answered(self, worker: WorkerProcess, message: Done | Failed, now: int) -> None:
-        """A batch has come back: results first, then what follows from them."""
-        running = self.batches.end(worker.ident, message)
-        if running is None:
-            worker.kill(f"its answer to batch {message.batch} does not fit what it was asked")
-            return
-        self.watchdog.answered(worker.ident, worker.spec, now)
-        if isinstance(message, Done):
-            begin_ns, end_ns, busy_ns = message.begin_ns, message.end_ns, message.busy_ns
-            self.statistics.batch(running.action, busy_ns or end_ns - begin_ns)
-            self._post(BatchFinished(now, message.cause, message.batch, begin_ns, end_ns, message.counts, busy_ns))
-        else:
-            begin_ns, end_ns = message.begin_ns, message.end_ns
-            reason, detail = message.reason, message.detail
-            self._post(BatchFailed(now, message.cause, message.batch, begin_ns, end_ns, reason, detail))
-        running.drop()
-
-    def _on_lost(self, worker: WorkerProcess, why: str) -> None:
-        self.batches.lose(worker.ident)
-        self.watchdog.lost(worker.ident)
-        if worker.arena is not None:
-            self._post(WorkerLost(self.now_ns(), 0, worker.ident, why))
-        self._check_ready()
+    def _on_lost(self, worker: WorkerLink, why: str) -> None:
+        self.messages.lost(worker, why)
 
     def _sweep(self) -> None:
         """Twice a second: whatever is kept by nothing else."""
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self.fleet.sweep()
         now = self.now_ns()
         for ident, why in self.watchdog.hung(self.batches.running.values(), now):
             if ident in self.fleet.workers:

@@ -1,14 +1,13 @@
 """Which workers hang: they owe an answer or a model, and have ended nothing for too long.
 
-A worker that keeps a queue of its own, or lets batches of a higher class pass, may keep a batch waiting for as long
-as others get done there; a model that such a worker brings itself has a time limit of its own.
+A worker may keep a batch waiting for as long as others get done there; a model that it brings has a time limit of its
+own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...state import WorkerSpec
 from ...units import SECOND
 from .batches import Running
 
@@ -24,31 +23,24 @@ class Watchdog:
     """Since when each worker has owed what it owes."""
 
     def __init__(self, hang_ns: int) -> None:
-        #: (worker, stage) -> since when a worker that keeps a queue has been loading its model.
+        #: (worker, stage) -> since when a worker has been loading its model.
         self.loading: dict[tuple[int, str], int] = {}
         self._hang_ns = hang_ns
-        #: When each worker in which others may go first last ended something.
+        #: When each worker last ended something.
         self._progress_ns: dict[int, int] = {}
 
-    def joined(self, worker: int, spec: WorkerSpec, now_ns: int) -> None:
-        """A worker is here."""
-        if spec.keeps_queue:
-            self._progress_ns[worker] = now_ns
-
-    def answered(self, worker: int, spec: WorkerSpec, now_ns: int) -> None:
-        """A batch has come back."""
-        if spec.keeps_queue or spec.preempts:
-            self._progress_ns[worker] = now_ns
+    def answered(self, worker: int, now_ns: int) -> None:
+        """A worker is here, or a batch has come back from it."""
+        self._progress_ns[worker] = now_ns
 
     def load_began(self, worker: int, stage: str, now_ns: int) -> None:
         """A worker has begun to bring a model, as it saw fit."""
         self.loading[worker, stage] = now_ns
 
-    def load_ended(self, worker: int, spec: WorkerSpec, stage: str, now_ns: int) -> None:
+    def load_ended(self, worker: int, stage: str, now_ns: int) -> None:
         """A model is there, or will not come."""
-        if spec.keeps_queue:
-            self.loading.pop((worker, stage), None)
-            self._progress_ns[worker] = now_ns
+        self.loading.pop((worker, stage), None)
+        self._progress_ns[worker] = now_ns
 
     def lost(self, worker: int) -> None:
         """It owes nothing any more."""

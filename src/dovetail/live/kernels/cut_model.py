@@ -50,6 +50,9 @@ FINE_FROM = 4
 MOST_SEGMENTS = 32
 #: What a batch may take longer in steps.
 STEP_COST = 1.05
+#: What cutting may cost, unless somebody insists on it, and what is reckoned for beginning a kernel.
+MOST_COST = 1.05
+KERNEL_NS = 5_000
 #: Runs by which batches and segments are measured when a model is loaded, after the first.
 MEASURED_RUNS = 5
 #: Sets of buffers that are kept for one model; the one used longest ago is let go first.
@@ -62,7 +65,7 @@ Spans = list[tuple[int, int]]
 #: Which segments make up a kernel, what each kernel is, and a digest of where they lie in the graph.
 Known = tuple[Spans, list[str], str]
 #: Why a model is one kernel, where that is remembered.
-SHORT = "it is short"
+SHORT, DEAR = "it is short", "in kernels it would take {:.0%} longer"
 
 
 def merge(lengths_ns: Sequence[int], shortest_ns: int) -> Spans:
@@ -169,10 +172,11 @@ class _Step:
 class BatchRun:
     """One batch as kernels, to be called in order, once each."""
 
-    def __init__(self, model: CutModel, columns: Columns) -> None:
+    def __init__(self, model: CutModel, columns: Columns, spec: StageSpec) -> None:
         self._model = model
         self._columns = columns
-        self._runner, cuts, step = model.ways
+        runner, cuts, step = model.ways
+        self._runner = runner if spec is model.spec else runner.shared(spec)
         groups = self._runner.groups(columns)
         #: Shapes of its inputs, of each group of items of one shape.
         self.shapes: list[Key] = [
@@ -197,19 +201,23 @@ class BatchRun:
         self.name = ""
         if len(groups) == 1 and not any(s.first for s in self._steps):
             tags = dict.fromkeys(s.tag for s in self._steps)
-            self.name = sequence_name(model.spec.name, self.shapes[0], model.spec.model, "-".join(tags) or "whole")
+            way = "-".join(tags) or "whole"
+            way = way if model.threads == 1 else f"{way}-{model.threads}"
+            self.name = sequence_name(spec.name, self.shapes[0], spec.model, way)
 
     def _run_whole(self) -> None:
         self._whole = self._runner.run(self._columns)
 
     def values(self) -> list[Any]:
-        """One value per item."""
+        """One value per item; what it has read is let go."""
+        columns, self._columns = self._columns, ()
         if self._whole is not None:
             return self._whole
-        values: list[Any] = [None] * len(self._columns[0])
+        values: list[Any] = [None] * len(columns[0])
         for step in self._steps:
             for i, value in zip(step.members, self._runner.apart(step.outputs, len(step.members)), strict=True):
                 values[i] = value
+        self._steps.clear()
         return values
 
     def rescue(self, error: BaseException) -> None:
@@ -221,7 +229,7 @@ class BatchRun:
         self.release()
         if not self._steps or any(s.first or s.binds for s in self._steps):
             raise error
-        whole = OnnxRunner(self._model.spec)
+        whole = self._model.whole()
         self._whole = whole.run(self._columns)
         self._model.stay_whole(whole, "the shape of a tensor in it depends on values")
 
@@ -234,11 +242,20 @@ class BatchRun:
 class CutModel:
     """A stage's model, loaded; in kernels once `make_ready` was called."""
 
-    def __init__(self, spec: StageSpec, before: Cut | None = None) -> None:
+    def __init__(
+        self, spec: StageSpec, before: Cut | None = None, *, threads: int = 1, lean: bool = False, dear: bool = True
+    ) -> None:
+        """`threads` run each kernel; a `lean` one keeps as little as it can between two runs.
+
+        Unless it may be `dear`, it stays whole where cutting it would cost more than `MOST_COST`.
+        """
         self.spec = spec
+        self.threads = threads
+        self._lean = lean
+        self._dear = dear
         #: How it was cut in another process, if that is known.
         self._before = before
-        runner = OnnxRunner(spec)
+        runner = self.whole()
         #: What stacks items, and runs the whole model while it is not cut; once it is, its segments for small and for
         #: large steps; and how many items a step has at most.
         self.ways: tuple[OnnxRunner, tuple[Segments, ...], int] = (runner, (), 1)
@@ -263,6 +280,20 @@ class CutModel:
         elif before is not None and [len(shape) for shape in before.item] == [len(dims) for dims in declared]:
             self.wants = before.item
 
+    @property
+    def uncut(self) -> bool:
+        """Whether it is whole and could be cut now."""
+        return not self.ways[1] and not self.whole_because and self.wants is not None
+
+    def whole(self) -> OnnxRunner:
+        """The model in one piece, loaded anew."""
+        return OnnxRunner(self.spec, self.threads, lean=self._lean)
+
+    def cut_like(self, before: Cut) -> None:
+        """Cut it as was found out elsewhere."""
+        self._before, self.wants = before, before.item
+        self.make_ready()
+
     def saw(self, shapes: Key) -> bool:
         """A batch of this shape was planned while it is whole; True if it can be made ready now, told once."""
         if self.whole_because or self.wants is not None:
@@ -282,25 +313,37 @@ class CutModel:
             sizes = (min(self._batches), step) if step >= FINE_FROM else (step,)
             shapes = [dict(zip(self.inputs, self._key(size), strict=True)) for size in sizes]
             cuts = cut_for_each(
-                Path(self.spec.path), shapes, target_ns=TARGET_NS, shortest_ns=SHORTEST_NS, most=MOST_SEGMENTS
+                Path(self.spec.path),
+                shapes,
+                target_ns=TARGET_NS,
+                shortest_ns=SHORTEST_NS,
+                most=MOST_SEGMENTS,
+                threads=self.threads,
             )
             if len(cuts[-1].parts) == 1 and step == max(self._batches):
                 self.whole_because = SHORT
                 return
             for size in [b for b in self._batches if b <= step]:
                 self._bind(runner, cuts[-1 if size >= FINE_FROM else 0], size)
+            cost = self._cost(runner, cuts[-1 if step >= FINE_FROM else 0], step)
         except (DovetailError, KeyError) as error:  # an output that no segment makes has no buffer
             self.whole_because = str(error)
+            return
+        if cost > MOST_COST and not self._dear:
+            self.whole_because = DEAR.format(cost - 1)
+            with self._lock:
+                self._free.clear()
+                self._known.clear()
             return
         self.ways = runner.without_session(), (cuts[0], cuts[-1]), step
 
     def _cut_as_before(self, runner: OnnxRunner, before: Cut) -> bool:
         """Whether it could be cut as another process did."""
         if not before.at:
-            self.whole_because = SHORT if max(self._batches) <= before.step else ""
+            self.whole_because = SHORT if max(self._batches) <= before.step and not self._dear else ""
             return bool(self.whole_because)
         try:
-            cuts = cut_again(Path(self.spec.path), before.at)
+            cuts = cut_again(Path(self.spec.path), before.at, threads=self.threads)
             self._ends = {(cuts[which], key): ends for which, key, ends in before.kernels}
             for size in [b for b in self._batches if b <= before.step]:
                 self._bind(runner, cuts[-1 if size >= FINE_FROM else 0], size)
@@ -316,7 +359,8 @@ class CutModel:
     def cut(self) -> Cut | None:
         """How it is cut, for other processes to do the same; None if it is not."""
         _, cuts, step = self.ways
-        if self.wants is None or (self.whole_because and self.whole_because != SHORT):
+        worth = self.whole_because in ("", SHORT) or self.whole_because.startswith(DEAR[:10])
+        if self.wants is None or not worth:
             return None
         if self.whole_because:
             return Cut(self.spec.model, self.wants, max(self._batches))
@@ -331,6 +375,30 @@ class CutModel:
             )
         return Cut(self.spec.model, self.wants, step, at, kernels)
 
+    def _clock_ns(self) -> int:
+        """The processor's time of this thread, if it does all the work: a busy neighbour does not count."""
+        return time.thread_time_ns() if self.threads == 1 else time.perf_counter_ns()
+
+    def _cost(self, runner: OnnxRunner, segments: Segments, batch: int) -> float:
+        """How many times as long a batch takes in kernels, by runs of both in turn."""
+        key = self._key(batch)
+        bound = self.take(segments, key)
+        if bound is None:
+            return 1.0
+        column = [[np.zeros(shape[1:])] * batch for shape in key]
+        ratios = []
+        for _ in range(2 * MEASURED_RUNS):
+            begin_ns = self._clock_ns()
+            runner.run(column)
+            between_ns = self._clock_ns()
+            for kernel in bound.begin():
+                kernel()
+            end_ns = self._clock_ns()
+            asking_ns = KERNEL_NS * len(segments.parts)
+            ratios.append((end_ns - between_ns + asking_ns) / max(1, between_ns - begin_ns))
+        self.give_back(segments, key, bound)
+        return statistics.median(ratios)
+
     def _key(self, batch: int) -> Key:
         assert self.wants is not None
         return tuple((batch, *shape[1:]) for shape in self.wants)
@@ -341,9 +409,9 @@ class CutModel:
         rounds: list[dict[int, int]] = [{} for _ in range(MEASURED_RUNS + 1)]
         for lengths_ns in rounds:
             for batch, column in columns.items():
-                begin_ns = time.thread_time_ns()
+                begin_ns = self._clock_ns()
                 runner.run(column)
-                lengths_ns[batch] = max(1, time.thread_time_ns() - begin_ns)
+                lengths_ns[batch] = max(1, self._clock_ns() - begin_ns)
         return rounds[1:]
 
     def _bind(self, runner: OnnxRunner, segments: Segments, batch: int) -> None:
@@ -354,18 +422,18 @@ class CutModel:
         lengths_ns = [1 << 62] * len(segments.parts)
         for _ in range(MEASURED_RUNS):
             for position, kernel in enumerate(bound.begin()):
-                begin_ns = time.thread_time_ns()
+                begin_ns = self._clock_ns()
                 kernel()
-                lengths_ns[position] = min(lengths_ns[position], time.thread_time_ns() - begin_ns)
+                lengths_ns[position] = min(lengths_ns[position], self._clock_ns() - begin_ns)
         runner.apart([bound.buffer(name) for name in segments.outputs], batch)
         self.learn(segments, key, lengths_ns, bound.idents)
         self.give_back(segments, key, bound)
 
     # -- for batches --------------------------------------------------------------------------------------------
 
-    def plan(self, columns: Columns) -> BatchRun:
-        """A batch's kernels."""
-        return BatchRun(self, columns)
+    def plan(self, columns: Columns, spec: StageSpec | None = None) -> BatchRun:
+        """A batch's kernels; `spec` is the stage, if it is another one with the same weights."""
+        return BatchRun(self, columns, spec or self.spec)
 
     def known(self, segments: Segments, key: Key) -> Known | None:
         """Which segments make up a kernel at this shape, and what these are; None before the first run."""
@@ -397,7 +465,7 @@ class CutModel:
         with self._lock:
             if not self.whole_because:
                 self._free.append((segments, key, bound))
-                del self._free[:-MOST_BOUND]
+                del self._free[: -(1 if self._lean else MOST_BOUND)]
 
     def stay_whole(self, runner: OnnxRunner, why: str) -> None:
         """It turned out that it cannot be cut."""

@@ -73,12 +73,13 @@ class Segments:
         types: Mapping[str, str],
         outputs: list[str],
         places: Mapping[str, str],
+        threads: int = 1,
     ) -> None:
         self.parts = parts
         self._types = types
         #: Tensors that lie where others lay before, and whose place that is.
         self._places = places
-        self._sessions = [load_session(directory / part.file) for part in parts]
+        self._sessions = [load_session(directory / part.file, intra_op_num_threads=threads) for part in parts]
         made = {name for part in parts for name in part.outputs}
         #: What the caller fills before the first kernel and reads after the last.
         self.inputs = list(dict.fromkeys(name for part in parts for name in part.inputs if name not in made))
@@ -232,13 +233,15 @@ def _share_arena() -> None:
 
 
 def load_session(path: Path, **options: Any) -> Any:
-    """A session that runs a graph as it is, by one thread."""
+    """A session that runs a graph as it is, by one thread unless the options say otherwise."""
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = 1
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 3
+    # Spinning threads would take the cores that other batches share.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     # A planned block of its own for every segment is colder than what the last one has just freed.
     settings.enable_mem_pattern = False

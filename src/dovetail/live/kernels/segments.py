@@ -83,22 +83,31 @@ def cut(
 
 
 def cut_for_each(
-    model: Path, several: Sequence[Mapping[str, Shape]], *, target_ns: int, shortest_ns: int, most: int
+    model: Path,
+    several: Sequence[Mapping[str, Shape]],
+    *,
+    target_ns: int,
+    shortest_ns: int,
+    most: int,
+    threads: int = 1,
 ) -> list[Segments]:
     """The model cut for each of these shapes by itself, into at most so many segments; all share the weights."""
     with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
         directory = Path(name)
         graph = _optimised(model, directory)
-        return [_cut_at(graph, directory, shapes, most, target_ns, shortest_ns, most) for shapes in several]
+        return [
+            _cut_at(graph, directory, shapes, most, target_ns, shortest_ns, most, threads=threads)
+            for shapes in several
+        ]
 
 
-def cut_again(model: Path, several: Sequence[Sequence[int]]) -> list[Segments]:
+def cut_again(model: Path, several: Sequence[Sequence[int]], *, threads: int = 1) -> list[Segments]:
     """The model cut before these nodes, once for each list of them; nothing is measured."""
     with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
         directory = Path(name)
         graph = _optimised(model, directory)
         types = _types(graph, directory)
-        return [_divided(graph, directory, types, cuts) for cuts in several]
+        return [_divided(graph, directory, types, cuts, threads) for cuts in several]
 
 
 def _cut_at(
@@ -110,8 +119,9 @@ def _cut_at(
     shortest_ns: int,
     most: int = 1 << 30,
     longest_ns: int | None = None,
+    threads: int = 1,
 ) -> Segments:
-    types, lengths_ns, sizes = _measured(graph, directory, shapes)
+    types, lengths_ns, sizes = _measured(graph, directory, shapes, threads)
     wanted = segments if target_ns is None else min(most, round(sum(lengths_ns) / target_ns))
     wanted = max(1, min(wanted, sum(lengths_ns) // max(1, shortest_ns)))
     live = _live(graph)
@@ -125,10 +135,12 @@ def _cut_at(
     cuts = choose_cuts(lengths_ns, fees, wanted)
     if longest_ns is not None:
         cuts = divide_long(lengths_ns, [fee is not None for fee in fees], cuts, longest_ns)
-    return _divided(graph, directory, types, cuts)
+    return _divided(graph, directory, types, cuts, threads)
 
 
-def _divided(graph: OnnxGraph, directory: Path, types: Mapping[str, str], cuts: Sequence[int]) -> Segments:
+def _divided(
+    graph: OnnxGraph, directory: Path, types: Mapping[str, str], cuts: Sequence[int], threads: int = 1
+) -> Segments:
     live = _live(graph)
     if cuts and cuts[-1] >= len(graph.nodes):
         raise ModelError(f"a graph of {len(graph.nodes)} nodes cannot be cut before node {cuts[-1]}")
@@ -140,7 +152,7 @@ def _divided(graph: OnnxGraph, directory: Path, types: Mapping[str, str], cuts: 
         parts.append(_part(graph, types, first, last, f"segment-{number}.onnx", live, places))
         inputs = {n: _ELEMENT_TYPE[types[n]] for n in parts[-1].inputs}
         write_part(directory / parts[-1].file, graph, graph.nodes[first:last], inputs, parts[-1].outputs)
-    return Segments(directory, parts, types, list(graph.outputs), places)
+    return Segments(directory, parts, types, list(graph.outputs), places, threads)
 
 
 def overwritten(graph: OnnxGraph) -> dict[str, str]:
@@ -268,7 +280,7 @@ def _without_the_dead(graph: OnnxGraph) -> OnnxGraph:
 
 
 def _measured(
-    graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape]
+    graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape], threads: int = 1
 ) -> tuple[dict[str, str], list[int], dict[str, int]]:
     """Type of every tensor, how long each node takes (ns), and bytes of every tensor.
 
@@ -277,7 +289,12 @@ def _measured(
     """
     types, whole = _types(graph, directory), directory / "alive.onnx"
     write_part(whole, graph, graph.nodes, dict.fromkeys(graph.inputs, 0), graph.outputs)
-    session = load_session(whole, enable_profiling=True, profile_file_prefix=str(directory / "profile"))
+    session = load_session(
+        whole,
+        enable_profiling=True,
+        profile_file_prefix=str(directory / "profile"),
+        intra_op_num_threads=threads,
+    )
     if missing := [name for name in graph.inputs if name not in shapes or name not in types]:
         raise ModelError(f"input {missing[0]!r} needs a shape and must be a tensor of numbers")
     feeds: dict[str, np.ndarray[Any, Any]] = {

@@ -26,8 +26,8 @@ from torch import fx
 
 from ...errors import ModelError
 from ...profile.kernels import kernel_ids
-from ..gate.wire import Source
 from .segment_run import Allocate, Shape, aligned
+from .source import Source
 
 __all__ = ["TorchModel", "group", "trace"]
 

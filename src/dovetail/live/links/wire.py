@@ -1,68 +1,56 @@
 """What front and worker say to each other over the doorbell: small messages, while tensors stay in arenas.
 
-Rules of this file: messages are msgpack of tagged records, one per packet of a SOCK_SEQPACKET pair that the worker
-inherits; file descriptors travel beside them. Nothing is pickled. A worker's packets are trusted no further than
-their types: what they refer to is checked where it is read (`codec`).
+Rules of this file: a message is one packet of a doorbell, which is a pair that the worker inherits or a connection to
+its socket. A worker's packets are trusted no further than their types: what they refer to is checked where it is read
+(`codec`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Literal
 
 import msgspec
 
 from ...profile.kernels import Cut
 from ...profile.table import Entry
-from ...state import WorkerRow, WorkerSpec
+from ...state import RunBatch, WorkerRow, WorkerSpec
 from ...workflow.graph import StageSpec
 from ..tensors.codec import Ref
 
 __all__ = [
+    "MOST_INGRESSES",
     "Argument",
     "Attach",
     "Detach",
     "Done",
-    "Doorbell",
     "Evict",
     "Evicted",
     "Failed",
     "Free",
     "FromWorker",
     "Hello",
+    "Join",
     "Learned",
     "Load",
     "LoadFailure",
     "Loaded",
     "Loading",
     "Ready",
+    "Recut",
     "Refused",
     "Run",
     "State",
     "Stop",
     "ToWorker",
+    "WantsCut",
     "Weighed",
-    "pair",
+    "Welcome",
+    "arena_of",
 ]
-
-#: Largest packet. Linux takes packets up to twice `net.core.wmem_max`, which is 208 KiB unless somebody raised it.
-#: What is larger (a thousand elements gathered from a thousand blocks) goes through a file in memory.
-MAX_PACKET_BYTES = 128 << 10
-#: Stands for a message that lies in the first descriptor beside it; no msgpack begins with this byte.
-_IN_FILE = b"\xc1"
-_MAX_FDS = 4
-#: A socket option that `socket` has no name for.
-SO_TIMESTAMPNS = 35
-# Made once: combining flags of an enumeration takes as long as the system call.
-_ANCILLARY_BYTES = socket.CMSG_SPACE(4 * _MAX_FDS) + socket.CMSG_SPACE(16)  # descriptors, and a stamp
-_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 class Weighed(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a worker that keeps its own memory has measured of one model."""
+    """What a worker with a strict budget has measured of one model."""
 
     #: `StageSpec.weights` of the stages that share it.
     weights: str
@@ -89,15 +77,33 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     #: Monotonic clock at the run's time 0; both sides count from it.
     origin_ns: int
     arena_bytes: int
+    #: Socket at which other ingresses of this machine may join; empty is none.
+    listen: str = ""
+    #: `spec.memory_bytes` is a budget that must hold for all the process has: models are measured, and what batches
+    #: take beside them is set aside.
+    strict: bool = False
     #: What another worker of this kind has measured, so that this one need not.
     weighed: list[Weighed] = []
-    #: File to which a worker that runs kernel by kernel adds what ran; empty is none.
+    #: Whether models are run kernel by kernel: always, never, or where a lower class could be in a higher one's way.
+    kernels: Literal["auto", "always", "never"] = "auto"
+    #: Stage -> the lowest class that its workflows declare; and the highest that any workflow declares.
+    lowest: dict[str, int] = {}
+    highest: int = 1
+    #: File to which kernels that ran are added; empty is none.
     kernel_log: str = ""
     #: What is known of kernels, packed (`profile.kernelrows`), and where models were cut before.
-    kernels: list[bytes] = []
+    known: list[bytes] = []
     cuts: list[Cut] = []
     #: One kernel of a lower class may start per this time whatever is above it; 0: never.
     ageing_ns: int = 0
+    #: Which ingress starts it; its arena is `arena_of(ingress)`.
+    ingress: int = 0
+
+
+class Join(msgspec.Struct, array_like=True, tag=True):
+    """First packet of another ingress, which shares the worker. Its arena comes with it as a descriptor."""
+
+    ingress: int
 
 
 class Attach(msgspec.Struct, array_like=True, tag=True):
@@ -113,16 +119,19 @@ class Detach(msgspec.Struct, array_like=True, tag=True):
 
 
 class Load(msgspec.Struct, array_like=True, tag=True):
-    """Load a stage's model."""
+    """Load a stage's model: by order, to stay until `Evict`, or as a hint."""
 
     stage: str
     cause: int
+    keep: bool = False
 
 
 class Evict(msgspec.Struct, array_like=True, tag=True):
     """Let a stage's model go."""
 
     stage: str
+    cause: int = 0
+    reason: str = ""
 
 
 class Argument(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -140,27 +149,18 @@ class Argument(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Run(msgspec.Struct, array_like=True, tag=True):
     """Run a batch. `columns[argument][item]`; `counted[item]` are outputs whose count the controller wants."""
 
-    batch: int
-    cause: int
-    stage: str
-    cpus: int
-    share_pct: int
-    earliest_ns: int
-    latest_ns: int
+    #: All that was decided about it.
+    batch: RunBatch
     columns: list[list[Argument]]
     counted: list[tuple[int, ...]]
     #: As in `Free`: blocks to free ride with the next batch, so that they cost no packet and wake nobody.
     free: list[int]
-    #: For a worker that keeps a queue: the batch's place in it, and how long it should take.
-    order: int = 0
-    expected_ns: int = 0
-    #: It refuses the batch at once if it does not expect to start it by then; 0: it takes it.
-    accept_ns: int = 0
-    #: For a worker that runs kernel by kernel: the highest class in the batch (1 is the highest of all), when the
-    #: most urgent of that should be answered (0: whenever), and whether a next stage of it is to follow at once.
-    priority: int = 1
-    objective_ns: int = 0
-    then: bool = False
+
+
+class Recut(msgspec.Struct, array_like=True, tag=True):
+    """How models are to be cut that were whole so far."""
+
+    cuts: list[Cut]
 
 
 class Free(msgspec.Struct, array_like=True, tag=True):
@@ -177,9 +177,27 @@ class Ready(msgspec.Struct, array_like=True, tag=True):
     """First packet of a worker, with its own arena as a descriptor."""
 
     pid: int
-    #: What it has measured, if it keeps its own memory, and how many bytes of models it may hold.
+    #: What it has measured, if its budget is strict, and how many bytes of models it may hold then.
     weighed: list[Weighed] = []
     usable_bytes: int = 0
+
+
+class Welcome(msgspec.Struct, array_like=True, tag=True):
+    """The answer to `Join`, with the worker's own arena as a descriptor."""
+
+    worker: int
+    spec: WorkerSpec
+    #: Monotonic clock at the run's time 0, by which all ingresses of a worker count.
+    origin_ns: int
+    ready: Ready
+
+
+class WantsCut(msgspec.Struct, array_like=True, tag=True):
+    """A worker would run this stage's model kernel by kernel; shapes of one item, and the threads that run it."""
+
+    stage: str
+    item: tuple[tuple[int, ...], ...]
+    threads: int
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):
@@ -194,17 +212,19 @@ class Loaded(msgspec.Struct, array_like=True, tag=True):
     stage: str
     nbytes: int
     cause: int
+    #: How long that took; 0 if it was there.
+    load_ns: int = 0
 
 
 class Loading(msgspec.Struct, array_like=True, tag=True):
-    """A worker that keeps its own memory begins to load a model; `Loaded` or `LoadFailure` is to follow."""
+    """A worker begins to load a model; `Loaded` or `LoadFailure` is to follow."""
 
     stage: str
     cause: int
 
 
 class Evicted(msgspec.Struct, array_like=True, tag=True):
-    """A worker that keeps its own memory has let a model go."""
+    """A worker has let a model go."""
 
     weights: str
     nbytes: int
@@ -213,7 +233,7 @@ class Evicted(msgspec.Struct, array_like=True, tag=True):
 
 
 class State(msgspec.Struct, array_like=True, tag=True):
-    """What a worker that keeps a queue says of itself, and its counts since it was started."""
+    """What a worker says of itself, and its counts since it was started."""
 
     row: WorkerRow
     #: Batches that found their model here when the device was free for them, and the rest.
@@ -224,10 +244,13 @@ class State(msgspec.Struct, array_like=True, tag=True):
     #: Bytes of models that are here or on their way, and how many bytes of models it may hold.
     held_bytes: int
     usable_bytes: int
+    #: How many ingresses it serves, and bytes of results of all of them.
+    ingresses: int = 1
+    arena_bytes: int = 0
 
 
 class Learned(msgspec.Struct, array_like=True, tag=True):
-    """What a worker that runs kernel by kernel has seen since it last said so; packed, as others unpack it."""
+    """What a worker has seen of kernels since it last said so; packed, as others unpack it."""
 
     kernels: list[bytes]
     cuts: list[bytes]
@@ -265,85 +288,17 @@ class Failed(msgspec.Struct, array_like=True, tag=True):
     detail: str
 
 
-ToWorker = Hello | Attach | Detach | Load | Evict | Run | Free | Stop
-FromWorker = Ready | Refused | Loading | Loaded | LoadFailure | Evicted | State | Learned | Done | Failed
+ToWorker = Hello | Join | Attach | Detach | Load | Evict | Run | Recut | Free | Stop
+FromWorker = (
+    Ready | Welcome | Refused | Loading | Loaded | LoadFailure | Evicted | State | Learned | WantsCut | Done | Failed
+)
 
-Incoming = TypeVar("Incoming")
-_encode = msgspec.msgpack.Encoder().encode
-
-
-def pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends of a doorbell."""
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in ends:
-        # Room for many packets; the kernel gives what it allows.
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * MAX_PACKET_BYTES)
-    return ends
+#: Workers and arenas that one ingress may have: numbers of another's begin beyond.
+_MOST_WORKERS = 20
+#: Ingresses that may join a worker, beside the one that has started it; they are numbered from 1.
+MOST_INGRESSES = 15
 
 
-class Doorbell(Generic[Incoming]):
-    """One end: whole messages in and out, in order. Blocks or raises BlockingIOError as its socket does."""
-
-    def __init__(self, sock: socket.socket, incoming: Any) -> None:
-        self._sock = sock
-        self._decode = msgspec.msgpack.Decoder(incoming).decode
-        self._buffer = bytearray(MAX_PACKET_BYTES)
-        self._view = memoryview(self._buffer)
-        #: When the last packet was put here, as the kernel writes it; for ends that ask for it.
-        self._stamp = b""
-
-    def fileno(self) -> int:
-        """Descriptor to wait on."""
-        return self._sock.fileno()
-
-    def setblocking(self, blocking: bool) -> None:
-        """Whether `send` and `receive` wait."""
-        self._sock.setblocking(blocking)
-
-    def send(self, message: ToWorker | FromWorker, fds: Sequence[int] = ()) -> None:
-        """One message; its descriptors stay the caller's. Raises OSError when the other end is gone."""
-        data = _encode(message)
-        if len(data) <= MAX_PACKET_BYTES:
-            if fds:
-                socket.send_fds(self._sock, [data], list(fds))
-            else:
-                self._sock.send(data)
-            return
-        file = os.memfd_create("dovetail-message", os.MFD_CLOEXEC)
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(file, rest) :]
-            socket.send_fds(self._sock, [_IN_FILE], [file, *fds])
-        finally:
-            os.close(file)
-
-    def receive(self) -> tuple[Incoming, list[int]] | None:
-        """One message and its descriptors, which are the caller's now; None when the other end is gone."""
-        nbytes, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], _ANCILLARY_BYTES)
-        fds: list[int] = []
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.extend(memoryview(data[: len(data) // 4 * 4]).cast("i"))
-            elif level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
-                self._stamp = data
-        if not nbytes:
-            return None
-        try:
-            if flags & _CUT:
-                raise msgspec.DecodeError("a packet was cut")
-            if nbytes == 1 and self._buffer[0] == _IN_FILE[0]:
-                file = fds.pop(0)
-                with open(file, "rb") as reader:
-                    return self._decode(os.pread(reader.fileno(), os.fstat(file).st_size, 0)), fds
-            return self._decode(self._view[:nbytes]), fds
-        except BaseException:
-            for fd in fds:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-            raise
-
-    def close(self) -> None:
-        """Close this end."""
-        self._view.release()
-        self._sock.close()
+def arena_of(ingress: int) -> int:
+    """Number of an ingress's own arena; those of workers that it has started follow it."""
+    return ingress << _MOST_WORKERS

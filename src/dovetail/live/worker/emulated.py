@@ -2,14 +2,16 @@
 
 The first batch of a stage is computed for real on the processor, once, and its first result is what every later item
 of that stage gets. So times are those of the emulated device, and shapes and fan-out are plausible, but answers are
-not those of the inputs; every reply is labelled so. A device that keeps a queue has all models in host memory.
+not those of the inputs; every reply is labelled so. All models are in host memory from the beginning.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ...control import (
@@ -21,22 +23,40 @@ from ...control import (
     LoadModel,
     ModelEvicted,
     ModelLoaded,
-    RunBatch,
 )
 from ...errors import DovetailError
 from ...profile.table import ProfileTable
-from ...sim.cached import CachedDevice
 from ...sim.device import SimDevice
+from ...sim.sequences import catalogue_sequences
+from ...state.run_batch import cause_of, task_of
 from ...workflow.runners import OnnxRunner
-from ..links.wire import Done, Evicted, Failed, FromWorker, Hello, Load, Loaded, LoadFailure, Run, State
+from ..links.wire import (
+    Done,
+    Evict,
+    Evicted,
+    Failed,
+    FromWorker,
+    Hello,
+    Load,
+    Loaded,
+    LoadFailure,
+    Ready,
+    Recut,
+    Run,
+    State,
+)
 from ..tensors.arena import ArenaFull
 from .executor import MAX_DETAIL_CHARS, Answer, Values, WakeAt, counts
+from .models import stage_failed
 
 __all__ = ["EmulatedExecutor"]
 
 
 class EmulatedExecutor:
     """Hands everything to a `SimDevice` and gives its answers real values."""
+
+    #: All that it does, it does at once.
+    lanes = 0
 
     def __init__(self, hello: Hello, values: Values, answer: Answer, wake_at: WakeAt) -> None:
         self._values = values
@@ -45,116 +65,139 @@ class EmulatedExecutor:
         self._runners: dict[str, OnnxRunner] = {}
         self._held: dict[str, Any] = {}
         self._runs: dict[int, Run] = {}
+        #: Whom to tell of models.
+        self._ingresses = {hello.ingress}
         self._now_ns = 0
-        make = CachedDevice if hello.spec.keeps_queue else SimDevice
-        self._device = make(
+        self._device = SimDevice(
             hello.worker,
             hello.spec,
             self._specs,
             ProfileTable(hello.entries),
             lambda at_ns, _device, payload: wake_at(at_ns, payload),
+            sequences=catalogue_sequences(hello.stages) if hello.kernels != "never" else None,
         )
 
-    def load(self, message: Load, now_ns: int) -> None:
+    def introduce(self) -> tuple[list[FromWorker], Ready]:
+        """What goes before the introduction, and the introduction."""
+        return [], Ready(os.getpid())
+
+    def load(self, message: Load, ingress: int, now_ns: int) -> None:
         """Takes as long as the weights take to the emulated device, once the file has been read here."""
         self._now_ns = now_ns
         try:
             self._read(message.stage)
         except DovetailError as error:
-            self._answer(LoadFailure(message.stage, str(error)[:MAX_DETAIL_CHARS], message.cause))
+            self._answer(ingress, LoadFailure(message.stage, str(error)[:MAX_DETAIL_CHARS], message.cause))
             return
-        self._report(self._device.take(LoadModel(message.cause, 0, message.stage), now_ns))
+        load = LoadModel(task_of(ingress, message.cause), 0, message.stage, message.keep)
+        self._report(self._device.take(load, now_ns))
 
     def _read(self, stage: str) -> None:
         """The model in the processor's memory, until its first result is there."""
         if self._specs[stage].kind == "onnx" and stage not in self._held and stage not in self._runners:
             self._runners[stage] = OnnxRunner(self._specs[stage], threads=1)
 
-    def evict(self, stage: str) -> None:
-        """Let a stage's model go; a batch that was taken before still has it."""
-        self._report(self._device.take(EvictModel(0, 0, stage, "the controller wants it gone"), self._now_ns))
+    def evict(self, message: Evict, ingress: int, now_ns: int) -> None:
+        """A model is not wanted any more; a batch that was taken before still has it."""
+        self._now_ns = now_ns
+        reason = message.reason or "the controller wants it gone"
+        evict = EvictModel(task_of(ingress, message.cause), 0, message.stage, reason)
+        self._report(self._device.take(evict, now_ns))
 
     def run(self, message: Run, now_ns: int) -> None:
         """Hand the batch to the simulated device."""
         self._now_ns = now_ns
-        if message.stage not in self._specs:
-            self._answer(Failed(message.batch, message.cause, now_ns, now_ns, "not_loaded", message.stage))
-            return
-        self._runs[message.batch] = message
-        self._report(
-            self._device.take(
-                RunBatch(
-                    message.cause,
-                    message.batch,
-                    0,
-                    message.stage,
-                    ((0, 0, 0),) * len(message.counted),
-                    message.cpus,
-                    message.share_pct,
-                    message.earliest_ns,
-                    message.latest_ns,
-                    message.expected_ns,
-                    message.order,
-                    "",
-                    message.accept_ns,
-                ),
-                now_ns,
-            )
-        )
+        batch = message.batch
+        self._runs[task_of(batch.ingress, batch.batch)] = message
+        if batch.ingress:
+            batch = msgspec.structs.replace(batch, cause=task_of(batch.ingress, batch.cause))
+        self._report(self._device.take(batch, now_ns))
+
+    def join(self, ingress: int) -> None:
+        """One more to tell."""
+        self._ingresses.add(ingress)
+
+    def owes(self, ingress: int) -> bool:
+        """Whether a batch of an ingress has not ended."""
+        return any(message.batch.ingress == ingress for message in self._runs.values())
+
+    def leave(self, ingress: int, now_ns: int) -> None:
+        """An ingress is gone: what it asked for runs, and nobody hears of it."""
+        self._ingresses.discard(ingress)
 
     def wake(self, payload: object, now_ns: int) -> None:
         """The simulated device asked for this time."""
         self._now_ns = now_ns
         self._report(self._device.wake(payload, now_ns))
 
+    def recut(self, message: Recut) -> None:
+        """It has only times."""
+
+    def close(self) -> None:
+        """Nothing is to be kept."""
+
     def _report(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, ModelLoaded):
-                self._answer(Loaded(event.stage, event.nbytes, event.cause))
-            elif isinstance(event, LoadFailed):
-                self._answer(LoadFailure(event.stage, event.detail, event.cause))
-            elif isinstance(event, ModelEvicted):
-                self._answer(Evicted(event.weights, event.nbytes, event.reason, event.cause))
-            elif isinstance(event, BatchFinished):
-                self._answer(self._finished(event))
-            elif isinstance(event, BatchFailed):
-                del self._runs[event.batch]
-                self._answer(
-                    Failed(event.batch, event.cause, event.begin_ns, event.end_ns, event.reason, event.detail)
-                )
+            if isinstance(event, BatchFinished | BatchFailed):
+                self._answered(event)
+                continue
+            for ingress in self._ingresses:
+                # A step of another ingress means nothing to this one.
+                cause = cause_of(event.cause, ingress)
+                message: FromWorker
+                if isinstance(event, ModelLoaded):
+                    message = Loaded(event.stage, event.nbytes, cause)
+                elif isinstance(event, LoadFailed):
+                    message = LoadFailure(event.stage, event.detail, cause)
+                else:
+                    assert isinstance(event, ModelEvicted)
+                    message = Evicted(event.weights, event.nbytes, event.reason, cause)
+                self._answer(ingress, message)
+        if events:
+            state = self.state(self._now_ns)
+            for ingress in self._ingresses:
+                self._answer(ingress, state)
 
-        if events and isinstance(self._device, CachedDevice):
-            self._answer(self._state(self._device))
+    def _answered(self, event: BatchFinished | BatchFailed) -> None:
+        message = self._runs.pop(task_of(event.ingress, event.batch))
+        if isinstance(event, BatchFinished):
+            self._answer(event.ingress, self._finished(event, message))
+            return
+        cause = message.batch.cause
+        failed = Failed(event.batch, cause, event.begin_ns, event.end_ns, event.reason, event.detail)
+        self._answer(event.ingress, failed)
 
-    def _state(self, device: CachedDevice) -> State:
-        cache = device.desk.cache
+    def state(self, now_ns: int) -> State:
+        """What it says of itself."""
+        device = self._device
+        cache = device.machine.cache
         return State(
-            device.row(self._now_ns),
+            device.row(now_ns),
             device.hits,
             device.misses,
             device.loads,
             device.evictions,
             cache.used_bytes,
             cache.usable_bytes,
+            len(self._ingresses),
+            self._values.used_bytes,
         )
 
-    def _finished(self, event: BatchFinished) -> FromWorker:
-        message = self._runs.pop(event.batch)
-        begin_ns, end_ns = event.begin_ns, event.end_ns
+    def _finished(self, event: BatchFinished, message: Run) -> FromWorker:
+        batch, begin_ns, end_ns = message.batch, event.begin_ns, event.end_ns
         try:
             values = [self._value(message)] * len(message.counted)
             counted = counts(values, message.counted)
-            results = self._values.store(values)
+            results = self._values.store(values, ingress=batch.ingress)
         except ArenaFull as error:
-            return Failed(message.batch, message.cause, begin_ns, end_ns, "no_memory", str(error))
+            return Failed(batch.batch, batch.cause, begin_ns, end_ns, "no_memory", str(error))
         except Exception as error:
-            detail = f"stage {message.stage!r}: {error}" if message.stage not in str(error) else str(error)
-            return Failed(message.batch, message.cause, begin_ns, end_ns, "error", detail[:MAX_DETAIL_CHARS])
-        return Done(message.batch, message.cause, begin_ns, end_ns, results, counted)
+            return Failed(batch.batch, batch.cause, begin_ns, end_ns, "error", stage_failed(batch.stage, error))
+        return Done(batch.batch, batch.cause, begin_ns, end_ns, results, counted, event.busy_ns)
 
     def _value(self, message: Run) -> Any:
         """What every item of the stage gets: the result of the first one."""
-        stage = message.stage
+        stage = message.batch.stage
         if stage not in self._held:
             self._read(stage)
             if stage in self._runners:

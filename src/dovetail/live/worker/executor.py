@@ -1,8 +1,7 @@
-"""How a worker carries out batches: what is common to all devices.
+"""What a worker's process asks of its device, and the values that batches read and write.
 
-All executors (`cpu`, `emulated`, `kernelled`) keep the worker contract (tests/contract): a batch starts inside its
-window or is refused, every batch is answered exactly once, shares of running batches never exceed the device, and
-nothing runs without its model. The arbiter decides when a batch may start; to most a batch is one kernel.
+Both executors keep the worker contract (tests/contract) by the same Device machine: `device_executor` runs models on
+this machine's cores, `emulated` takes times from a profile.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ import numpy as np
 from ...errors import DovetailError
 from ...units import format_bytes
 from ...workflow.local import count_of, pick
-from ..links.wire import Argument, FromWorker, Load, Run
+from ..links.wire import Argument, Evict, FromWorker, Load, Ready, Recut, Run, State
 from ..tensors.arena import Arena, ArenaFull
 from ..tensors.codec import Ref, decode, encode
 from ..tensors.values import part
 
-__all__ = ["MAX_DETAIL_CHARS", "Answer", "Executor", "Values", "WakeAt", "Work"]
+__all__ = ["MAX_DETAIL_CHARS", "Answer", "Executor", "Values", "WakeAt", "Work", "counts", "error_text"]
 
-Answer = Callable[[FromWorker], None]
+#: (ingress, what to say to it)
+Answer = Callable[[int, FromWorker], None]
 #: What a thread of the worker is to do before it listens again.
 Work = Callable[[], None]
 #: (when, what to hand to `Executor.wake` then); to be called by the thread whose turn it is, or at the end of `Work`.
@@ -40,26 +40,55 @@ class Executor(Protocol):
     others may listen; an executor with threads of its own returns nothing.
     """
 
-    def load(self, message: Load, now_ns: int) -> None:
-        """Load a stage's model and answer."""
+    @property
+    def lanes(self) -> int:
+        """Threads that it needs beside the one that listens."""
 
-    def evict(self, stage: str) -> None:
-        """Let a stage's model go; a batch that was taken before still has it."""
+    def introduce(self) -> tuple[list[FromWorker], Ready]:
+        """What goes before the introduction, and the introduction."""
+
+    def load(self, message: Load, ingress: int, now_ns: int) -> Work | None:
+        """A model is wanted here: by order, or as a hint."""
+
+    def evict(self, message: Evict, ingress: int, now_ns: int) -> Work | None:
+        """A model is not wanted any more; a batch that was taken before still has it."""
 
     def run(self, message: Run, now_ns: int) -> Work | None:
-        """Run a batch when its window and the arbiter allow, and answer."""
+        """Run a batch when the device has room for it, and answer."""
+
+    def join(self, ingress: int) -> None:
+        """One more ingress is to be told how the worker is."""
+
+    def owes(self, ingress: int) -> bool:
+        """Whether a batch of an ingress has not ended, though it may be gone."""
+
+    def recut(self, message: Recut) -> None:
+        """It was found out how models are best cut."""
+
+    def leave(self, ingress: int, now_ns: int) -> Work | None:
+        """An ingress is gone: what it asked for is of no use to anybody."""
 
     def wake(self, payload: object, now_ns: int) -> Work | None:
         """A time that was asked for has come."""
+
+    def state(self, now_ns: int) -> State:
+        """What the worker says of itself."""
+
+    def close(self) -> None:
+        """The process is about to end: write what is to be kept."""
 
 
 class Values:
     """Reads arguments from all arenas and writes results into the worker's own. Safe to use from any thread."""
 
-    def __init__(self, arenas: dict[int, Arena], own: Arena) -> None:
+    def __init__(self, arenas: dict[int, Arena], own: Arena, first: int = 0) -> None:
         self.arenas = arenas
         self._own = own
         self._freed = threading.Condition()
+        #: The ingress that has started the worker, with which the process ends.
+        self._first = first
+        #: Blocks of each of the others, which somebody has to free when it is gone.
+        self._blocks: dict[int, set[int]] = {}
 
     def columns(self, message: Run) -> list[list[Any]]:
         """The batch's arguments; a value that several items use is decoded once."""
@@ -83,13 +112,36 @@ class Values:
 
         return [[argument(a) for a in column] for column in message.columns]
 
-    def store(self, values: list[Any], wait_s: float = 0.0) -> list[Ref]:
-        """Results into the arena, all or nothing; waits so long for room if there is none."""
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of results that somebody may still read."""
+        return self._own.used_bytes
+
+    def join(self, ingress: int) -> None:
+        """An ingress may have results from now on."""
+        with self._freed:
+            self._blocks[ingress] = set()
+
+    def leave(self, ingress: int) -> None:
+        """Nobody frees the results of this ingress any more."""
+        with self._freed:
+            for offset in self._blocks.pop(ingress, ()):
+                self._own.free(offset)
+            self._freed.notify_all()
+
+    def store(self, values: list[Any], wait_s: float = 0.0, ingress: int = 0) -> list[Ref]:
+        """Results for an ingress into the arena, all or nothing; waits so long for room if there is none."""
         give_up = time.monotonic() + wait_s
         with self._freed:
             while True:
                 try:
-                    return self._store(values)
+                    if ingress == self._first:
+                        return self._store(values)
+                    if ingress not in self._blocks:
+                        raise DovetailError(f"ingress {ingress} is gone, and nobody wants these results")
+                    refs = self._store(values)
+                    self._blocks[ingress].update([ref.offset for ref in refs])
+                    return refs
                 except ArenaFull:
                     needed = sum(map(_tensor_bytes, values))
                     if needed > self._own.size:
@@ -112,11 +164,13 @@ class Values:
             raise
         return refs
 
-    def free(self, offsets: list[int]) -> None:
-        """Nobody reads these blocks any more."""
+    def free(self, offsets: list[int], ingress: int = 0) -> None:
+        """Nobody reads these blocks of an ingress any more."""
         with self._freed:
             for offset in offsets:
                 self._own.free(offset)
+            if ingress != self._first:
+                self._blocks[ingress].difference_update(offsets)
             self._freed.notify_all()
 
 
@@ -134,3 +188,9 @@ def counts(values: list[Any], counted: list[tuple[int, ...]]) -> tuple[int, ...]
     return tuple(
         count_of(pick(value, output)) for value, outputs in zip(values, counted, strict=True) for output in outputs
     )
+
+
+def error_text(error: BaseException) -> str:
+    """What is said of an error; ours speak for themselves."""
+    text = str(error) if isinstance(error, DovetailError) else f"{type(error).__name__}: {error}"
+    return text[:MAX_DETAIL_CHARS]

@@ -1,11 +1,13 @@
-"""The worker process: it owns one device, its arena and its arbiter, and carries out what the front asks.
+"""The worker process: it owns one device, its arena and its Device machine, and carries out what its ingresses ask.
 
 Rules of this file
-- Its threads take turns. All of them wait at the doorbell, the kernel wakes one for each message, and whoever takes a
-  batch that may start runs it at once and answers it. So nothing is handed from thread to thread between a message
+- Its threads take turns. All of them wait at the doorbells, the kernel wakes one for each message, and whoever takes
+  a batch that may start runs it at once and answers it. So nothing is handed from thread to thread between a message
   and its model: to wake a thread costs 30 µs, and 150 µs if it is on a processor that sleeps.
-- There is one thread more than there are lanes (`cpu`), so that somebody listens while all lanes are busy.
+- There is one thread more than there are lanes, so that somebody listens while all lanes are busy.
 - Messages are received and taken under one lock, in the order in which they were sent.
+- The ingress that started the worker has its doorbell from the beginning, and the process ends with it. Others join
+  at a socket (`Hello.listen`), and when one goes only what it asked for goes with it.
 - User Python runs in host workers, which are this same process with one lane and no models, so that it never shares
   an interpreter with a device.
 
@@ -24,84 +26,91 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import NoReturn
 
-from ...workflow import App, load_target
+import msgspec
+
+from ...workflow.app import App, load_target
+from ..links.doorbell import Doorbell, widen
 from ..links.wire import (
+    MOST_INGRESSES,
     Attach,
     Detach,
-    Doorbell,
     Evict,
     Free,
     FromWorker,
     Hello,
+    Join,
     Load,
-    Ready,
+    Recut,
     Refused,
     Run,
     Stop,
     ToWorker,
+    Welcome,
+    arena_of,
 )
 from ..tensors.arena import Arena
-from .cpu import CpuExecutor
+from .device_executor import DeviceExecutor
 from .emulated import EmulatedExecutor
-from .executor import MAX_DETAIL_CHARS, Executor, Values, Work
-from .kept import KeptExecutor
-from .kernel_executor import KernelledExecutor
+from .executor import Executor, Values, Work, error_text
+from .link import HEAR, Link
 
 __all__ = ["Worker", "main"]
-
-
-#: A thread that is woken for a descriptor has it for itself until `_listen_on` says otherwise.
-_HEAR = select.EPOLLIN | select.EPOLLONESHOT
 
 
 class Worker:
     """One worker: `run` never returns; the process ends when the doorbell says stop or its other end is gone."""
 
     def __init__(self, doorbell: Doorbell[ToWorker], hello: Hello, front_fd: int, app: App | None) -> None:
-        self._doorbell = doorbell
+        self._poll = select.epoll()
+        self._first = Link(doorbell, hello.ingress, self._poll)
+        #: By descriptor, and by ingress once that is known.
+        self._links: dict[int, Link] = {doorbell.fileno(): self._first}
+        self._ingresses: dict[int, Link] = {hello.ingress: self._first}
         self._hello = hello
         self._own = Arena.create(hello.worker, hello.arena_bytes)
-        self._arenas = {0: Arena.attach(0, front_fd), hello.worker: self._own}
-        self._values = Values(self._arenas, self._own)
+        self._arenas = {hello.worker: self._own}
+        #: Arena of another process -> ingresses whose batches read it.
+        self._readers: dict[int, set[int]] = {}
+        self._attach(arena_of(hello.ingress), hello.ingress, [front_fd])
+        self._values = Values(self._arenas, self._own, hello.ingress)
         #: Held while messages, answers that waited and wakes are taken.
         self._turn = threading.Lock()
-        #: Answers that the doorbell had no room for.
-        self._answers: deque[FromWorker] = deque()
-        self._answers_lock = threading.Lock()
+        self._in_turn = threading.get_ident()
         #: Work for a thread that has none, which the alarm wakes.
         self._todo: deque[Work] = deque()
         self._alarm_r, self._alarm_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakes: list[tuple[int, int, object]] = []
         self._wake_numbers = count()
-        self._poll = select.epoll()
+        self._listener: socket.socket | None = None
+        if hello.listen:
+            self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(hello.listen)
+            listener.bind(hello.listen)
+            os.chmod(hello.listen, 0o600)
+            listener.listen(MOST_INGRESSES)
+            listener.setblocking(False)
         self._executor: Executor
-        #: Threads beside this one.
-        self._helpers = 0
-        #: What goes before the introduction, if this worker keeps its own memory.
-        self._first_words: list[FromWorker] = []
         if hello.spec.enforcement == "emulated":
             self._executor = EmulatedExecutor(hello, self._values, self._answer, self._wake_at)
-        elif hello.spec.keeps_queue:
-            kept = KeptExecutor(hello, self._values, self._answer, self._wake_at, self._now_ns, self._hand)
-            self._executor, self._helpers = kept, kept.lanes
-            self._first_words = kept.first_words
-        elif hello.spec.preempts and app is None:
-            kernelled = KernelledExecutor(hello, self._values, self._answer, self._wake_at, self._now_ns)
-            self._executor, self._helpers = kernelled, kernelled.lanes
         else:
-            cpu = CpuExecutor(hello, app, self._values, self._answer, self._wake_at, self._now_ns, self._hand)
-            self._executor, self._helpers = cpu, cpu.lanes
+            self._executor = DeviceExecutor(
+                hello, app, self._values, self._answer, self._wake_at, self._now_ns, self._hand
+            )
 
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._hello.origin_ns
 
     def _wake_at(self, at_ns: int, payload: object) -> None:
-        # One step each, so that a thread may do this out of turn if it goes on to `_wait` itself.
+        """Called from any thread: somebody looks at the clock then."""
         heappush(self._wakes, (at_ns, next(self._wake_numbers), payload))
+        if self._in_turn != threading.get_ident():
+            self._ring()  # whoever waits knows nothing of this
 
     def _hand(self, work: Work) -> None:
         """Called from any thread: let another one do this."""
@@ -112,39 +121,34 @@ class Worker:
         with contextlib.suppress(BlockingIOError):  # a full pipe rings loud enough
             os.write(self._alarm_w, b"!")
 
-    def _answer(self, message: FromWorker) -> None:
-        """Called from any thread: send at once; whoever listens takes over if the doorbell is full."""
-        with self._answers_lock:
-            if not self._answers:
-                try:
-                    self._doorbell.send(message)
-                    return
-                except BlockingIOError:
-                    pass
-                except OSError:
-                    os._exit(0)  # the front is gone
-            self._answers.append(message)
-        self._hear()
+    def _answer(self, ingress: int, message: FromWorker) -> None:
+        """Called from any thread: tell an ingress, unless it is gone."""
+        link = self._ingresses.get(ingress)
+        if link is not None:
+            self._send(link, message)
 
-    def _hear(self) -> None:
-        """Let a thread be woken by the doorbell again."""
-        with self._answers_lock:
-            blocked = select.EPOLLOUT if self._answers else 0
-            self._poll.modify(self._doorbell.fileno(), _HEAR | blocked)
+    def _send(self, link: Link, message: FromWorker, fds: Sequence[int] = ()) -> None:
+        try:
+            link.send(message, fds)
+        except OSError:
+            if link is self._first:
+                os._exit(0)  # the front is gone
+            # Of others the doorbell will tell.
 
     def run(self) -> NoReturn:
-        """Introduce this worker, then do as the doorbell says."""
-        for message in self._first_words:
-            self._doorbell.send(message)
-        if isinstance(self._executor, KeptExecutor):
-            self._doorbell.send(self._executor.introduce(), [self._own.fd])
-            self._doorbell.send(self._executor.state(self._now_ns()))
-        else:
-            self._doorbell.send(Ready(os.getpid()), [self._own.fd])
-        self._doorbell.setblocking(False)
-        self._poll.register(self._doorbell.fileno(), _HEAR)
-        self._poll.register(self._alarm_r, _HEAR)
-        for _ in range(self._helpers):
+        """Introduce this worker, then do as the doorbells say."""
+        words, ready = self._executor.introduce()
+        doorbell = self._first.doorbell
+        for message in words:
+            doorbell.send(message)
+        doorbell.send(ready, [self._own.fd])
+        doorbell.send(self._executor.state(self._now_ns()))
+        doorbell.setblocking(False)
+        self._poll.register(doorbell.fileno(), HEAR)
+        self._poll.register(self._alarm_r, HEAR)
+        if self._listener is not None:
+            self._poll.register(self._listener.fileno(), HEAR)
+        for _ in range(self._executor.lanes):
             threading.Thread(target=self._take_turns, daemon=True).start()
         self._take_turns()
 
@@ -154,6 +158,7 @@ class Worker:
                 work = self._listen(*self._wait())
                 if work is not None:
                     work()
+                    del work  # it holds what it has read
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)  # the front is gone
         except BaseException:
@@ -176,15 +181,19 @@ class Worker:
         """Take what has happened, and say what this thread is to do."""
         work = None
         with self._turn:
+            self._in_turn = threading.get_ident()
             if fd == self._alarm_r:
                 work = self._alarmed()
-            elif fd:
+            elif self._listener is not None and fd == self._listener.fileno():
+                self._accept(self._listener)
+            elif fd and (link := self._links.get(fd)) is not None:
                 if event & select.EPOLLOUT:
-                    self._flush()
+                    with contextlib.suppress(*() if link is self._first else (OSError,)):
+                        link.flush()
                 if event & ~select.EPOLLOUT:
-                    work = self._receive()
+                    work = self._receive(link)
                 else:
-                    self._hear()
+                    link.hear()
             wakes = self._wakes
             while wakes and wakes[0][0] <= (now_ns := self._now_ns()):
                 more = self._executor.wake(heappop(wakes)[2], now_ns)
@@ -194,61 +203,133 @@ class Worker:
                     self._hand(more)
             if work is not None and wakes:
                 self._ring()  # another thread has to look at the clock now
+            self._in_turn = 0
         return work
 
     def _alarmed(self) -> Work | None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._alarm_r, 4096)
-        self._poll.modify(self._alarm_r, _HEAR)
+        self._poll.modify(self._alarm_r, HEAR)
         work = self._todo.popleft() if self._todo else None
         if self._todo:
             self._ring()
         return work
 
-    def _receive(self) -> Work | None:
+    def _receive(self, link: Link) -> Work | None:
         """Take the next message, if it is still there."""
         try:
-            packet = self._doorbell.receive()
+            packet = link.doorbell.receive()
         except BlockingIOError:
-            self._hear()
+            link.hear()
             return None
+        except (OSError, msgspec.DecodeError):
+            if link is self._first:
+                raise
+            return self._lose(link)
         if packet is None or isinstance(packet[0], Stop):
-            if isinstance(self._executor, KernelledExecutor):
-                self._executor.close()
-                self._doorbell.setblocking(True)
-                self._flush()
+            if link is not self._first:
+                return self._lose(link)
+            self._executor.close()
+            link.doorbell.setblocking(True)
+            link.flush()
             os._exit(0)  # lanes may be inside a model: there is nothing to wait for
-        work = self._take(*packet)
-        self._hear()
+        work = self._take(link, *packet)
+        if link.doorbell.fileno() in self._links:
+            link.hear()
         return work
 
-    def _take(self, message: ToWorker, fds: list[int]) -> Work | None:
+    def _take(self, link: Link, message: ToWorker, fds: list[int]) -> Work | None:
+        now_ns = self._now_ns()
         if isinstance(message, Run):
+            if message.batch.ingress != link.ingress:
+                return self._lose(link)  # it speaks for somebody else
             if message.free:
-                self._values.free(message.free)
-            return self._executor.run(message, self._now_ns())
+                self._values.free(message.free, link.ingress)
+            return self._executor.run(message, now_ns)
+        if link.ingress < 0 and not isinstance(message, Join):
+            return self._lose(link)
         if isinstance(message, Free):
-            self._values.free(message.offsets)
+            self._values.free(message.offsets, link.ingress)
         elif isinstance(message, Load):
-            self._executor.load(message, self._now_ns())
+            return self._executor.load(message, link.ingress, now_ns)
         elif isinstance(message, Evict):
-            self._executor.evict(message.stage)
+            return self._executor.evict(message, link.ingress, now_ns)
+        elif isinstance(message, Recut):
+            self._executor.recut(message)
         elif isinstance(message, Attach):
-            self._arenas[message.arena] = Arena.attach(message.arena, fds[0])
+            self._attach(message.arena, link.ingress, fds)
         elif isinstance(message, Detach):
-            gone = self._arenas.pop(message.arena, None)
-            if gone is not None:
-                gone.close()
+            self._detach(message.arena, link.ingress)
+        elif isinstance(message, Join):
+            self._join(link, message, fds)
+        for fd in fds:
+            os.close(fd)
         return None
 
-    def _flush(self) -> None:
-        with self._answers_lock:
-            while self._answers:
-                try:
-                    self._doorbell.send(self._answers[0])
-                except BlockingIOError:
-                    return
-                self._answers.popleft()
+    def _attach(self, number: int, ingress: int, fds: list[int]) -> None:
+        """Batches of an ingress will read this arena; one mapping is enough for all of them."""
+        if number == self._hello.worker:
+            return
+        self._readers.setdefault(number, set()).add(ingress)
+        if number not in self._arenas:
+            self._arenas[number] = Arena.attach(number, fds.pop(0))
+
+    def _detach(self, number: int, ingress: int) -> None:
+        """Batches of an ingress read this arena no more; it goes with the last. What still runs has its views."""
+        readers = self._readers.get(number, set())
+        readers.discard(ingress)
+        if not readers and self._readers.pop(number, None) is not None:
+            self._arenas.pop(number).close()
+
+    # -- other ingresses ----------------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Somebody wants to join; who it is, its first message says."""
+        self._poll.modify(listener.fileno(), HEAR)
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        if len(self._links) > MOST_INGRESSES:
+            connection.close()
+            return
+        connection.setblocking(False)
+        widen(connection)
+        link = Link(Doorbell(connection, ToWorker), -1, self._poll)
+        self._links[connection.fileno()] = link
+        self._poll.register(connection.fileno(), HEAR)
+
+    def _join(self, link: Link, message: Join, fds: list[int]) -> None:
+        """Another ingress: it reads this worker's arena, and this worker reads its own."""
+        ingress = message.ingress
+        if link.ingress >= 0 or ingress in self._ingresses or not 0 < ingress <= MOST_INGRESSES or not fds:
+            self._send(link, Refused(f"ingress {ingress} cannot join: that number is taken or none"))
+            return
+        if self._executor.owes(ingress):
+            self._send(link, Refused(f"ingress {ingress} cannot join yet: a batch of its predecessor still runs"))
+            return
+        self._attach(arena_of(ingress), ingress, fds)
+        link.ingress = ingress
+        self._values.join(ingress)
+        _, ready = self._executor.introduce()
+        hello = self._hello
+        self._send(link, Welcome(hello.worker, hello.spec, hello.origin_ns, ready), [self._own.fd])
+        self._ingresses[ingress] = link
+        self._executor.join(ingress)
+        self._send(link, self._executor.state(self._now_ns()))
+
+    def _lose(self, link: Link) -> Work | None:
+        """An ingress is gone, and with it what it asked for, its results and its arenas."""
+        del self._links[link.doorbell.fileno()]
+        link.close()
+        if link.ingress < 0:
+            return None
+        del self._ingresses[link.ingress]
+        work = self._executor.leave(link.ingress, self._now_ns())
+        self._values.leave(link.ingress)
+        for number in list(self._readers):
+            self._detach(number, link.ingress)
+        return work
 
 
 def _start(doorbell: Doorbell[ToWorker]) -> Worker | None:
@@ -263,8 +344,7 @@ def _start(doorbell: Doorbell[ToWorker]) -> Worker | None:
         app = load_target(hello.target) if hello.target else None
     except BaseException as error:  # also a module that calls sys.exit
         traceback.print_exc()
-        detail = f"{hello.target} cannot be loaded in worker {hello.spec.name}: {type(error).__name__}: {error}"
-        doorbell.send(Refused(detail[:MAX_DETAIL_CHARS]))
+        doorbell.send(Refused(f"{hello.target} cannot be loaded in worker {hello.spec.name}: {error_text(error)}"))
         return None
     return Worker(doorbell, hello, fds[0], app)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from .footprint import Peak, quick_bytes, trim
 
-__all__ = ["Room", "Use"]
+__all__ = ["Use", "WorkingMemory"]
 
 #: What is added to a measured batch: the heap is not always in the same state. Unmeasured.
 MARGIN_PCT = 10
@@ -43,7 +43,7 @@ class Use:
         self.done = False
 
 
-class Room:
+class WorkingMemory:
     """Used by the loaders and lanes of one process, from any thread."""
 
     def __init__(

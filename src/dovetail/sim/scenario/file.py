@@ -14,12 +14,14 @@ import msgspec
 from msgspec import Meta
 
 from ...units import MS, parse_bytes, parse_duration, parse_rate
+from ...version import __version__
 from ..arrivals import Diurnal, Gamma, Poisson, Process, Steps
 from ..branching import FanOut
 from ..recorded import Recorded
 from .toml_source import Located, text_hook
 
 __all__ = [
+    "VERSION",
     "ArrivalsEntry",
     "DeviceEntry",
     "FanOut",
@@ -29,6 +31,10 @@ __all__ = [
     "WorkflowEntry",
     "read_scenario",
 ]
+
+
+#: Raised when a key of the file changes its meaning; a scenario of another version is refused by name.
+VERSION = 1
 
 
 # Types for what is written as text. Whoever hands such a value on makes it a plain number: logs hold only those.
@@ -207,6 +213,8 @@ class Ingresses(_Table, frozen=True, kw_only=True):
 class Scenario(_Table, frozen=True, kw_only=True):
     """The whole file."""
 
+    #: Of the format, for those who want to be sure: a file that does not say is of this version.
+    version: int = VERSION
     seed: Annotated[int, Meta(ge=0)] = 1
     duration: Duration | None = None
     requests: Count | None = None
@@ -239,6 +247,13 @@ _WORDS = (
 def read_scenario(path: Path) -> tuple[Scenario, Located]:
     """The scenario, and the file to point into when a name in it turns out to be wrong."""
     file = Located(path)
+    version = file.data.get("version", VERSION)
+    if version != VERSION:
+        raise file.error(
+            "version",
+            f"this is a scenario of version {version}, and this Dovetail ({__version__}) reads version {VERSION}; "
+            f"run it with the Dovetail it was written for, or write it anew as docs/simulate.md says",
+        )
     scenario = file.convert(file.data, Scenario, known=_WORDS, hook=_HOOK)
     if scenario.duration is not None and scenario.requests is not None:
         raise file.error("requests", "give either duration or requests, not both")

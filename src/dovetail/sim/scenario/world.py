@@ -21,7 +21,7 @@ from ...profile.store import ProfileStore
 from ...profile.table import Entry, Point
 from ...state import WorkerSpec
 from ...units import MS, format_bytes
-from ...workflow import load_target
+from ...workflow.app import load_target
 from ...workflow.graph import Graph, StageSpec
 from ..arrivals import Stream
 from ..branching import Draws, plan_draws

@@ -1,0 +1,92 @@
+"""Models that workers want to run kernel by kernel: where to cut them is found out once for all, one after the other.
+
+Rules of this file
+- What workers ask for is found out in a process of its own (`kernels.cutting`), and never twice for one model.
+- It is of use, not of need: a process that fails or takes too long leaves the model whole, and that is said once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from ...profile.kernels import Cut
+from ..kernels.cutting import Wanted
+
+__all__ = ["Cutter"]
+
+#: Longer than any model took; a process that hangs is ended then.
+PATIENCE_SECONDS = 300.0
+#: Models that are remembered to have been asked for.
+MOST_MODELS = 4096
+
+
+class Cutter:
+    """Finds out how models are best cut; `found` is told of each."""
+
+    def __init__(self, found: Callable[[Cut], None], say: Callable[[str], None]) -> None:
+        self._found = found
+        self._say = say
+        self._asked: set[str] = set()
+        self._waiting: deque[Wanted] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def want(self, wanted: Wanted) -> None:
+        """A worker would run this model kernel by kernel."""
+        if wanted.stage.model in self._asked or len(self._asked) >= MOST_MODELS:
+            return
+        self._asked.add(wanted.stage.model)
+        self._waiting.append(wanted)
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._work())
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being found out."""
+        return self._task is not None
+
+    async def _work(self) -> None:
+        while self._waiting:
+            wanted = self._waiting.popleft()
+            try:
+                cut = await asyncio.wait_for(self._cut(wanted), PATIENCE_SECONDS)
+            except (OSError, TimeoutError, msgspec.DecodeError) as error:
+                self._say(
+                    f"stage {wanted.stage.name!r} stays whole, its model could not be cut: {error or 'too slow'}"
+                )
+                continue
+            if cut is not None:
+                self._found(cut)
+        self._task = None
+
+    async def _cut(self, wanted: Wanted) -> Cut | None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "dovetail.live.kernels.cutting",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            out, _ = await process.communicate(msgspec.msgpack.encode(wanted))
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        return msgspec.msgpack.decode(out, type=Cut) if out else None
+
+    async def close(self) -> None:
+        """Find out no more."""
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None

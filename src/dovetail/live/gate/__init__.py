@@ -1,1 +1,0 @@
-"""A device that other processes launch kernels on."""

@@ -1,0 +1,353 @@
+"""Batches on this machine's cores: the Device machine, and whoever does what it says.
+
+Rules of this file
+- The machine decides, under one lock; nothing that takes long is done while it is held.
+- A lane is one of the worker's threads while it carries out a grant (`lanes`). There are as many as cores, and
+  onnxruntime lets go of the interpreter lock while it computes. What a share is here: a number of threads in a
+  session of its own. It is not fenced; the operating system divides the cores between all that run.
+- Loads run in threads of their own (`loaders`). What was learned goes to the front now and then (`learning`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from ...device import Device, DeviceTimes, GapArbiter, GapSettings, ModelCache
+from ...device.cache import names_of
+from ...device.events import (
+    AlarmRang,
+    BatchWithdrawn,
+    BudgetChanged,
+    DeviceAction,
+    Grant,
+    LoadBroke,
+    LoadDone,
+    ModelDropped,
+    ModelHinted,
+    ModelOrdered,
+    Refuse,
+    Revoke,
+    SetAlarm,
+    TaskPlanned,
+)
+from ...device.events import Evict as EvictAction
+from ...device.events import Load as LoadAction
+from ...predict import Estimator
+from ...profile.table import ProfileTable
+from ...state.run_batch import cause_of, task_of
+from ...units import MS, US
+from ...workflow.app import App
+from ..kernels.cut_model import BatchRun
+from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Recut, Run, State
+from .executor import Answer, Values, WakeAt, Work
+from .kernel_log import KernelLog
+from .lanes import Lanes, TakenBatch
+from .learning import TELL_NS, Learning, unpacked
+from .loaders import Loaders
+from .models import Models, WholeRun
+
+__all__ = ["DeviceExecutor"]
+
+#: How often its state goes out while there is work; it goes whenever there is none.
+STATE_NS = 100 * MS
+#: Loads of one worker at the same time.
+LOADERS = 2
+#: Gap filling on a processor: what a filler costs beside its duration (measured: to start it, and from its end to the
+#: beginning of the next), delay that a class may suffer by it, and credit for some kernels. Chosen on pairs of models
+#: that are not among those reported (docs/results/fikit.md).
+OVERHEAD_NS, BUDGET, BURST_NS = 60 * US, 0.02, 3 * MS
+
+
+class _Tell:
+    """Handed to `wake` when it is time to tell what was learned."""
+
+
+class DeviceExecutor:
+    """Runs models, or the Python functions of `app`: a worker does one or the other."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        app: App | None,
+        values: Values,
+        answer: Answer,
+        wake_at: WakeAt,
+        now_ns: Callable[[], int],
+        hand: Callable[[Work], None],
+    ) -> None:
+        #: Grants that are carried out at once. Python holds its interpreter: a second lane would only take turns.
+        self.lanes = 1 if app is not None else max(1, hello.spec.cores)
+        self._values = values
+        self._answer = answer
+        self._wake_at = wake_at
+        self._now_ns = now_ns
+        #: Finds another thread for a grant.
+        self._hand = hand
+        self._name = hello.spec.name
+        self._models = models = Models(hello, app)
+        cache = ModelCache(
+            models.budget_bytes,
+            reserve_bytes=models.budget_bytes - models.usable_bytes,
+            host_bytes=0,
+            names=names_of(models.stages.values()),
+        )
+        stages = [s for s in hello.stages if s.weights in models.stages]
+        self._predictor = Estimator(ProfileTable(hello.entries), stages=stages)
+        self._predictor.learn(unpacked(hello.known))
+        for measured in models.measured.values():
+            self._predictor.observe_load(measured.weights, hello.spec.kind, measured.load_ns)
+        self._kind = hello.spec.kind
+        sizes = {weights: models.nbytes(weights) for weights in models.stages}
+        times = DeviceTimes(self._predictor, hello.spec.kind, sizes)
+        settings = GapSettings(
+            order="slack", ageing_ns=hello.ageing_ns, budget=BUDGET, burst_ns=BURST_NS, overhead_ns=OVERHEAD_NS
+        )
+        self._machine = Device(
+            hello.worker,
+            {s.name: (s.weights, sizes[s.weights] if s.weights_bytes or hello.strict else 0) for s in stages},
+            cache,
+            times,
+            arbiter=GapArbiter(times.kernels, settings, learn=False),
+        )
+        self._lock = threading.Lock()
+        self._batches: dict[int, TakenBatch] = {}
+        #: Grants that wait for a lane.
+        self._granted: deque[tuple[TakenBatch, Grant]] = deque()
+        self._busy = 0
+        self._hits = self._misses = self._loads_done = self._evictions = 0
+        self._state_ns = -STATE_NS
+        self._ingresses = {hello.ingress}
+        name = hello.spec.name
+        log = KernelLog(hello.kernel_log) if hello.kernel_log else None
+        self._learning = learning = Learning(self._predictor, models, self._lock, partial(answer, hello.ingress))
+        self._lanes = Lanes(name, models, values, answer, now_ns, self._planned, log)
+        threads = 1 if app is not None else LOADERS
+        self._loaders = Loaders(
+            name, threads, models, answer, now_ns, self._load_ended, hand, learning.want_cut, self._lock
+        )
+        self._tells = app is None and hello.kernels != "never"
+        if self._tells:
+            wake_at(now_ns() + TELL_NS, _Tell())
+
+    def introduce(self) -> tuple[list[FromWorker], Ready]:
+        """What goes before the introduction, and the introduction."""
+        return self._models.first_words, self._models.introduce()
+
+    # -- what the worker is asked -------------------------------------------------------------------------------
+
+    def run(self, message: Run, now_ns: int) -> Work | None:
+        """Run a batch when the device has room for it, and answer."""
+        batch = message.batch
+        self._learning.want_cut(self._models.saw(batch.stage, batch.priority))
+        task = task_of(batch.ingress, batch.batch)
+        with self._lock:
+            self._batches[task] = TakenBatch(task, message)
+            cause = task_of(batch.ingress, batch.cause)
+            return self._perform(self._machine.step(batch, now_ns), cause, now_ns)
+
+    def load(self, message: Load, ingress: int, now_ns: int) -> Work | None:
+        """A model is wanted here: by order, or as a hint. A hint is answered if it leads to a load or never can."""
+        spec = self._models.specs[message.stage]
+        weights = spec.weights
+        if weights not in self._models.stages:
+            problem = f"{self._name} runs no {spec.kind} stages"
+            self._answer(ingress, LoadFailure(message.stage, problem, message.cause))
+            return None
+        nbytes = self._models.nbytes(weights)
+        cause = task_of(ingress, message.cause)
+        cache = self._machine.cache
+        if problem := cache.too_large(weights, nbytes):
+            self._answer(ingress, LoadFailure(message.stage, problem, message.cause))
+            return None
+        with self._lock:
+            if not message.keep:
+                self._loaders.hinted(weights, ingress, message)
+                return self._perform(self._machine.step(ModelHinted(weights, nbytes), now_ns), cause, now_ns)
+            answers = self._machine.step(ModelOrdered(weights, nbytes), now_ns)
+            if cache.tier(weights) == "resident":
+                self._answer(ingress, Loaded(message.stage, nbytes, message.cause))
+            else:
+                self._loaders.ordered(weights, ingress, message)
+            return self._perform(answers, cause, now_ns)
+
+    def evict(self, message: Evict, ingress: int, now_ns: int) -> Work | None:
+        """A model is not wanted any more; it goes when nothing runs on it or waits for it."""
+        weights = self._models.specs[message.stage].weights
+        with self._lock:
+            dropped = ModelDropped(weights, message.reason or "the controller wants it gone")
+            return self._perform(self._machine.step(dropped, now_ns), task_of(ingress, message.cause), now_ns)
+
+    def recut(self, message: Recut) -> None:
+        """It was found out how models are best cut."""
+        for cut in message.cuts:
+            self._loaders.put(partial(self._models.recut, cut))
+
+    def join(self, ingress: int) -> None:
+        """One more to tell how the worker is."""
+        with self._lock:
+            self._ingresses.add(ingress)
+
+    def owes(self, ingress: int) -> bool:
+        """Whether a batch of an ingress has not ended."""
+        with self._lock:
+            running = any(batch.message.batch.ingress == ingress for batch in self._batches.values())
+        return running or self._lanes.owes(ingress)
+
+    def leave(self, ingress: int, now_ns: int) -> Work | None:
+        """An ingress is gone: what it asked for and has not begun is withdrawn, the rest ends unheard."""
+        work: Work | None = None
+        with self._lock:
+            self._ingresses.discard(ingress)
+            theirs = [b for b in self._batches.values() if b.message.batch.ingress == ingress]
+            for batch in theirs:
+                batch.withdrawn = True
+                known = self._machine.task(batch.task)
+                if known is not None and known.begin_ns < 0:
+                    del self._batches[batch.task]
+                    more = self._perform(self._machine.step(BatchWithdrawn(batch.task), now_ns), 0, now_ns)
+                    work = self._either(work, more)
+        return work
+
+    def wake(self, payload: object, now_ns: int) -> Work | None:
+        """A time that was asked for has come."""
+        if isinstance(payload, _Tell):
+            self._wake_at(now_ns + TELL_NS, payload)
+            self._loaders.put(self._learning.tell)
+            return None
+        with self._lock:
+            return self._perform(self._machine.step(AlarmRang(), now_ns), 0, now_ns)
+
+    def state(self, now_ns: int) -> State:
+        """What it says of itself."""
+        with self._lock:
+            return self._state(now_ns)
+
+    def close(self) -> None:
+        """Write what ran, and tell what was learned."""
+        self._lanes.rest()
+        if self._tells:
+            self._learning.close()
+
+    # -- what the machine says ----------------------------------------------------------------------------------
+
+    def _perform(self, answers: Iterable[DeviceAction], cause: int, now_ns: int) -> Work | None:
+        """Do what the machine says, under the lock; a grant for the thread that asks, if there is a lane for it.
+
+        `cause` is the step that led to it, with its ingress (`task_of`).
+        """
+        for answer in answers:
+            if type(answer) is Grant:
+                batch = self._batches[answer.task]
+                batch.revoked = False
+                self._granted.append((batch, answer))
+                if not answer.first and self._models.nbytes(self._models.specs[batch.message.batch.stage].weights):
+                    self._hits += answer.hit
+                    self._misses += not answer.hit
+            elif type(answer) is Revoke:
+                self._batches[answer.task].revoked = True
+            elif type(answer) is Refuse:
+                refused = self._batches.pop(answer.task)
+                self._lanes.refuse(refused.message, answer.reason, answer.detail, now_ns)
+            elif type(answer) is SetAlarm:
+                self._wake_at(answer.at_ns, None)
+            elif type(answer) is LoadAction:
+                needs = self._batches.get(answer.task)
+                self._loaders.begin(answer.weights, None if needs is None else needs.message.batch)
+            elif type(answer) is EvictAction:
+                self._evicted(answer, cause)
+        idle = self._machine.idle
+        if ((idle or len(self._ingresses) > 1) and now_ns > self._state_ns) or now_ns - self._state_ns >= STATE_NS:
+            state = self._state(now_ns)
+            for ingress in self._ingresses:
+                self._answer(ingress, state)
+        mine: Work | None = None
+        while self._granted and self._busy < self.lanes:
+            self._busy += 1
+            mine = self._either(mine, partial(self._lane, *self._granted.popleft()))
+        return mine
+
+    def _either(self, mine: Work | None, more: Work | None) -> Work | None:
+        """One is for the thread that asks; another one is handed on."""
+        if mine is None:
+            return more
+        if more is not None:
+            self._hand(more)
+        return mine
+
+    def _evicted(self, evict: EvictAction, cause: int) -> None:
+        self._evictions += 1
+        self._models.evict(evict.weights)
+        self._loaders.put(self._models.free)
+        if evict.task in self._batches:
+            batch = self._batches[evict.task].message.batch
+            cause = task_of(batch.ingress, batch.cause)
+        elif (asked := self._loaders.hint(evict.newcomer)) is not None:
+            cause = task_of(*asked)
+        for ingress in self._ingresses:
+            here = cause_of(cause, ingress)
+            self._answer(ingress, Evicted(evict.weights, evict.nbytes, evict.reason, here))
+
+    def _state(self, now_ns: int) -> State:
+        self._state_ns = now_ns
+        cache = self._machine.cache
+        return State(
+            self._machine.row(now_ns),
+            self._hits,
+            self._misses,
+            self._loads_done,
+            self._evictions,
+            cache.used_bytes,
+            cache.usable_bytes,
+            len(self._ingresses),
+            self._values.used_bytes,
+        )
+
+    # -- what has happened --------------------------------------------------------------------------------------
+
+    def _lane(self, batch: TakenBatch, grant: Grant) -> None:
+        """Carry out a grant, and those that were waiting for it to end."""
+        while True:
+            # The answer first: a client waits for it. Whoever comes next waits for the machine a little longer.
+            ended = self._lanes.carry_out(batch, grant)
+            now_ns = self._now_ns()
+            with self._lock:
+                if ended.over:
+                    self._batches.pop(batch.task, None)
+                answers = self._machine.step(ended, now_ns)
+                grown = self._models.grown_bytes()
+                if grown is not None:
+                    answers += self._machine.step(BudgetChanged(*grown), now_ns)
+                self._busy -= 1
+                work = self._perform(answers, 0, now_ns)
+            if work is None:
+                if self._machine.idle:
+                    self._lanes.rest()
+                return
+            assert isinstance(work, partial)
+            batch, grant = work.args
+
+    def _planned(self, batch: TakenBatch, plan: BatchRun | WholeRun) -> None:
+        """The kernels of a batch that begins are known."""
+        message = batch.message
+        if (model := self._models.unknown(message, plan)) is not None:
+            self._learning.want_cut([model])
+        if len(plan.kernels) > 1:
+            planned = TaskPlanned(batch.task, plan.name, tuple(plan.idents), len(plan.kernels))
+            now_ns = self._now_ns()
+            with self._lock:
+                cause = task_of(message.batch.ingress, message.batch.cause)
+                work = self._perform(self._machine.step(planned, now_ns), cause, now_ns)
+            if work is not None:
+                self._hand(work)
+
+    def _load_ended(self, weights: str, problem: str, took_ns: int) -> Work | None:
+        """A load has ended, well or not; under the lock."""
+        now_ns = self._now_ns()
+        if problem:
+            return self._perform(self._machine.step(LoadBroke(weights, problem), now_ns), 0, now_ns)
+        self._loads_done += 1
+        self._predictor.observe_load(weights, self._kind, took_ns)
+        return self._perform(self._machine.step(LoadDone(weights), now_ns), 0, now_ns)

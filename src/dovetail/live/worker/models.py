@@ -1,0 +1,355 @@
+"""The models of a worker on this machine's cores: what they take, how they are loaded, and whether they are cut.
+
+Rules of this file
+- A model is loaded once for all stages with the same weights, and once for each number of threads that batches have.
+- It is cut into kernels where a batch of a lower class could be in the way of a higher one, by what workflows declare
+  or requests ask for, and stays whole where that would cost more than a twentieth. How it was cut before is known
+  from the store; else it is served whole until it is cut, beside what runs. `kernels` of "always" and "never"
+  override that.
+- With a strict budget bytes are measured: every model is loaded alone once and let go again, as it will be run. Part
+  of the budget is for models; the rest is for what loads and batches take at their peak (`working_memory`).
+- Called from any thread. What was evicted is freed before anything else is loaded, and the heap is given back.
+
+There is no tier of host memory here: the operating system keeps the files it has read, and a copy of our own would be
+the same bytes a second time.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ...errors import ModelError
+from ...profile.kernels import Cut
+from ...units import format_bytes
+from ...workflow.app import App
+from ...workflow.graph import StageSpec
+from ...workflow.runners import Runner, make_runner
+from ..kernels.cut_model import BatchRun, CutModel
+from ..links.wire import FromWorker, Hello, LoadFailure, Ready, Run, Weighed
+from .executor import error_text
+from .footprint import anonymous_bytes, blocks_apart, one_heap, trim, weigh
+from .working_memory import WorkingMemory
+
+__all__ = ["Models", "WholeRun", "stage_failed"]
+
+#: Half of a strict budget is set aside, so that a batch of which nothing is known yet finds room.
+RUNS_PART = 2
+#: What is left free of it: for buffers of the interpreter and stacks of threads, and for holes in the heap, of which
+#: there are more in a larger one. With 3 MB of 80 MB one worker of eight was seen 1.6 MB above its budget.
+SLACK_BYTES, SLACK_PART = 2 << 20, 20
+
+
+class WholeRun:
+    """A batch that is one kernel."""
+
+    def __init__(self, runner: Runner, columns: Sequence[Sequence[Any]]) -> None:
+        self.name = ""
+        self.idents: list[str] = ["whole"]
+        self.kernels: list[Callable[[], object]] = [self._run]
+        self._runner = runner
+        self._columns = columns
+        self._values: list[Any] = []
+
+    def _run(self) -> None:
+        self._values = self._runner.run(self._columns)
+        self._columns = ()  # what was read is let go at once, not when the collector finds this
+
+    def values(self) -> list[Any]:
+        """One value per item."""
+        return self._values
+
+    def rescue(self, error: BaseException) -> None:
+        """Nothing else could be tried."""
+        raise error
+
+    def release(self) -> None:
+        """It holds nothing."""
+
+
+class Models:
+    """Models and Python functions of one worker, by weights."""
+
+    def __init__(self, hello: Hello, app: App | None) -> None:
+        self._app = app
+        self._strict = hello.strict
+        self._kernels = hello.kernels
+        self._lowest, self._highest = dict(hello.lowest), hello.highest
+        self._cpus = hello.cpus if app is None else (1,)
+        self.specs = {s.name: s for s in hello.stages}
+        #: Weights -> the first stage that this worker can run on them.
+        self.stages: dict[str, StageSpec] = {}
+        for stage in hello.stages:
+            if stage.kind in hello.spec.runs:
+                self.stages.setdefault(stage.weights, stage)
+        #: Where models were cut before, here or in other processes, by model; and what the front was told of ours.
+        self._cuts = {cut.model: cut for cut in hello.cuts}
+        self._told: dict[str, Cut] = {}
+        self._loaded: dict[str, dict[int, CutModel | Runner]] = {}
+        self._making = threading.Lock()
+        self._dropped: list[object] = []
+        self._shapes: dict[str, set[tuple[tuple[int, ...], ...]]] = {}
+        #: What the worker says before its introduction: models that it will not be able to run.
+        self.first_words: list[FromWorker] = []
+        self.measured = {w.weights: w for w in hello.weighed}
+        self._budget_bytes = hello.spec.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._slack_bytes = self._load_bytes = self._reserve_bytes = 0
+        self._room: WorkingMemory | None = None
+        if self._strict:
+            one_heap()
+            self._slack_bytes = SLACK_BYTES + self._budget_bytes // SLACK_PART
+            self._weigh()
+            self._load_bytes = max((w.transient_bytes for w in self.measured.values()), default=0)
+            self._reserve_bytes = self._first_reserve()
+            limit_bytes = anonymous_bytes() + self._budget_bytes - self._slack_bytes
+            self._room = WorkingMemory(limit_bytes, self._reserve_bytes)
+            self._check_sizes()
+
+    # -- what they take -----------------------------------------------------------------------------------------
+
+    def nbytes(self, weights: str) -> int:
+        """Bytes of a model: measured, or those of its file."""
+        known = self.measured.get(weights)
+        return self.stages[weights].weights_bytes if known is None else known.nbytes
+
+    @property
+    def budget_bytes(self) -> int:
+        """All that the worker may have."""
+        return self._budget_bytes
+
+    @property
+    def usable_bytes(self) -> int:
+        """What models may take of it at the beginning."""
+        return self._budget_bytes - min(self._budget_bytes, self._reserve_bytes + self._slack_bytes)
+
+    def introduce(self) -> Ready:
+        """What the worker says when it is ready."""
+        if not self._strict:
+            return Ready(os.getpid())
+        return Ready(os.getpid(), list(self.measured.values()), self.usable_bytes)
+
+    def _weigh(self) -> None:
+        """Measure what is not known. One goes before: the first session of a process also brings the library."""
+        missing = [s for w, s in self.stages.items() if w not in self.measured]
+        for stage in sorted(self.stages.values(), key=lambda s: s.weights_bytes)[:1]:
+            self._try(stage)
+        for stage in missing:
+            found: list[tuple[int, int, int]] = []
+            self._try(stage, lambda load: found.append(weigh(load)))  # noqa: B023 - called at once
+            for nbytes, transient_bytes, load_ns in found:
+                self.measured[stage.weights] = Weighed(stage.weights, nbytes, transient_bytes, load_ns)
+        gc.collect()
+        gc.freeze()
+        trim()
+
+    def _try(self, stage: StageSpec, how: Callable[[Callable[[], object]], object] = lambda load: load()) -> None:
+        try:
+            how(lambda: self._make_all(stage))
+        except ModelError as error:
+            if not any(isinstance(m, LoadFailure) and m.stage == stage.name for m in self.first_words):
+                self.first_words.append(LoadFailure(stage.name, error_text(error), 0))
+
+    def _first_reserve(self) -> int:
+        """Enough for the heaviest load or a batch; for both at once only if all models fit beside that."""
+        runs = self._budget_bytes // RUNS_PART
+        ample = self._budget_bytes - sum(map(self.nbytes, self.stages)) - self._slack_bytes
+        return max(self._load_bytes, runs, min(self._load_bytes + runs, ample))
+
+    def _check_sizes(self) -> None:
+        """Say which models can never be loaded, and what it would take."""
+        usable = self.usable_bytes
+        for weights, stage in self.stages.items():
+            nbytes = self.nbytes(weights)
+            if nbytes <= usable:
+                continue
+            least = max(nbytes + self._load_bytes, nbytes * RUNS_PART // (RUNS_PART - 1)) + 2 * self._slack_bytes
+            detail = (
+                f"the model of stage {stage.name!r} takes {format_bytes(nbytes)}, but of a budget of "
+                f"{format_bytes(self._budget_bytes)} only {format_bytes(usable)} are for models. The rest is for "
+                f"what loads and batches take at their peak, loads up to {format_bytes(self._load_bytes)}. Give "
+                f"it at least --memory {-(-least // 10**6)}MB"
+            )
+            self.first_words.append(LoadFailure(stage.name, detail, 0))
+
+    def grown_bytes(self) -> tuple[int, str] | None:
+        """What models may take from now on, and why, if batches turned out to take more than was set aside."""
+        room = self._room
+        if room is None or room.reserve_bytes <= self._reserve_bytes:
+            return None
+        self._reserve_bytes = room.reserve_bytes
+        least = max(map(self.nbytes, self.stages), default=0)
+        left = self._budget_bytes - self._reserve_bytes - self._slack_bytes
+        if left < least:
+            enough = least + self._reserve_bytes + self._slack_bytes
+            print(
+                f"dovetail: batches take up to {format_bytes(self._reserve_bytes)} beside their models; with the "
+                f"largest model that is more than the budget of {format_bytes(self._budget_bytes)}, which may be "
+                f"passed. Give it at least --memory {-(-enough // 10**6)}MB",
+                file=sys.stderr,
+                flush=True,
+            )
+        reason = f"batches take up to {format_bytes(self._reserve_bytes)} beside their models"
+        return max(left, least), reason
+
+    # -- loading ------------------------------------------------------------------------------------------------
+
+    def load(self, weights: str) -> list[CutModel]:
+        """Load a model; raises if that cannot be. What is still to be cut (`recut`) is returned."""
+        stage, known = self.stages[weights], self.measured.get(weights)
+        loads: AbstractContextManager[object] = nullcontext()
+        if self._room is not None:
+            loads = self._room.load(self._load_bytes if known is None else known.transient_bytes)
+        with loads, blocks_apart() if self._strict else nullcontext():
+            made = self._make_all(stage)
+        self._shapes[weights] = set()
+        self._loaded[weights] = made
+        if not self._strict:
+            # A model lives as long as the process, most likely: keep the collector from walking it every time.
+            gc.collect()
+            gc.freeze()
+        return self._to_be_cut(weights)
+
+    def _to_be_cut(self, weights: str) -> list[CutModel]:
+        if not self._wanted(weights):
+            return []
+        made = self._loaded.get(weights, {}).values()
+        return [model for model in made if isinstance(model, CutModel) and model.uncut]
+
+    def _make_all(self, stage: StageSpec) -> dict[int, CutModel | Runner]:
+        return {cpus: self._make(stage, cpus) for cpus in self._cpus}
+
+    def _make(self, stage: StageSpec, cpus: int) -> CutModel | Runner:
+        if self._app is not None:
+            return make_runner(self._app.stages[stage.name])
+        cut = self._cuts.get(stage.model)
+        model = CutModel(stage, cut, threads=cpus, lean=self._strict, dear=self._kernels == "always")
+        if self._wanted(stage.weights) and model.wants is not None and (cut or self._kernels == "always"):
+            self._cut(model)
+        return model
+
+    def _wanted(self, weights: str) -> bool:
+        """Whether it is to be cut: a lower class runs on it than another one that is served."""
+        if self._kernels != "auto":
+            return self._kernels == "always"
+        classes = [self._lowest.get(s.name, 1) for s in self.specs.values() if s.weights == weights]
+        return max(classes, default=1) > self._highest
+
+    def recut(self, cut: Cut) -> None:
+        """Cut the models of which it was found out how."""
+        self._cuts[cut.model] = cut
+        for weights, made in list(self._loaded.items()):
+            for model in made.values():
+                if isinstance(model, CutModel) and model.spec.model == cut.model and not model.ways[1]:
+                    loads: AbstractContextManager[object] = nullcontext()
+                    if self._room is not None:
+                        loads = self._room.load(self.nbytes(weights))
+                    with loads:
+                        model.cut_like(cut)
+
+    def _cut(self, model: CutModel) -> None:
+        model.make_ready()
+        if model.whole_because and self._kernels == "always":
+            print(f"stage {model.spec.name!r} is one kernel: {model.whole_because}", file=sys.stderr, flush=True)
+        if (cut := model.cut()) is not None:
+            self._cuts.setdefault(cut.model, cut)
+
+    def saw(self, stage: str, priority: int) -> list[CutModel]:
+        """A batch of this class has come for a stage; models that are to be cut because of that."""
+        if self._kernels != "auto" or self._app is not None:
+            return []
+        if priority >= self._highest and priority <= self._lowest.get(stage, 1):
+            return []
+        self._highest = min(self._highest, priority)
+        self._lowest[stage] = max(self._lowest.get(stage, 1), priority)
+        return [model for weights in list(self._loaded) for model in self._to_be_cut(weights)]
+
+    def evict(self, weights: str) -> None:
+        """It is not used any more, and goes before anything else is loaded (`free`)."""
+        made = self._loaded.pop(weights, None)
+        with self._making:
+            self._dropped.append(made)
+
+    def free(self) -> None:
+        """Let go of what was evicted; whoever else wants to load waits for that."""
+        with self._making:
+            if self._dropped:
+                self._dropped.clear()
+                trim()
+
+    # -- batches ------------------------------------------------------------------------------------------------
+
+    def plan(self, message: Run, columns: Sequence[Sequence[Any]]) -> BatchRun | WholeRun:
+        """The kernels of a batch whose model is loaded."""
+        spec = self.specs[message.batch.stage]
+        made = self._loaded[spec.weights]
+        cpus = message.batch.cpus if self._app is None else 1
+        model = made.get(cpus)
+        if model is None:
+            with self._making:
+                model = made.get(cpus) or made.setdefault(cpus, self._make(self.stages[spec.weights], cpus))
+        if not isinstance(model, CutModel):
+            return WholeRun(model, columns)
+        return model.plan(columns, spec)
+
+    def at_work(self, message: Run, run: BatchRun | WholeRun) -> AbstractContextManager[Any]:
+        """While a batch that is one kernel runs, with a strict budget: its memory is set aside and measured."""
+        if self._room is None or len(run.kernels) > 1:
+            return nullcontext()
+        refs = [ref for column in message.columns for argument in column for ref in argument.refs]
+        # onnxruntime plans its memory when it has seen the shapes once. Until then it asks for blocks one by one, and
+        # the heap grows to up to twice of what is used at a time if they come from there.
+        shapes, known = tuple([ref.shape for ref in refs]), self._shapes[self.specs[message.batch.stage].weights]
+        seen = shapes in known
+        known.add(shapes)
+        return _AtWork(self._room.run(message.batch.stage, sum(ref.nbytes for ref in refs)), apart=not seen)
+
+    def unknown(self, message: Run, run: BatchRun | WholeRun) -> CutModel | None:
+        """The model of a batch, if the shapes that it came with make it possible to cut it now."""
+        if not isinstance(run, BatchRun):
+            return None
+        made = self._loaded.get(self.specs[message.batch.stage].weights, {})
+        model = made.get(message.batch.cpus)
+        if isinstance(model, CutModel) and self._wanted(model.spec.weights) and model.saw(run.shapes[0]):
+            return model
+        return None
+
+    def news(self) -> list[Cut]:
+        """How models are cut, as far as nobody was told."""
+        found = []
+        for made in list(self._loaded.values()):
+            model = next(iter(made.values()))
+            cut = model.cut() if isinstance(model, CutModel) else None
+            if cut is not None and cut != self._told.get(cut.model):
+                self._told[cut.model] = cut
+                found.append(cut)
+        return found
+
+
+class _AtWork:
+    """The room of a batch, and blocks of their own while its shapes are new."""
+
+    def __init__(self, room: AbstractContextManager[Any], *, apart: bool) -> None:
+        self._room = room
+        self._apart: AbstractContextManager[object] = blocks_apart() if apart else nullcontext()
+
+    def __enter__(self) -> Any:
+        self._use = self._room.__enter__()
+        self._apart.__enter__()
+        return self._use
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._apart.__exit__(kind, error, trace)
+        if error is None:
+            self._use.done = True
+        self._room.__exit__(None, None, None)
+
+
+def stage_failed(stage: str, error: BaseException) -> str:
+    """What is said of a batch that failed: the stage is named."""
+    detail = error_text(error)
+    return detail if stage in detail else f"stage {stage!r}: {detail}"

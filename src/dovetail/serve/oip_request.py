@@ -1,0 +1,162 @@
+"""What an inference request says: its JSON and the tensors behind it, read and checked.
+
+Rule of this file: everything that a client can get wrong is found here, and said with what was expected.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import msgspec
+
+from ..errors import BadRequest
+from .backend import BODY_ALIGN_BYTES, Backend, Call, ModelInfo, TensorSpec
+from .tensors import InputTensor, Parameters, decode
+
+__all__ = [
+    "MAX_NAME_CHARS",
+    "InferRequest",
+    "Place",
+    "Upload",
+    "call_of",
+    "inputs_of",
+    "only_input",
+    "parse",
+    "wanted_of",
+]
+
+MAX_TENSORS = 64  # inputs, or requested outputs, of one request
+MAX_NAME_CHARS = 256  # request ids and tenants: they go into logs and labels
+_UNSUPPORTED = {"classification", "shared_memory_region", "sequence_id"}  # silence would give wrong results
+
+
+class _Wanted(msgspec.Struct):
+    """One entry of `outputs` in a request."""
+
+    name: str
+    parameters: Parameters = {}
+
+
+class InferRequest(msgspec.Struct):
+    inputs: Annotated[list[InputTensor], msgspec.Meta(max_length=MAX_TENSORS)]
+    id: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)] = ""
+    parameters: Parameters = {}
+    outputs: Annotated[list[_Wanted], msgspec.Meta(max_length=MAX_TENSORS)] = []
+
+
+_decode_request = msgspec.json.Decoder(InferRequest).decode
+
+
+Place = tuple[int, int, str, tuple[int, ...]]
+
+
+class Upload:
+    """The body of an inference request, placed so that models can read its first binary tensor aligned."""
+
+    def __init__(self, backend: Backend, info: ModelInfo, nbytes: int, json_bytes: int) -> None:
+        self.info = info
+        self.json_bytes = json_bytes
+        self._pad = -json_bytes % BODY_ALIGN_BYTES if json_bytes < nbytes else 0
+        #: Where the tensors lie that were asked for: arguments of `ref`.
+        self.places: list[Place] = []
+        self._body = backend.body(info.name, nbytes + self._pad)
+        self.view = self._body.view[self._pad : self._pad + nbytes]
+        self.release = self._body.release
+
+    def ref(self, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> object:
+        self.places.append((offset, nbytes, dtype, shape))
+        return self._body.ref(self._pad + offset, nbytes, dtype, shape)
+
+
+def parse(text: bytes) -> InferRequest:
+    try:
+        header = _decode_request(text)
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the JSON is not UTF-8: {error.reason}") from None
+    except RecursionError:
+        raise BadRequest("the JSON is nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"this is not an inference request: {error}") from None
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"{error}, in {len(text)} bytes of JSON") from None
+    given = [header.parameters, *(each.parameters for each in header.inputs)]
+    given += [each.parameters for each in header.outputs]
+    for parameters in given:
+        for name in _UNSUPPORTED & parameters.keys():
+            raise BadRequest(f"the parameter {name} is not supported")
+    return header
+
+
+def only_input(info: ModelInfo) -> TensorSpec:
+    if len(info.inputs) != 1:
+        raise BadRequest(f"a request without JSON needs a model with one input; {info.name!r} has {len(info.inputs)}")
+    return info.inputs[0]
+
+
+def inputs_of(info: ModelInfo, header: InferRequest, upload: Upload) -> dict[str, object]:
+    """The values of all inputs, each exactly once; binary ones lie behind the JSON in the order they are listed."""
+    specs = {spec.name: spec for spec in info.inputs}
+    values: dict[str, object] = {}
+    at = upload.json_bytes
+    for tensor in header.inputs:
+        if tensor.name not in specs:
+            raise BadRequest(f"unknown input {tensor.name!r}; {info.name!r} takes {_names(info.inputs)}")
+        if tensor.name in values:
+            raise BadRequest(f"input {tensor.name!r} is given twice")
+        values[tensor.name], nbytes = decode(specs[tensor.name], tensor, upload, at)
+        at += nbytes
+    missing = [name for name in specs if name not in values]
+    if missing:
+        raise BadRequest(f"missing input {', '.join(map(repr, missing))}; {info.name!r} takes {_names(info.inputs)}")
+    if at != len(upload.view):
+        raise BadRequest(f"{len(upload.view) - at} bytes are left over after the last binary tensor")
+    return values
+
+
+def wanted_of(info: ModelInfo, header: InferRequest) -> dict[str, bool]:
+    """The requested outputs and whether each goes out in binary; empty if all are wanted."""
+    datatypes = {spec.name: spec.datatype for spec in info.outputs}
+    everything = _flag(header.parameters, "binary_data_output", False)
+    wanted: dict[str, bool] = {}
+    for output in header.outputs:
+        if output.name not in datatypes:
+            raise BadRequest(f"unknown output {output.name!r}; {info.name!r} gives {_names(info.outputs)}")
+        if output.name in wanted:
+            raise BadRequest(f"output {output.name!r} is requested twice")
+        wanted[output.name] = _flag(output.parameters, "binary_data", everything)
+    for name, in_binary in (wanted or dict.fromkeys(datatypes, everything)).items():
+        if datatypes[name] == "FP16" and not in_binary:  # said now rather than after the work is done
+            raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
+    return wanted
+
+
+def _names(specs: tuple[TensorSpec, ...]) -> str:
+    return ", ".join(repr(spec.name) for spec in specs)
+
+
+def _flag(parameters: Parameters, name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise BadRequest(f"the parameter {name} must be true or false, got {value!r}")
+    return value
+
+
+def call_of(info: ModelInfo, header: InferRequest, inputs: dict[str, object], headers: dict[str, str]) -> Call:
+    numbers: dict[str, int] = {}
+    for name in ("priority", "timeout"):
+        value = header.parameters.get(name, 0)
+        if type(value) is not int or not 0 <= value < 2**63:
+            raise BadRequest(f"the parameter {name} must be an integer from 0 on, got {value!r}")
+        numbers[name] = value
+    slo = headers.get("x-dovetail-slo-ms", header.parameters.get("slo_ms", 0.0))
+    try:
+        slo_ms = math.nan if isinstance(slo, bool) else float(slo)
+    except ValueError:
+        slo_ms = math.nan
+    if not 0 <= slo_ms < math.inf:
+        raise BadRequest(f"slo_ms must be a number of milliseconds, got {slo!r}")
+    tenant = headers.get("x-dovetail-tenant", header.parameters.get("tenant", ""))
+    if not isinstance(tenant, str) or len(tenant) > MAX_NAME_CHARS:
+        raise BadRequest(f"tenant must be a text of at most {MAX_NAME_CHARS} characters")
+    return Call(info.name, inputs, header.id, numbers["priority"], numbers["timeout"], slo_ms, tenant)

@@ -1,0 +1,56 @@
+"""The price of a late answer, rule by rule: halved while certainty is too dear, six times at most, never too late."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.plan.chance import HALVINGS, StageOptions, funded_price_usd, weighed
+from dovetail.plan.options import Option
+from dovetail.state import Config
+from dovetail.units import MS
+
+#: A chain in which the percentile asks for more than the mean needs; (milliseconds, dollars) per stage.
+ROWS = (((86, 1.0), (50, 1.12)), ((168, 3.8), (127, 4.3)), ((147, 1.7), (85, 1.9)))
+STAGES = [
+    StageOptions([Option(Config(1, 1, 1 + i), ms * MS, 0.05, usd) for i, (ms, usd) in enumerate(row)], {1: 0})
+    for row in ROWS
+]
+LATE = 20.0
+#: `LATE` times the least cost of a request: 1.0 + 3.8 + 1.7 dollars.
+HIGHEST_USD = LATE * 6.5
+
+
+def price_usd(premium: float, *, slo_ms: int = 421, most_late: float = 1.0) -> float:
+    return funded_price_usd(STAGES, slo_ms * MS, late=LATE, premium=premium, most_late=most_late)
+
+
+@pytest.mark.parametrize(
+    ("premium", "halvings"),
+    # The cheapest plan that is in time on average costs 6.5 dollars, and a sure one 6.62: 1.8 % more.
+    [(1.0, 0), (0.019, 0), (0.01, 4), (0.0, 6)],
+)
+def test_the_price_is_halved_while_certainty_costs_more_than_the_premium(premium: float, halvings: int) -> None:
+    assert price_usd(premium) == pytest.approx(HIGHEST_USD / 2**halvings)
+
+
+def test_one_halving_is_enough_where_it_brings_the_cost_within_the_budget() -> None:
+    assert price_usd(0.0025, slo_ms=400) == pytest.approx(HIGHEST_USD / 2)
+
+
+def test_the_price_is_not_halved_to_where_too_many_would_be_late() -> None:
+    most_late = 0.005
+    found_usd = price_usd(0.0, most_late=most_late)
+    assert HIGHEST_USD / 2**HALVINGS < found_usd < HIGHEST_USD
+
+    def late(usd: float) -> float:
+        return weighed(STAGES, 421 * MS, usd, late=LATE, most_late=1.0).late
+
+    assert late(found_usd) <= most_late < late(found_usd / 2)
+
+
+def test_a_price_at_which_too_many_would_be_late_is_doubled_until_it_is_the_highest() -> None:
+    low_usd = HIGHEST_USD / 4096
+    assert weighed(STAGES, 421 * MS, low_usd, late=LATE, most_late=1.0).late > 0.05
+    assert weighed(STAGES, 421 * MS, low_usd, late=LATE, most_late=0.01).late <= 0.01
+    # 200 ms are less than the fastest plan takes: everybody is late at any price, and the search ends.
+    assert weighed(STAGES, 200 * MS, low_usd, late=LATE, most_late=0.01).late == pytest.approx(1.0, abs=1e-6)
