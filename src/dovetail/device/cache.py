@@ -143,6 +143,10 @@ class ModelCache:
         entry.pins -= 1
         entry.used_ns = now_ns
 
+    def touch(self, weights: str, now_ns: int) -> None:
+        """A batch has run on it, and has ended."""
+        self._entries[weights].used_ns = now_ns
+
     def hint(self, weights: str, nbytes: int) -> None:
         """Somebody expects that it will be needed."""
         entry = self._entry(weights, nbytes)

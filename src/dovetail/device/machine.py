@@ -93,6 +93,9 @@ class Device:
         self._loading.attach(queue)
         self._whole = not rules.fetch_blocks and not self.dispatch.limited
         self._arrivals = 0
+        #: The batch that has the device for itself, if it stands in no book: number, record, begin.
+        self._sole: tuple[int, RunBatch, int] | None = None
+        self._heavy = {stage for stage, (_, nbytes) in models.items() if nbytes}
         #: The lowest class that was ever here; hints are of use to classes above it only.
         self._lowest = 1
         #: Tasks whose kernels a host launches one by one.
@@ -118,59 +121,66 @@ class Device:
 
     def step(self, event: DeviceEvent, now_ns: int) -> list[DeviceAction]:
         """Take one event and say what is to be done."""
+        if self._sole is not None:
+            self._enter_sole()
         actions: list[DeviceAction] = self._handlers[type(event)](event, now_ns)
         return actions
 
     # -- the plain case, without words --------------------------------------------------------------------------
 
     def begin_whole(self, run: RunBatch, ident: int, now_ns: int) -> bool:
-        """Take a batch that can be granted whole at once. False: nothing has happened, and `step` has to take it."""
+        """Take a batch that has the device for itself and can be granted whole at once, without a word.
+
+        False: nothing has happened, and `step` has to take it. Until something else happens, it stands in no book.
+        """
         queue = self._queue
-        priority, classes = run.priority, queue.classes
         model = self._models.get(run.stage)
         if (
-            model is None
+            queue.tasks
+            or self._sole is not None
+            or model is None
             or not self._whole
-            or queue.waiting
-            or not 0 < run.share_pct <= queue.free_pct
+            or not 0 < run.share_pct <= FULL_SHARE
             or not run.earliest_ns <= now_ns <= run.latest_ns
             or (run.accept_ns and now_ns > run.accept_ns)
             or (model[1] and self.cache.tier(model[0]) != "resident")
-            or (classes and (len(classes) > 1 or priority not in classes or self.dispatch.takes_turns))
             or self.dispatch.hints
-            or self._hosted
-            or ident in queue.tasks
         ):
             return False
-        self._arrivals += 1
+        if run.priority > self._lowest:
+            self._lowest = run.priority
         self._done_ns = None
-        order = 0 if self.rules.in_order else priority
-        objective_ns = 0 if self.rules.in_order else run.objective_ns or NO_OBJECTIVE_NS
-        task = Task(ident, run, model[0], model[1], (order, run.order, objective_ns, self._arrivals), now_ns)
-        queue.run_at_once(task, now_ns)
-        if run.share_pct < FULL_SHARE and len(queue.running) > 1:
-            self._crowd()
-        if priority > self._lowest:
-            self._lowest = priority
+        self._sole = (ident, run, now_ns)
         return True
 
     def end_whole(self, ident: int, now_ns: int) -> bool:
-        """A batch of one kernel has ended, and nothing can start because of that. False: `step` has to be told."""
-        queue = self._queue
-        task = queue.running[ident]
-        if (
-            queue.waiting
-            or queue.early
-            or task.entered
-            or task.kernels > 1
-            or (task.run.follows and task.priority < self._lowest)
-            or self._loading.busy
-            or self.dispatch.entered
-        ):
+        """The batch that has the device for itself has ended, and nothing can start because of that.
+
+        False: `step` has to be told.
+        """
+        sole = self._sole
+        if sole is None or sole[0] != ident or (sole[1].follows and sole[1].priority < self._lowest):
             return False
         self._done_ns = None
-        queue.release(task, now_ns)
+        self._sole = None
+        if sole[1].stage in self._heavy:
+            self.cache.touch(self._models[sole[1].stage][0], now_ns)
         return True
+
+    def _enter_sole(self) -> None:
+        """Something else happens: the batch that has the device for itself is entered into the books."""
+        assert self._sole is not None
+        ident, run, begun_ns = self._sole
+        self._sole = None
+        weights, nbytes = self._models[run.stage]
+        self._queue.run_at_once(Task(ident, run, weights, nbytes, self._key(run), begun_ns), begun_ns)
+
+    def _key(self, run: RunBatch) -> tuple[int, int, int, int]:
+        """Place in the queue: class, order, objective, arrival."""
+        self._arrivals += 1
+        if self.rules.in_order:
+            return 0, run.order, 0, self._arrivals
+        return run.priority, run.order, run.objective_ns or NO_OBJECTIVE_NS, self._arrivals
 
     # -- batches ------------------------------------------------------------------------------------------------
 
@@ -194,12 +204,7 @@ class Device:
         share_pct, priority = run.share_pct, run.priority
         if not 0 < share_pct <= FULL_SHARE:
             return [Refuse(ident, "no_share", f"a share of {share_pct} % is not to be had on one device")]
-        self._arrivals += 1
-        if self.rules.in_order:
-            key = (0, run.order, 0, self._arrivals)
-        else:
-            key = (priority, run.order, run.objective_ns or NO_OBJECTIVE_NS, self._arrivals)
-        task = Task(ident, run, weights, nbytes, key, now_ns)
+        task = Task(ident, run, weights, nbytes, self._key(run), now_ns)
         if plan is not None:
             self._plan(task, plan)
         self._done_ns = None
@@ -390,6 +395,8 @@ class Device:
 
     def row(self, now_ns: int) -> WorkerRow:
         """What this worker tells everybody about itself."""
+        if self._sole is not None:
+            self._enter_sole()
         cache, queue = self.cache, self._queue
         if self.rules.fetch_blocks:
             resident = cache.listed("resident", "leaving")
@@ -403,12 +410,14 @@ class Device:
 
     def task(self, ident: int) -> Task | None:
         """A batch that was taken and has not ended."""
+        if self._sole is not None:
+            self._enter_sole()
         return self._queue.tasks.get(ident)
 
     @property
     def idle(self) -> bool:
         """Whether no batch is here."""
-        return not self._queue.tasks
+        return not self._queue.tasks and self._sole is None
 
     # -- what is decided ----------------------------------------------------------------------------------------
 
@@ -552,6 +561,8 @@ class Device:
 
     def validate(self) -> None:
         """Check every invariant; for tests."""
+        if self._sole is not None:
+            self._enter_sole()
         queue = self._queue
         queue.validate()
         self._loading.validate()
