@@ -105,7 +105,7 @@ def test_a_batch_that_is_one_kernel_is_waited_for() -> None:
 def test_kernels_of_a_lower_class_are_held_back_for_the_next_stage_of_a_higher_one() -> None:
     made = device()
     told(made, (batch(9, priority=2), 0), (GrantEnded(9, 1), 1))  # a lower class has been here
-    for number in range(3):  # and its kernels are known: 1 ms each
+    for number in range(6):  # and its kernels are known: 1 ms each
         task = 10 + number
         spans = tuple((i * MS, (i + 1) * MS) for i in range(2))
         told(made, (batch(task, priority=2), 2), (planned(task, 2), 2), (GrantEnded(task, 2, True, spans), 4))

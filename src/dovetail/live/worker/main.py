@@ -34,11 +34,11 @@ from typing import NoReturn
 import msgspec
 
 from ...workflow.app import App, load_target
+from ..links.doorbell import Doorbell, widen
 from ..links.wire import (
     MOST_INGRESSES,
     Attach,
     Detach,
-    Doorbell,
     Evict,
     Free,
     FromWorker,
@@ -52,7 +52,6 @@ from ..links.wire import (
     ToWorker,
     Welcome,
     arena_of,
-    widen,
 )
 from ..tensors.arena import Arena
 from .device_executor import DeviceExecutor
