@@ -299,7 +299,4 @@ class Launcher:
 def _follows(request: Request, node: CompiledNode) -> bool:
     """Whether a model follows as soon as an item of this node is done: one that waits for nothing else."""
     missing, each_next = request.missing, node.each_next
-    for index in node.models_next:
-        if missing[index] <= 1 or index in each_next:
-            return True
-    return False
+    return any(missing[index] <= 1 or index in each_next for index in node.models_next)

@@ -121,6 +121,57 @@ class Device:
         actions: list[DeviceAction] = self._handlers[type(event)](event, now_ns)
         return actions
 
+    # -- the plain case, without words --------------------------------------------------------------------------
+
+    def begin_whole(self, run: RunBatch, ident: int, now_ns: int) -> bool:
+        """Take a batch that can be granted whole at once. False: nothing has happened, and `step` has to take it."""
+        queue = self._queue
+        priority, classes = run.priority, queue.classes
+        model = self._models.get(run.stage)
+        if (
+            model is None
+            or not self._whole
+            or queue.waiting
+            or not 0 < run.share_pct <= queue.free_pct
+            or not run.earliest_ns <= now_ns <= run.latest_ns
+            or (run.accept_ns and now_ns > run.accept_ns)
+            or (model[1] and self.cache.tier(model[0]) != "resident")
+            or (classes and (len(classes) > 1 or priority not in classes or self.dispatch.takes_turns))
+            or self.dispatch.hints
+            or self._hosted
+            or ident in queue.tasks
+        ):
+            return False
+        self._arrivals += 1
+        self._done_ns = None
+        order = 0 if self.rules.in_order else priority
+        objective_ns = 0 if self.rules.in_order else run.objective_ns or NO_OBJECTIVE_NS
+        task = Task(ident, run, model[0], model[1], (order, run.order, objective_ns, self._arrivals), now_ns)
+        queue.run_at_once(task, now_ns)
+        if run.share_pct < FULL_SHARE and len(queue.running) > 1:
+            self._crowd()
+        if priority > self._lowest:
+            self._lowest = priority
+        return True
+
+    def end_whole(self, ident: int, now_ns: int) -> bool:
+        """A batch of one kernel has ended, and nothing can start because of that. False: `step` has to be told."""
+        queue = self._queue
+        task = queue.running[ident]
+        if (
+            queue.waiting
+            or queue.early
+            or task.entered
+            or task.kernels > 1
+            or (task.run.follows and task.priority < self._lowest)
+            or self._loading.busy
+            or self.dispatch.entered
+        ):
+            return False
+        self._done_ns = None
+        queue.release(task, now_ns)
+        return True
+
     # -- batches ------------------------------------------------------------------------------------------------
 
     def _take_planned(self, event: PlannedBatch, now_ns: int) -> list[DeviceAction]:

@@ -163,6 +163,8 @@ class SimDevice:
         #: How long a batch takes alone.
         self.service = service or ProfiledService(table, spec.kind, rng)
         self._sequences = sequences or {}
+        #: Batches flow at rate 1 and are one kernel: most need no more than their end.
+        self._plain = contention is None and not sequences
         self._cold_factor = cold_factor
         self._loads_ns: dict[str, int] = dict(load_ns or {})
         self._fluid = Fluid(schedule, self, contention)
@@ -224,6 +226,16 @@ class SimDevice:
         # Asked now, while the requests are surely open; by the end of the batch some may have been closed.
         counts = () if branching is None else branching.counts(action.items)
         self._runs[task] = run = _Run(task, action, kind, counts)
+        if self._plain and self.machine.begin_whole(action, task, now_ns):
+            self.used = True
+            if stage is not None and stage.weights_bytes:
+                self.hits += 1
+            work_ns = self.service(action)
+            run.first_ns = run.begin_ns = now_ns
+            run.ends_ns = (work_ns,)
+            run.end_ns = now_ns + work_ns
+            self._schedule(run.end_ns, self, run)
+            return []
         answers = self.machine.step(action, now_ns)
         if action.stage in self._sequences:
             sequence = self._sequences[action.stage]
@@ -256,6 +268,8 @@ class SimDevice:
     def wake(self, payload: object, now_ns: int) -> list[Event]:
         """A time that this device asked for has come."""
         if type(payload) is _Run:
+            if self._plain and payload.end_ns == now_ns and self.machine.end_whole(payload.task, now_ns):
+                return [self._finished(payload, now_ns)]
             return self._ended(payload, now_ns) if self._fluid.ended(payload, now_ns) else []
         if type(payload) is _Fetch:
             return self._fetched(payload, now_ns)
@@ -363,20 +377,26 @@ class SimDevice:
     def _ended(self, run: _Run, now_ns: int) -> list[Event]:
         action, task = run.action, run.task
         begin_ns = run.begin_ns
-        self.busy_pct_ns += (now_ns - begin_ns) * action.share_pct
         kernels = len(run.ends_ns)
         over = run.stop == kernels
         spans = () if kernels == 1 else self._spans(run, now_ns)
         answers = self.machine.step(GrantEnded(task, run.stop, over, spans), now_ns)
         if not over:
             run.busy_ns += now_ns - begin_ns
+            self.busy_pct_ns += (now_ns - begin_ns) * action.share_pct
             return self._carry_out(answers, action, now_ns)
-        del self._runs[task]
+        finished = self._finished(run, now_ns)
+        return [finished, *self._carry_out(answers, action, now_ns)] if answers else [finished]
+
+    def _finished(self, run: _Run, now_ns: int) -> Event:
+        """A batch is over."""
+        action, begin_ns = run.action, run.begin_ns
+        del self._runs[run.task]
+        self.busy_pct_ns += (now_ns - begin_ns) * action.share_pct
         busy_ns = run.busy_ns + now_ns - begin_ns if run.busy_ns else 0
-        finished: Event = BatchFinished(
+        return BatchFinished(
             now_ns, action.cause, action.batch, run.first_ns, now_ns, run.counts, busy_ns, action.ingress
         )
-        return [finished, *self._carry_out(answers, action, now_ns)] if answers else [finished]
 
     def _spans(self, run: _Run, now_ns: int) -> tuple[tuple[int, int], ...]:
         """When each kernel of the grant ran, at an even rate."""
