@@ -148,9 +148,9 @@ def test_a_task_in_a_gap_stays_with_the_arbiter_when_the_other_is_gone_and_leave
     host.begin(2, 3, priority=2)
     host.ran(1, 0, MS)
     assert host.step(BatchWithdrawn(2)) == []
-    assert host.device.dispatch.active
+    assert host.device.dispatch.entered
     assert host.launch(1, 2) == [Grant(1, 1, TO_THE_END)]
-    assert not host.device.dispatch.active
+    assert not host.device.dispatch.entered
 
 
 def test_equals_take_turns_if_the_arbiter_says_so_and_else_come_one_after_the_other() -> None:

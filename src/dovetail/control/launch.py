@@ -15,7 +15,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heapreplace
 
 from ..plan import Hold
-from ..state import Batch, Cluster, Config, Item, Queue, Worker
+from ..state import Batch, Cluster, CompiledNode, Config, Item, Queue, Request, Worker
 from ..state.worker import FULL_SHARE
 from .actions import NEVER_NS, RunBatch
 from .early_send import ENDING, HIGHER, Loan, drop_out, ending, outranked, settle
@@ -38,6 +38,8 @@ class Launcher:
         self._ingress = ingress
         self._queues, self._holders, self._batches = cluster.queues, cluster.holders, cluster.batches
         self._workers = cluster.workers
+        #: Every queue, and the workers that hold its stage's model.
+        self._rooms = [(queue, cluster.holders[queue.stage.name]) for queue in cluster.queues.values()]
         self._planner, self._placer, self._predictor = policy.planner, policy.placer, policy.predictor
         self._router = policy.router
         self._lead_ns = policy.lead_ns
@@ -62,7 +64,7 @@ class Launcher:
         before = self._last_batch
         if self.freed:
             self.freed = False
-            self._dispatch([q for q in self._queues.values() if q.size])
+            self._dispatch(self._with_room())
         elif self._restless:
             self._dispatch([q for q in self._queues.values() if q.size and (not q.held_until_ns or q in touched)])
         elif touched:
@@ -73,6 +75,17 @@ class Launcher:
             self._start_rest()
         if self.looks_ahead and self._look_ahead() and self._restless:
             self._start_rest()
+
+    def _with_room(self) -> list[Queue]:
+        """Queues with work that some worker has room for; of all others the planner need not be asked."""
+        found = []
+        for queue, holders in self._rooms:
+            if queue.size:
+                for worker in holders.values():
+                    if worker.free_pct:
+                        found.append(queue)
+                        break
+        return found
 
     def _end_holds(self) -> None:
         """Ask the queues whose time has come, whether or not their own timer has been heard of yet."""
@@ -94,6 +107,8 @@ class Launcher:
 
     def _dispatch(self, queues: list[Queue]) -> None:
         """Start what can be started from these queues, which all have work; the one with the first item first."""
+        if not queues:
+            return
         if len(queues) == 1:
             queue = queues[0]
             while self._start_batch(queue) and queue.size:
@@ -220,8 +235,8 @@ class Launcher:
         follows = False
         triples = []
         for item in batch.items:
-            request = item.request
-            triples.append((request.id, item.node, item.index))
+            request, node = item.request, item.node
+            triples.append((request.id, node, item.index))
             deadline = request.deadline_ns or NEVER_NS
             if deadline > latest:
                 latest = deadline
@@ -231,7 +246,8 @@ class Launcher:
             if request.priority == priority:
                 if not objective or request.objective_ns < objective:
                     objective = request.objective_ns
-                follows = follows or _follows(item)
+                if not follows and request.graph.nodes[node].models_next:
+                    follows = _follows(request, request.graph.nodes[node])
         step, config = self._step, batch.config
         step.out.append(
             RunBatch(
@@ -280,11 +296,10 @@ class Launcher:
         return batch
 
 
-def _follows(item: Item) -> bool:
-    """Whether a model follows as soon as this item is done: one that waits for nothing else."""
-    request = item.request
-    node = request.graph.nodes[item.node]
-    if not node.models_next:
-        return False
-    missing = request.missing
-    return any(j in node.each_next or missing[j] <= 1 for j in node.models_next)
+def _follows(request: Request, node: CompiledNode) -> bool:
+    """Whether a model follows as soon as an item of this node is done: one that waits for nothing else."""
+    missing, each_next = request.missing, node.each_next
+    for index in node.models_next:
+        if missing[index] <= 1 or index in each_next:
+            return True
+    return False

@@ -132,7 +132,7 @@ class Device:
         It is refused if it is not expected to start by `latest_ns`, or by `accept_ns`; whether it then does start by
         `accept_ns` is not looked at any more, since a batch that could start now is better run than sent on.
         """
-        queue, cache = self._queue, self.cache
+        queue, cache, dispatch = self._queue, self.cache, self.dispatch
         ident = task_of(run.ingress, run.batch) if run.ingress else run.batch
         if ident in queue.tasks:
             raise ValueError(f"batch {run.batch} of ingress {run.ingress} was taken before")
@@ -162,15 +162,15 @@ class Device:
             and task.launched
             and (
                 not queue.classes
-                or (len(queue.classes) == 1 and priority in queue.classes and not self.dispatch.takes_turns)
+                or (len(queue.classes) == 1 and priority in queue.classes and not dispatch.takes_turns)
             )
-            and not self.dispatch.hinted
+            and not dispatch.hints
             and not self._hosted
         ):
             queue.run_at_once(task, now_ns)
             if plan is not None:
                 self._hosted += task.launched < task.kernels
-            if len(queue.running) > 1:
+            if share_pct < FULL_SHARE and len(queue.running) > 1:
                 self._crowd()
             if priority > self._lowest:
                 self._lowest = priority
@@ -190,11 +190,11 @@ class Device:
         if run.earliest_ns > now_ns:
             return [SetAlarm(run.earliest_ns), *self._go(now_ns)]
         actions: list[DeviceAction] = []
-        if self.dispatch.hinted:
+        if dispatch.hints:
             # Entered before the hint is void: in between a lower kernel could start.
             if self._contended(now_ns):
                 self._enter(now_ns, actions)
-            self._times.observe_turnaround(self.dispatch.came(priority, now_ns))
+            self._times.observe_turnaround(dispatch.came(priority, now_ns))
         return actions + self._go(now_ns)
 
     def _planned(self, event: TaskPlanned, now_ns: int) -> list[DeviceAction]:
@@ -246,7 +246,8 @@ class Device:
             self._times.observe_kernels(task.sequence, first, spans, gaps)
         task.kernel = event.upto
         if event.over:
-            self._forget_host(task)
+            if self._hosted:
+                self._forget_host(task)
             queue.release(task, now_ns)
             follows = task.run.follows and task.priority < self._lowest
             if follows:
@@ -254,8 +255,8 @@ class Device:
                 self.dispatch.expect(task.priority, self._times.turnaround_ns(), now_ns)
             if task.entered:
                 self.dispatch.ended(task, first, True, begin_ns, end_ns, now_ns)
-            idle = not queue.waiting and not self._loading.busy and not queue.early and not self.dispatch.active
-            if idle and not follows:
+            busy = queue.waiting or queue.early or self.dispatch.entered or self._loading.busy
+            if not busy and not follows:
                 return []  # nothing could start that could not before
         else:
             busy_ns = sum(end - begin for begin, end in spans) if spans else now_ns - begin_ns
@@ -287,7 +288,7 @@ class Device:
     def _alarm_rang(self, event: AlarmRang, now_ns: int) -> list[DeviceAction]:
         if now_ns >= self._alarm_ns:
             self._alarm_ns = NEVER_NS
-        if self.dispatch.active:
+        if self.dispatch.entered:
             self.dispatch.ring(now_ns)
         return self._go(now_ns)
 
@@ -371,7 +372,7 @@ class Device:
         elif self._contended(now_ns):
             self._arbitrate(now_ns, actions)
         else:
-            if self.dispatch.active and not self._in_gap():
+            if self.dispatch.entered and not self._in_gap():
                 self.dispatch.leave_all(now_ns)
             if queue.waiting:
                 self._start(now_ns, actions)
@@ -388,7 +389,7 @@ class Device:
             return bool(classes)
         if (self._hosted or dispatch.takes_turns) and len(self._queue.waiting) + len(self._queue.running) > 1:
             return True
-        return dispatch.hinted and any(dispatch.expects_above(priority, now_ns) for priority in classes)
+        return bool(dispatch.hints) and any(dispatch.expects_above(priority, now_ns) for priority in classes)
 
     def _in_gap(self) -> bool:
         """Whether the only task is between two kernels: the arbiter keeps it, since a filler may come."""
@@ -510,7 +511,7 @@ class Device:
             begun = task.ident in queue.running or task.state is _SUSPENDED
             assert not (begun and task.nbytes) or self.cache.tier(task.weights) == here, f"{task.ident}: no model"
             assert 0 <= task.kernel <= task.launched <= task.kernels, f"kernels of task {task.ident}"
-        if self.dispatch.active:
+        if self.dispatch.entered:
             self.dispatch.arbiter.validate()
 
 

@@ -84,7 +84,9 @@ class _Run(Flow):
     __slots__ = ("action", "busy_ns", "counts", "ends_ns", "first", "first_ns", "stop", "task")
 
     def __init__(self, task: int, action: RunBatch, kind: str, counts: tuple[int, ...]) -> None:
-        super().__init__(action.stage, kind, action.share_pct)
+        self.stage = action.stage
+        self.kind = kind
+        self.share_pct = action.share_pct
         self.task = task
         self.action = action
         self.counts = counts
@@ -163,7 +165,7 @@ class SimDevice:
         self._sequences = sequences or {}
         self._cold_factor = cold_factor
         self._loads_ns: dict[str, int] = dict(load_ns or {})
-        self._fluid = Fluid(lambda at_ns, flow: schedule(at_ns, self, flow), contention)
+        self._fluid = Fluid(schedule, self, contention)
         self._runs: dict[int, _Run] = {}
         #: Loads that were asked for, until the model is there: orders are all answered, of hints the last.
         self._orders: dict[str, list[LoadModel]] = {}
@@ -331,7 +333,11 @@ class SimDevice:
                     self.misses += 1
         ends_ns = run.ends_ns
         if not ends_ns:
-            run.ends_ns = ends_ns = (self.service(action),)
+            # One kernel: it runs whole, from now on.
+            work_ns = self.service(action)
+            run.ends_ns = (work_ns,)
+            self._fluid.begin(run, work_ns, at_ns)
+            return
         run.first = first = grant.first
         run.stop = stop = len(ends_ns) if grant.last == TO_THE_END else grant.last + 1
         done_ns = ends_ns[first - 1] if first else 0
@@ -358,8 +364,10 @@ class SimDevice:
         action, task = run.action, run.task
         begin_ns = run.begin_ns
         self.busy_pct_ns += (now_ns - begin_ns) * action.share_pct
-        over = run.stop == len(run.ends_ns)
-        answers = self.machine.step(GrantEnded(task, run.stop, over, self._spans(run, now_ns)), now_ns)
+        kernels = len(run.ends_ns)
+        over = run.stop == kernels
+        spans = () if kernels == 1 else self._spans(run, now_ns)
+        answers = self.machine.step(GrantEnded(task, run.stop, over, spans), now_ns)
         if not over:
             run.busy_ns += now_ns - begin_ns
             return self._carry_out(answers, action, now_ns)
@@ -372,8 +380,6 @@ class SimDevice:
 
     def _spans(self, run: _Run, now_ns: int) -> tuple[tuple[int, int], ...]:
         """When each kernel of the grant ran, at an even rate."""
-        if len(run.ends_ns) == 1:
-            return ()
         before_ns = run.ends_ns[run.first - 1] if run.first else 0
         work_ns = run.ends_ns[run.stop - 1] - before_ns
         took_ns = now_ns - run.begin_ns

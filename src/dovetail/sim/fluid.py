@@ -20,52 +20,54 @@ class Flow:
 
     __slots__ = ("begin_ns", "end_ns", "kind", "left_ns", "rate", "share_pct", "since_ns", "stage", "work_ns")
 
-    def __init__(self, stage: str, kind: str, share_pct: int) -> None:
-        self.stage = stage
-        #: What bounds it ("compute", "memory"), where that is known.
-        self.kind = kind
-        self.share_pct = share_pct
-        self.begin_ns = 0
-        #: When it ends if nothing changes; -1 while it does not run.
-        self.end_ns = -1
-        #: Work of this grant in all, and what is left of it.
-        self.work_ns = 0.0
-        self.left_ns = 0.0
-        self.rate = 1.0
-        self.since_ns = 0
+    #: What bounds it ("compute", "memory"), where that is known.
+    kind: str
+    stage: str
+    share_pct: int
+    begin_ns: int
+    #: When it ends if nothing changes; -1 while it does not run.
+    end_ns: int
+    #: Work of this grant in all, and what is left of it: kept under contention only.
+    work_ns: float
+    left_ns: float
+    rate: float
+    since_ns: int
 
 
 #: The rate of each of these, which run together.
 Contention = Callable[[Sequence[Flow]], Sequence[float]]
+#: (when, for whom, what): sees to it that somebody asks then whether it has ended.
+Schedule = Callable[[int, Any, Any], None]
 
 
 class Fluid:
     """What runs on one device."""
 
-    __slots__ = ("_contention", "_schedule", "running")
+    __slots__ = ("_contention", "_owner", "_schedule", "running")
 
-    def __init__(self, schedule: Callable[[int, Any], None], contention: Contention | None = None) -> None:
-        """`schedule(at_ns, flow)` sees to it that somebody asks `ended` then."""
+    def __init__(self, schedule: Schedule, owner: object, contention: Contention | None = None) -> None:
         self.running: list[Flow] = []
         self._schedule = schedule
+        self._owner = owner
         self._contention = contention
 
-    def begin(self, flow: Flow, work_ns: float, at_ns: int) -> None:
+    def begin(self, flow: Flow, work_ns: int, at_ns: int) -> None:
         """Let it flow from this time on."""
-        flow.begin_ns = flow.since_ns = at_ns
+        flow.begin_ns = at_ns
         if self._contention is None:
-            flow.end_ns = at_ns + round(work_ns)
-            self._schedule(flow.end_ns, flow)
+            flow.end_ns = end_ns = at_ns + work_ns
+            self._schedule(end_ns, self._owner, flow)
             return
+        flow.end_ns, flow.since_ns, flow.rate = -1, at_ns, 1.0
         flow.work_ns = flow.left_ns = work_ns
         self.running.append(flow)
         self._flow_on(at_ns)
 
-    def shorten(self, flow: Flow, work_ns: float, now_ns: int) -> None:
+    def shorten(self, flow: Flow, work_ns: int, now_ns: int) -> None:
         """It ends after so much less work."""
         if self._contention is None:
-            flow.end_ns -= round(work_ns)
-            self._schedule(flow.end_ns, flow)
+            flow.end_ns -= work_ns
+            self._schedule(flow.end_ns, self._owner, flow)
             return
         self._progress(now_ns)
         flow.work_ns -= work_ns
@@ -93,14 +95,6 @@ class Fluid:
             self._flow_on(now_ns)
         return True
 
-    def remove(self, flow: Flow, now_ns: int) -> None:
-        """It is taken off before its end."""
-        flow.end_ns = -1
-        if flow in self.running:
-            self._progress(now_ns)
-            self.running.remove(flow)
-            self._flow_on(now_ns)
-
     def _progress(self, now_ns: int) -> None:
         for flow in self.running:
             if now_ns > flow.since_ns:
@@ -117,4 +111,4 @@ class Fluid:
             end_ns = max(now_ns, flow.since_ns) + max(0, round(flow.left_ns / rate))
             if end_ns != flow.end_ns:
                 flow.end_ns = end_ns
-                self._schedule(end_ns, flow)
+                self._schedule(end_ns, self._owner, flow)

@@ -33,10 +33,10 @@ class ProfiledService:
 
     def __call__(self, run: RunBatch) -> int:
         """How long the batch takes when it has its share of the device for itself."""
-        stage = run.stage
-        mean = self._table.latency_ns(stage, self._kind, len(run.items), run.cpus, run.share_pct)
+        stage, items = run.stage, len(run.items)
+        mean = self._table.latency_ns(stage, self._kind, items, run.cpus, run.share_pct)
         if mean is None:
-            return UNPROFILED_NS * len(run.items)
+            return UNPROFILED_NS * items
         if self._rng is not None:
             sigma = self._sigmas.get(stage)
             if sigma is None:
