@@ -42,7 +42,7 @@ from ...units import MS, US
 from ...workflow.app import App
 from ..kernels.cut_model import BatchRun
 from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Recut, Run, State
-from .executor import Answer, Values, WakeAt, Work
+from .executor import Answer, BadMessage, Values, WakeAt, Work
 from .kernel_log import KernelLog
 from .lanes import Lanes, TakenBatch
 from .learning import TELL_NS, Learning, unpacked
@@ -126,7 +126,16 @@ class DeviceExecutor:
         self._lanes = Lanes(name, models, values, answer, now_ns, self._planned, log)
         threads = 1 if app is not None else LOADERS
         self._loaders = Loaders(
-            name, threads, models, answer, now_ns, self._load_ended, hand, learning.want_cut, self._lock
+            name,
+            threads,
+            models,
+            answer,
+            now_ns,
+            self._load_ended,
+            hand,
+            learning.want_cut,
+            self._ingresses,
+            self._lock,
         )
         self._tells = app is None and hello.kernels != "never"
         if self._tells:
@@ -143,6 +152,8 @@ class DeviceExecutor:
         batch = message.batch
         self._learning.want_cut(self._models.saw(batch.stage, batch.priority))
         taken = TakenBatch(task_of(batch.ingress, batch.batch), message)
+        if taken.task in self._batches:
+            raise BadMessage(f"batch {batch.batch} of ingress {batch.ingress} was taken before")
         expected = self._models.expected(message)
         with self._lock:
             self._batches[taken.task] = taken
