@@ -59,6 +59,8 @@ from .times import DeviceTimes
 
 __all__ = ["Device"]
 
+#: Model of a stage that this worker does not know.
+_UNKNOWN = ("", -1)
 _RUNNING, _STOPPING, _SUSPENDED = TaskState.RUNNING, TaskState.STOPPING, TaskState.SUSPENDED
 
 
@@ -93,6 +95,10 @@ class Device:
         self._loading.attach(queue)
         self._whole = not rules.fetch_blocks and not self.dispatch.limited
         self._arrivals = 0
+        #: The batch that runs and is in no book, its number, and since when.
+        self._alone: RunBatch | None = None
+        self._alone_ident = 0
+        self._alone_ns = 0
         #: The lowest class that was ever here; hints are of use to classes above it only.
         self._lowest = 1
         #: Tasks whose kernels a host launches one by one.
@@ -118,8 +124,66 @@ class Device:
 
     def step(self, event: DeviceEvent, now_ns: int) -> list[DeviceAction]:
         """Take one event and say what is to be done."""
+        if self._alone is not None:
+            if type(event) is GrantEnded and event.over and event.task == self._alone_ident:
+                return self._alone_ended(self._alone, now_ns)
+            self._write_down()
+        elif type(event) is RunBatch and not self._queue.tasks and self._runs_alone(event, now_ns):
+            return [Grant(self._alone_ident)]
         actions: list[DeviceAction] = self._handlers[type(event)](event, now_ns)
         return actions
+
+    # -- a batch that nobody else is here with --------------------------------------------------------------------
+
+    def _runs_alone(self, run: RunBatch, now_ns: int) -> bool:
+        """Start a batch, if it is whole and can start at once: most do on a device that is not crowded.
+
+        It is written into the books when something else happens before its end, and else never.
+        """
+        weights, nbytes = self._models.get(run.stage, _UNKNOWN)
+        if (
+            nbytes < 0
+            or not self._whole
+            or not run.earliest_ns <= now_ns <= run.latest_ns
+            or (run.accept_ns and now_ns > run.accept_ns)
+            or not 0 < run.share_pct <= FULL_SHARE
+            or self.dispatch.hints
+            or (nbytes and self.cache.tier(weights) != "resident")
+        ):
+            return False
+        self._alone = run
+        self._alone_ident = task_of(run.ingress, run.batch) if run.ingress else run.batch
+        self._alone_ns = now_ns
+        if run.priority > self._lowest:
+            self._lowest = run.priority
+        return True
+
+    def _alone_ended(self, run: RunBatch, now_ns: int) -> list[DeviceAction]:
+        self._alone = None
+        weights, nbytes = self._models[run.stage]
+        if nbytes:
+            self.cache.use(weights, now_ns)
+        if run.follows and run.priority < self._lowest:
+            self.dispatch.expect(run.priority, self._times.turnaround_ns(), now_ns)
+            return self._go(now_ns)
+        loading = self._loading
+        return self._go(now_ns) if self.cache.hints or loading.orders or loading.drops else []
+
+    def _write_down(self) -> None:
+        """Something happens while a batch is alone: from now on it is one among others."""
+        run, begin_ns = self._alone, self._alone_ns
+        if run is not None:
+            self._alone = self._done_ns = None
+            weights, nbytes = self._models[run.stage]
+            task = Task(self._alone_ident, run, weights, nbytes, self._key(run), begin_ns)
+            self._queue.run_at_once(task, begin_ns)
+
+    def _key(self, run: RunBatch) -> tuple[int, int, int, int]:
+        """Its place in the queue."""
+        self._arrivals += 1
+        if self.rules.in_order:
+            return 0, run.order, 0, self._arrivals
+        return run.priority, run.order, run.objective_ns or NO_OBJECTIVE_NS, self._arrivals
 
     # -- batches ------------------------------------------------------------------------------------------------
 
@@ -143,12 +207,7 @@ class Device:
         share_pct, priority = run.share_pct, run.priority
         if not 0 < share_pct <= FULL_SHARE:
             return [Refuse(ident, "no_share", f"a share of {share_pct} % is not to be had on one device")]
-        self._arrivals += 1
-        if self.rules.in_order:
-            key = (0, run.order, 0, self._arrivals)
-        else:
-            key = (priority, run.order, run.objective_ns or NO_OBJECTIVE_NS, self._arrivals)
-        task = Task(ident, run, weights, nbytes, key, now_ns)
+        task = Task(ident, run, weights, nbytes, self._key(run), now_ns)
         if plan is not None:
             self._plan(task, plan)
         self._done_ns = None
@@ -339,6 +398,7 @@ class Device:
 
     def row(self, now_ns: int) -> WorkerRow:
         """What this worker tells everybody about itself."""
+        self._write_down()
         cache, queue = self.cache, self._queue
         if self.rules.fetch_blocks:
             resident = cache.listed("resident", "leaving")
@@ -352,12 +412,13 @@ class Device:
 
     def task(self, ident: int) -> Task | None:
         """A batch that was taken and has not ended."""
+        self._write_down()
         return self._queue.tasks.get(ident)
 
     @property
     def idle(self) -> bool:
         """Whether no batch is here."""
-        return not self._queue.tasks
+        return self._alone is None and not self._queue.tasks
 
     # -- what is decided ----------------------------------------------------------------------------------------
 
@@ -502,6 +563,10 @@ class Device:
     def validate(self) -> None:
         """Check every invariant; for tests."""
         queue = self._queue
+        if self._alone is not None:
+            weights, nbytes = self._models[self._alone.stage]
+            assert not queue.tasks and self._alone_ns >= 0, "it is alone"
+            assert not nbytes or self.cache.tier(weights) == "resident", f"{self._alone_ident}: no model"
         queue.validate()
         self._loading.validate()
         tasks = list(queue.tasks.values())
