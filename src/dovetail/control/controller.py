@@ -235,13 +235,14 @@ class Controller:
         for item in items:
             request = item.request
             request.cost_usd += cost
-            first = at
+            own: tuple[int, ...] = ()
             if counts:
-                at += len(request.graph.nodes[item.node].counted)
+                first, at = at, at + len(request.graph.nodes[item.node].counted)
+                own = counts[first:at]
             if request.outcome:
                 continue
             try:
-                ready = item_done(item, counts[first:at] if counts else (), now)
+                ready = item_done(item, own, now)
             except FanOutMismatch as error:
                 self._close(request, "failed", str(error))
                 continue

@@ -12,6 +12,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
 from ..plan import Hold
@@ -23,9 +24,6 @@ from .policy import Policy
 from .step import Step
 
 __all__ = ["MAX_REFUSALS", "Launcher"]
-
-#: A class below all others.
-_LOWEST = 1 << 30
 
 #: Workers that may refuse an item for their queue; the next one has to take it, or no one can in time.
 MAX_REFUSALS = 4
@@ -229,25 +227,17 @@ class Launcher:
     def _run(self, batch: Batch, order: int = 0, reason: str = "", accept_ns: int = 0) -> None:
         """Tell the worker all that it has to know of the batch."""
         self._planner.started(batch)
-        # The window ends with the last deadline: until then the batch is of use to someone.
-        latest = objective = 0
-        priority = _LOWEST
-        follows = False
-        triples = []
-        for item in batch.items:
+        items = batch.items
+        if len(items) == 1:
+            item = items[0]
             request, node = item.request, item.node
-            triples.append((request.id, node, item.index))
-            deadline = request.deadline_ns or NEVER_NS
-            if deadline > latest:
-                latest = deadline
-            # Of its highest class alone counts when it should be answered, and what follows.
-            if request.priority < priority:
-                priority, objective, follows = request.priority, 0, False
-            if request.priority == priority:
-                if not objective or request.objective_ns < objective:
-                    objective = request.objective_ns
-                if not follows and request.graph.nodes[node].models_next:
-                    follows = _follows(request, request.graph.nodes[node])
+            triples: tuple[tuple[int, int, int], ...] = ((request.id, node, item.index),)
+            latest, priority, objective = request.deadline_ns or NEVER_NS, request.priority, request.objective_ns
+            compiled = request.graph.nodes[node]
+            follows = bool(compiled.models_next) and _follows(request, compiled)
+        else:
+            triples = tuple([(item.request.id, item.node, item.index) for item in items])
+            latest, priority, objective, follows = _joint(items)
         step, config = self._step, batch.config
         step.out.append(
             RunBatch(
@@ -255,7 +245,7 @@ class Launcher:
                 batch.id,
                 batch.worker.id,
                 batch.queue.stage.name,
-                tuple(triples),
+                triples,
                 config.cpus,
                 config.share_pct,
                 batch.sent_ns,
@@ -294,6 +284,20 @@ class Launcher:
             settle(worker, self._step.now_ns)
         self.freed = True
         return batch
+
+
+def _joint(items: Sequence[Item]) -> tuple[int, int, int, bool]:
+    """Of items that run together: the end of their window, their class, its first objective, whether a model follows.
+
+    The window ends with the last deadline: until then the batch is of use to someone. Of its highest class alone
+    counts when it should be answered, and what follows.
+    """
+    latest = max([item.request.deadline_ns or NEVER_NS for item in items])
+    priority = min([item.request.priority for item in items])
+    first = [item for item in items if item.request.priority == priority]
+    objective = min([item.request.objective_ns for item in first])
+    follows = any(_follows(item.request, item.request.graph.nodes[item.node]) for item in first)
+    return latest, priority, objective, follows
 
 
 def _follows(request: Request, node: CompiledNode) -> bool:

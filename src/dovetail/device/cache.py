@@ -137,15 +137,15 @@ class ModelCache:
         entry.pins += 1
         entry.used_ns = now_ns
 
+    def use(self, weights: str, now_ns: int) -> None:
+        """A batch ran on it until now."""
+        self._entries[weights].used_ns = now_ns
+
     def unpin(self, weights: str, now_ns: int) -> None:
         """A batch has ended that ran on it."""
         entry = self._entries[weights]
         entry.pins -= 1
         entry.used_ns = now_ns
-
-    def touch(self, weights: str, now_ns: int) -> None:
-        """A batch has run on it, and has ended."""
-        self._entries[weights].used_ns = now_ns
 
     def hint(self, weights: str, nbytes: int) -> None:
         """Somebody expects that it will be needed."""

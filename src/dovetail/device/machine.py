@@ -59,6 +59,8 @@ from .times import DeviceTimes
 
 __all__ = ["Device"]
 
+#: Model of a stage that this worker does not know.
+_UNKNOWN = ("", -1)
 _RUNNING, _STOPPING, _SUSPENDED = TaskState.RUNNING, TaskState.STOPPING, TaskState.SUSPENDED
 
 
@@ -93,9 +95,10 @@ class Device:
         self._loading.attach(queue)
         self._whole = not rules.fetch_blocks and not self.dispatch.limited
         self._arrivals = 0
-        #: The batch that has the device for itself, if it stands in no book: number, record, begin.
-        self._sole: tuple[int, RunBatch, int] | None = None
-        self._heavy = {stage for stage, (_, nbytes) in models.items() if nbytes}
+        #: The batch that runs and is in no book, its number, and since when.
+        self._alone: RunBatch | None = None
+        self._alone_ident = 0
+        self._alone_ns = 0
         #: The lowest class that was ever here; hints are of use to classes above it only.
         self._lowest = 1
         #: Tasks whose kernels a host launches one by one.
@@ -121,62 +124,62 @@ class Device:
 
     def step(self, event: DeviceEvent, now_ns: int) -> list[DeviceAction]:
         """Take one event and say what is to be done."""
-        if self._sole is not None:
-            self._enter_sole()
+        if self._alone is not None:
+            if type(event) is GrantEnded and event.over and event.task == self._alone_ident:
+                return self._alone_ended(self._alone, now_ns)
+            self._write_down()
+        elif type(event) is RunBatch and not self._queue.tasks and self._runs_alone(event, now_ns):
+            return [Grant(self._alone_ident)]
         actions: list[DeviceAction] = self._handlers[type(event)](event, now_ns)
         return actions
 
-    # -- the plain case, without words --------------------------------------------------------------------------
+    # -- a batch that nobody else is here with --------------------------------------------------------------------
 
-    def begin_whole(self, run: RunBatch, ident: int, now_ns: int) -> bool:
-        """Take a batch that has the device for itself and can be granted whole at once, without a word.
+    def _runs_alone(self, run: RunBatch, now_ns: int) -> bool:
+        """Start a batch, if it is whole and can start at once: most do on a device that is not crowded.
 
-        False: nothing has happened, and `step` has to take it. Until something else happens, it stands in no book.
+        It is written into the books when something else happens before its end, and else never.
         """
-        queue = self._queue
-        model = self._models.get(run.stage)
+        weights, nbytes = self._models.get(run.stage, _UNKNOWN)
         if (
-            queue.tasks
-            or self._sole is not None
-            or model is None
+            nbytes < 0
             or not self._whole
-            or not 0 < run.share_pct <= FULL_SHARE
             or not run.earliest_ns <= now_ns <= run.latest_ns
             or (run.accept_ns and now_ns > run.accept_ns)
-            or (model[1] and self.cache.tier(model[0]) != "resident")
+            or not 0 < run.share_pct <= FULL_SHARE
             or self.dispatch.hints
+            or (nbytes and self.cache.tier(weights) != "resident")
         ):
             return False
+        self._alone = run
+        self._alone_ident = task_of(run.ingress, run.batch) if run.ingress else run.batch
+        self._alone_ns = now_ns
         if run.priority > self._lowest:
             self._lowest = run.priority
-        self._done_ns = None
-        self._sole = (ident, run, now_ns)
         return True
 
-    def end_whole(self, ident: int, now_ns: int) -> bool:
-        """The batch that has the device for itself has ended, and nothing can start because of that.
-
-        False: `step` has to be told.
-        """
-        sole = self._sole
-        if sole is None or sole[0] != ident or (sole[1].follows and sole[1].priority < self._lowest):
-            return False
-        self._done_ns = None
-        self._sole = None
-        if sole[1].stage in self._heavy:
-            self.cache.touch(self._models[sole[1].stage][0], now_ns)
-        return True
-
-    def _enter_sole(self) -> None:
-        """Something else happens: the batch that has the device for itself is entered into the books."""
-        assert self._sole is not None
-        ident, run, begun_ns = self._sole
-        self._sole = None
+    def _alone_ended(self, run: RunBatch, now_ns: int) -> list[DeviceAction]:
+        self._alone = None
         weights, nbytes = self._models[run.stage]
-        self._queue.run_at_once(Task(ident, run, weights, nbytes, self._key(run), begun_ns), begun_ns)
+        if nbytes:
+            self.cache.use(weights, now_ns)
+        if run.follows and run.priority < self._lowest:
+            self.dispatch.expect(run.priority, self._times.turnaround_ns(), now_ns)
+            return self._go(now_ns)
+        loading = self._loading
+        return self._go(now_ns) if self.cache.hints or loading.orders or loading.drops else []
+
+    def _write_down(self) -> None:
+        """Something happens while a batch is alone: from now on it is one among others."""
+        run, begin_ns = self._alone, self._alone_ns
+        if run is not None:
+            self._alone = self._done_ns = None
+            weights, nbytes = self._models[run.stage]
+            task = Task(self._alone_ident, run, weights, nbytes, self._key(run), begin_ns)
+            self._queue.run_at_once(task, begin_ns)
 
     def _key(self, run: RunBatch) -> tuple[int, int, int, int]:
-        """Place in the queue: class, order, objective, arrival."""
+        """Its place in the queue."""
         self._arrivals += 1
         if self.rules.in_order:
             return 0, run.order, 0, self._arrivals
@@ -395,8 +398,7 @@ class Device:
 
     def row(self, now_ns: int) -> WorkerRow:
         """What this worker tells everybody about itself."""
-        if self._sole is not None:
-            self._enter_sole()
+        self._write_down()
         cache, queue = self.cache, self._queue
         if self.rules.fetch_blocks:
             resident = cache.listed("resident", "leaving")
@@ -410,14 +412,13 @@ class Device:
 
     def task(self, ident: int) -> Task | None:
         """A batch that was taken and has not ended."""
-        if self._sole is not None:
-            self._enter_sole()
+        self._write_down()
         return self._queue.tasks.get(ident)
 
     @property
     def idle(self) -> bool:
         """Whether no batch is here."""
-        return not self._queue.tasks and self._sole is None
+        return self._alone is None and not self._queue.tasks
 
     # -- what is decided ----------------------------------------------------------------------------------------
 
@@ -561,9 +562,11 @@ class Device:
 
     def validate(self) -> None:
         """Check every invariant; for tests."""
-        if self._sole is not None:
-            self._enter_sole()
         queue = self._queue
+        if self._alone is not None:
+            weights, nbytes = self._models[self._alone.stage]
+            assert not queue.tasks and self._alone_ns >= 0, "it is alone"
+            assert not nbytes or self.cache.tier(weights) == "resident", f"{self._alone_ident}: no model"
         queue.validate()
         self._loading.validate()
         tasks = list(queue.tasks.values())

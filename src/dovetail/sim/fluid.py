@@ -4,7 +4,7 @@ Rules of this file
 - Work is time alone on the device, in nanoseconds. A rate is work per time: 1 alone, less beside others.
 - Rates come from `contention(running)` and change only when the set of what runs does. Without a contention everybody
   flows at rate 1, ends are known when work begins, and nothing has to be looked at again.
-- Every piece of work ends once; an end that was put off leaves a wake behind that finds `end_ns` changed.
+- Every piece of work ends once; an end that was put off leaves a wake behind that finds `end_ns` later.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..state.worker import FULL_SHARE
+
 __all__ = ["Contention", "Flow", "Fluid"]
 
 
 class Flow:
     """One piece of work: a grant that is carried out."""
 
-    __slots__ = ("begin_ns", "end_ns", "kind", "left_ns", "rate", "share_pct", "since_ns", "stage", "work_ns")
-
-    #: What bounds it ("compute", "memory"), where that is known.
-    kind: str
-    stage: str
-    share_pct: int
-    begin_ns: int
+    #: What it is, how much of the device it has, and what bounds it ("compute", "memory") where that is known.
+    stage = ""
+    share_pct = FULL_SHARE
+    kind = ""
+    begin_ns = 0
     #: When it ends if nothing changes; -1 while it does not run.
-    end_ns: int
+    end_ns = -1
     #: Work of this grant in all, and what is left of it: kept under contention only.
-    work_ns: float
-    left_ns: float
-    rate: float
-    since_ns: int
+    work_ns = 0.0
+    left_ns = 0.0
+    rate = 1.0
+    since_ns = 0
 
 
 #: The rate of each of these, which run together.
@@ -81,19 +81,13 @@ class Fluid:
         self._progress(now_ns)
         return flow.work_ns - flow.left_ns
 
-    def ended(self, flow: Flow, now_ns: int) -> bool:
-        """Whether it ends now; a wake that was left behind by another end says no.
-
-        Against the real clock a wake comes late, never early.
-        """
-        if not 0 <= flow.end_ns <= now_ns:
-            return False
+    def end(self, flow: Flow, now_ns: int) -> None:
+        """It has ended."""
         flow.end_ns = -1
         if self._contention is not None:
             self._progress(now_ns)
             self.running.remove(flow)
             self._flow_on(now_ns)
-        return True
 
     def _progress(self, now_ns: int) -> None:
         for flow in self.running:
