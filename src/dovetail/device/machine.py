@@ -263,8 +263,10 @@ class Device:
         self._forget_host(task)
         self._plan(task, event)
         self._hosted += task.launched < task.kernels
-        if task.entered:
-            self.dispatch.leave(task, now_ns)
+        if task.entered and task.launched:
+            self.dispatch.known(task, now_ns)
+        elif task.entered:
+            self.dispatch.leave(task, now_ns)  # until its host has launched one
         return self._go(now_ns)
 
     def _plan(self, task: Task, plan: TaskPlanned | PlannedBatch) -> None:
