@@ -62,6 +62,14 @@ def test_tests_that_are_named_exist(document: Path) -> None:
         )
 
 
+def test_tests_that_are_named_without_their_file_exist() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in sorted((PROJECT / "tests").rglob("*.py")))
+    defined = set(re.findall(r"def (test_\w+)\(", sources))
+    for document in DOCUMENTS:
+        for test in re.findall(r"`(test_\w+)`", document.read_text(encoding="utf-8")):
+            assert test in defined, f"{name(document)} names {test}"
+
+
 def test_invariants_are_numbered_as_validate_numbers_them() -> None:
     promises = re.findall(r"^\*\*(\d)\. ", (PROJECT / "docs/invariants.md").read_text(), re.MULTILINE)
     assert promises == [str(n) for n in range(1, len(promises) + 1)]

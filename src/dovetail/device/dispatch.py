@@ -132,8 +132,9 @@ class KernelDispatch:
         """A grant has ended; `task.kernel` is the first that has not run."""
         at_ns = self._at(now_ns)
         if over:
-            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, end_ns, task.kernel))
-            self.leave(task, now_ns)
+            del self.entered[task.ident]
+            task.entered = False
+            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, end_ns, task.kernel, over=True))
         elif task.kernel == first:
             self._tell(KernelRevoked(at_ns, task.ident, first))
         else:

@@ -38,6 +38,7 @@ from ..device.cache import names_of
 from ..device.events import (
     TO_THE_END,
     AlarmRang,
+    BatchWithdrawn,
     DeviceAction,
     Evict,
     Grant,
@@ -263,9 +264,18 @@ class SimDevice:
             return self._carry_out(self.machine.step(ModelHinted(weights, nbytes), now_ns), action, now_ns)
         answers = self.machine.step(ModelOrdered(weights, nbytes), now_ns)
         if cache.tier(weights) == "resident":
-            return [ModelLoaded(now_ns, action.cause, self.ident, action.stage, nbytes)]
+            loaded = ModelLoaded(now_ns, action.cause, self.ident, action.stage, nbytes)
+            return [loaded, *self._carry_out(answers, action, now_ns)]
         self._orders.setdefault(weights, []).append(action)
         return self._carry_out(answers, action, now_ns)
+
+    def withdraw(self, task: int, now_ns: int) -> list[Event]:
+        """Nobody waits for a batch (`task_of`) any more: if it has not begun, it goes."""
+        known = self.machine.task(task)
+        if known is None or known.begin_ns >= 0:
+            return []
+        del self._runs[task]
+        return self._carry_out(self.machine.step(BatchWithdrawn(task), now_ns), None, now_ns)
 
     def wake(self, payload: object, now_ns: int) -> list[Event]:
         """A time that this device asked for has come."""

@@ -42,7 +42,7 @@ from ...units import MS, US
 from ...workflow.app import App
 from ..kernels.cut_model import BatchRun
 from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Recut, Run, State
-from .executor import Answer, Values, WakeAt, Work
+from .executor import Answer, BadMessage, Values, WakeAt, Work
 from .kernel_log import KernelLog
 from .lanes import Lanes, TakenBatch
 from .learning import TELL_NS, Learning, unpacked
@@ -126,7 +126,16 @@ class DeviceExecutor:
         self._lanes = Lanes(name, models, values, answer, now_ns, self._planned, log)
         threads = 1 if app is not None else LOADERS
         self._loaders = Loaders(
-            name, threads, models, answer, now_ns, self._load_ended, hand, learning.want_cut, self._lock
+            name,
+            threads,
+            models,
+            answer,
+            now_ns,
+            self._load_ended,
+            hand,
+            learning.want_cut,
+            self._ingresses,
+            self._lock,
         )
         self._tells = app is None and hello.kernels != "never"
         if self._tells:
@@ -142,11 +151,18 @@ class DeviceExecutor:
         """Run a batch when the device has room for it, and answer."""
         batch = message.batch
         self._learning.want_cut(self._models.saw(batch.stage, batch.priority))
-        task = task_of(batch.ingress, batch.batch)
+        taken = TakenBatch(task_of(batch.ingress, batch.batch), message)
+        if taken.task in self._batches:
+            raise BadMessage(f"batch {batch.batch} of ingress {batch.ingress} was taken before")
+        expected = self._models.expected(message)
         with self._lock:
-            self._batches[task] = TakenBatch(task, message)
-            cause = task_of(batch.ingress, batch.cause)
-            return self._perform(self._machine.step(batch, now_ns), cause, now_ns)
+            self._batches[taken.task] = taken
+            answers = self._machine.step(batch, now_ns)
+            if expected is not None:
+                # Known before its first turn, so that it may fill a gap, or is kept out of one that is too short.
+                taken.expected, idents = expected
+                answers = [*answers, *self._plan(taken, taken.expected, idents, now_ns)]
+            return self._perform(answers, task_of(batch.ingress, batch.cause), now_ns)
 
     def load(self, message: Load, ingress: int, now_ns: int) -> Work | None:
         """A model is wanted here: by order, or as a hint. A hint is answered if it leads to a load or never can."""
@@ -334,14 +350,19 @@ class DeviceExecutor:
         message = batch.message
         if (model := self._models.unknown(message, plan)) is not None:
             self._learning.want_cut([model])
-        if len(plan.kernels) > 1:
-            planned = TaskPlanned(batch.task, plan.name, tuple(plan.idents), len(plan.kernels))
+        if plan.name == batch.expected and (plan.name or len(plan.kernels) == 1):
+            return
+        if len(plan.kernels) > 1 or batch.expected or self._models.several:
             now_ns = self._now_ns()
             with self._lock:
+                answers = self._plan(batch, plan.name, tuple(plan.idents), now_ns)
                 cause = task_of(message.batch.ingress, message.batch.cause)
-                work = self._perform(self._machine.step(planned, now_ns), cause, now_ns)
+                work = self._perform(answers, cause, now_ns)
             if work is not None:
                 self._hand(work)
+
+    def _plan(self, batch: TakenBatch, name: str, idents: tuple[str, ...], now_ns: int) -> list[DeviceAction]:
+        return self._machine.step(TaskPlanned(batch.task, name, idents, len(idents)), now_ns)
 
     def _load_ended(self, weights: str, problem: str, took_ns: int) -> Work | None:
         """A load has ended, well or not; under the lock."""

@@ -32,11 +32,13 @@ MEMORY_WAIT_SECONDS = 0.5
 class TakenBatch:
     """A batch from when it was taken until it is answered."""
 
-    __slots__ = ("begin_ns", "busy_ns", "message", "plan", "revoked", "task", "withdrawn")
+    __slots__ = ("begin_ns", "busy_ns", "expected", "message", "plan", "revoked", "task", "withdrawn")
 
     def __init__(self, task: int, message: Run) -> None:
         self.task = task
         self.message = message
+        #: Under which name its kernels are known before it begins; empty if they are not.
+        self.expected = ""
         #: Its kernels, once it has begun.
         self.plan: BatchRun | WholeRun | None = None
         self.begin_ns = 0
@@ -114,7 +116,7 @@ class Lanes:
         over = position == len(kernels)
         if over:
             self._finish(batch, plan)
-        measured = tuple(spans) if len(spans) == position - first and len(kernels) > 1 else ()
+        measured = tuple(spans) if len(spans) == position - first else ()
         return GrantEnded(task, position, over, measured)
 
     def refuse(self, message: Run, reason: str, detail: str, now_ns: int) -> None:

@@ -4,14 +4,14 @@ Rules of this file
 - What was evicted is freed before the next model is loaded.
 - A load that was said to begin is said to have ended, to the same ingress and by the same name: whoever waits for it
   may have a limit of time for that.
-- Orders are all answered; of hints the last.
+- Orders are all answered; of hints the last. Of a model that has come every ingress hears.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from queue import SimpleQueue
 
 from ...state import RunBatch
@@ -39,10 +39,11 @@ class Loaders:
         ended: Callable[[str, str, int], Work | None],
         hand: Callable[[Work], None],
         want_cut: Callable[[list[CutModel]], None],
+        ingresses: Set[int],
         lock: threading.Lock,
     ) -> None:
         """`ended(weights, problem, took_ns)` is told of the end of each load, under the lock, and what can be done
-        then is handed on; `want_cut` is told of models to be cut.
+        then is handed on; `want_cut` is told of models to be cut; `ingresses` are those that are here, always.
         """
         self._name = name
         self._models = models
@@ -51,6 +52,7 @@ class Loaders:
         self._ended = ended
         self._hand = hand
         self._want_cut = want_cut
+        self._ingresses = ingresses
         self._lock = lock
         self._jobs: SimpleQueue[Work] = SimpleQueue()
         #: Loads that were asked for, until the model is there.
@@ -113,7 +115,12 @@ class Loaders:
         with self._lock:
             self._hints.pop(weights, None)
             askers = self._orders.pop(weights, [])
-            for ingress, stage, cause in askers if asker in askers else [asker, *askers]:
+            if asker not in askers:
+                askers.append(asker)
+            if not problem:
+                # To whoever has not asked it is news, too, but none of its own steps has led to it.
+                askers += [(other, stage, 0) for other in self._ingresses - {who for who, _, _ in askers}]
+            for ingress, stage, cause in askers:
                 answer: FromWorker = LoadFailure(stage, problem, cause)
                 self._answer(ingress, answer if problem else Loaded(stage, nbytes, cause, took_ns))
             # Under the same lock: an order that comes now is answered above, or finds the model here.
