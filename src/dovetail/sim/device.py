@@ -238,10 +238,11 @@ class SimDevice:
     def _take(self, task: int, action: RunBatch, counts: tuple[int, ...], now_ns: int) -> list[Event]:
         """A batch where kernels are told apart, or where those that run together slow each other down."""
         self._runs[task] = run = _Run(task, action, counts)
-        run.stage, run.share_pct = action.stage, action.share_pct
+        run.share_pct = action.share_pct
         sequence = self._sequences.get(action.stage)
         event: RunBatch | PlannedBatch = action
         if sequence is not None:
+            run.kind = sequence.bound
             run.ends_ns = self._kernel_ends(action, sequence)
             idents = tuple(kernel.ident for kernel in sequence.kernels)
             event = PlannedBatch(action, sequence.name, idents, len(idents))
