@@ -89,6 +89,7 @@ class Device:
         self._queue = queue = WorkerQueue(cache, rules, self._loading.fetch_ns)
         self._loading.attach(queue)
         self._starting = Starting(queue, cache, rules, self.dispatch, self._loading, times)
+        self._tasks, self._expected = queue.tasks, self.dispatch.hints
         self._whole = not rules.fetch_blocks and not self.dispatch.limited
         self._arrivals = 0
         #: The batch that runs and is in no book, its number, and since when.
@@ -125,7 +126,7 @@ class Device:
                 self._alone = None
                 return self._alone_ended(alone, now_ns) if self._alone_matters else []
             self._write_down()
-        elif type(event) is RunBatch and not self._queue.tasks and self._runs_alone(event, now_ns):
+        elif type(event) is RunBatch and self._whole and not self._tasks and self._runs_alone(event, now_ns):
             return [Grant(self._alone_ident)]
         actions: list[DeviceAction] = self._handlers[type(event)](event, now_ns)
         return actions
@@ -140,11 +141,11 @@ class Device:
         weights, nbytes = self._models.get(run.stage, _UNKNOWN)
         if (
             nbytes < 0
-            or not self._whole
-            or not run.earliest_ns <= now_ns <= run.latest_ns
+            or now_ns < run.earliest_ns
+            or now_ns > run.latest_ns
             or (run.accept_ns and now_ns > run.accept_ns)
             or not 0 < run.share_pct <= FULL_SHARE
-            or self.dispatch.hints
+            or self._expected
             or (nbytes and self.cache.tier(weights) != "resident")
         ):
             return False
@@ -185,7 +186,6 @@ class Device:
         return run.priority, run.order, run.objective_ns or NO_OBJECTIVE_NS, self._arrivals
 
     def _go(self, now_ns: int) -> list[DeviceAction]:
-        """What follows from the event."""
         self._done_ns = None
         return self._starting.go(now_ns)
 
