@@ -36,7 +36,7 @@ PACKAGES = ("state", "plan", "place", "scale", "predict", "device", "schedule", 
 #: Tests that need no process, socket or model.
 PURE_TESTS = (
     "tests/state", "tests/plan", "tests/place", "tests/scale", "tests/predict", "tests/device", "tests/schedule",
-    "tests/control", "tests/golden", "tests/laws", "tests/sim", "tests/record", "tests/profile", "tests/rivals",
+    "tests/control", "tests/golden", "tests/laws", "tests/sim", "tests/record", "tests/profile",
 )  # fmt: skip
 #: Files that only check or only declare.
 UNTOUCHED = ("validate.py", "protocol.py", "__init__.py")
