@@ -41,6 +41,8 @@ class Cutter:
         self._asked: set[str] = set()
         self._waiting: deque[Wanted] = deque()
         self._task: asyncio.Task[None] | None = None
+        #: What only has to be written does not wait for what has to be found out.
+        self._quick: set[asyncio.Task[None]] = set()
 
     def want(self, wanted: Wanted) -> None:
         """A worker would run this model kernel by kernel."""
@@ -51,6 +53,11 @@ class Cutter:
             os.mkdir(files)
             wanted = msgspec.structs.replace(wanted, files=files)
         self._asked.add(wanted.stage.model)
+        if wanted.known:
+            quick = asyncio.ensure_future(self._find(wanted))
+            self._quick.add(quick)
+            quick.add_done_callback(self._quick.discard)
+            return
         self._waiting.append(wanted)
         if self._task is None:
             self._task = asyncio.ensure_future(self._work())
@@ -58,21 +65,21 @@ class Cutter:
     @property
     def busy(self) -> bool:
         """Whether something is being found out."""
-        return self._task is not None
+        return self._task is not None or bool(self._quick)
 
     async def _work(self) -> None:
         while self._waiting:
-            wanted = self._waiting.popleft()
-            try:
-                found = await asyncio.wait_for(self._cut(wanted), PATIENCE_SECONDS)
-            except (OSError, TimeoutError, msgspec.DecodeError) as error:
-                self._say(
-                    f"stage {wanted.stage.name!r} stays whole, its model could not be cut: {error or 'too slow'}"
-                )
-                continue
-            if found is not None:
-                self._found(wanted, found)
+            await self._find(self._waiting.popleft())
         self._task = None
+
+    async def _find(self, wanted: Wanted) -> None:
+        try:
+            found = await asyncio.wait_for(self._cut(wanted), PATIENCE_SECONDS)
+        except (OSError, TimeoutError, msgspec.DecodeError) as error:
+            self._say(f"stage {wanted.stage.name!r} stays whole, its model could not be cut: {error or 'too slow'}")
+            return
+        if found is not None:
+            self._found(wanted, found)
 
     async def _cut(self, wanted: Wanted) -> Found | None:
         process = await asyncio.create_subprocess_exec(
@@ -95,10 +102,10 @@ class Cutter:
     async def close(self) -> None:
         """Find out no more."""
         self._waiting.clear()
-        if self._task is not None:
-            self._task.cancel()
+        for task in [*self._quick, *([] if self._task is None else [self._task])]:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+                await task
+        self._task = None
         if self._scratch is not None:
             self._scratch.cleanup()

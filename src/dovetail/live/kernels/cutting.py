@@ -44,6 +44,11 @@ class Wanted(msgspec.Struct, frozen=True):
     #: Directory to which it is written for workers that only read; empty: they cut it themselves.
     files: str = ""
 
+    @property
+    def known(self) -> bool:
+        """Whether it only has to be written, which takes no time to speak of."""
+        return bool(self.files) and self.before is not None and self.before.item == self.item
+
 
 class Found(msgspec.Struct, frozen=True):
     """How a model is cut, or that it stays whole (no places); and what a worker has in memory that reads it."""
@@ -54,10 +59,9 @@ class Found(msgspec.Struct, frozen=True):
 
 def find_cut(wanted: Wanted) -> Found | None:
     """How the model is cut; None if it cannot be."""
-    before = wanted.before
-    if before is not None and before.item == wanted.item and wanted.files:
+    if wanted.known and wanted.before is not None:
         try:
-            return _written(wanted, before)
+            return _written(wanted, wanted.before)
         except ModelError:  # another graph, or not what was kept
             pass
     model = CutModel(wanted.stage, threads=wanted.threads, dear=wanted.dear)
@@ -78,10 +82,12 @@ def _written(wanted: Wanted, cut: Cut) -> Found:
 
 def main() -> None:
     """Entry point of the process."""
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
     one_heap()
-    found = find_cut(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Wanted))
+    wanted = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Wanted)
+    if not wanted.known:
+        with contextlib.suppress(OSError):
+            os.nice(NICE)
+    found = find_cut(wanted)
     if found is not None:
         sys.stdout.buffer.write(msgspec.msgpack.encode(found))
 
