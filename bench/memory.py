@@ -103,10 +103,10 @@ def children(pid: int) -> list[int]:
 
 
 @contextmanager
-def served(policy: str, memory: str, workers: int) -> Iterator[tuple[int, int]]:
+def served(policy: str, memory: str, workers: int, *options: str) -> Iterator[tuple[int, int]]:
     """A server in a process of its own: its port and its process id."""
     command = [sys.executable, "-m", "dovetail", "serve", TARGET, "--port", "0", "--policy", policy]
-    command += ["--memory", memory, "--workers", str(workers)]
+    command += ["--memory", memory, "--workers", str(workers), *options]
     process = subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True)
     said: list[str] = []
     with process:
@@ -161,13 +161,14 @@ def measure(
     memory: str = "80MB",
     workers: int = 2,
     clients: int = 2,
+    options: Sequence[str] = (),
     check: Callable[[str, dict[str, Any], Any], str] = lambda workflow, inputs, answer: "",
 ) -> Run:
     """All requests, each client one after the other; `check` says what is wrong with an answer."""
     run = Run(policy, [0.0] * len(requests))
     numbers = iter(range(len(requests)))
     turn = threading.Lock()
-    with served(policy, memory, workers) as (port, pid):
+    with served(policy, memory, workers, *options) as (port, pid):
 
         def ask() -> None:
             with triton.InferenceServerClient(f"127.0.0.1:{port}", network_timeout=PATIENCE_SECONDS) as client:

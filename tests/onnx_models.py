@@ -39,17 +39,22 @@ def double(path: Path) -> Path:
     return _save(path, [helper.make_node("Mul", ["x", "two"], ["y"])], {"two": np.float32([2])})
 
 
-def slow(path: Path, products: int = 8, side: int = 384) -> Path:
-    """y = x, after some tens of milliseconds of matrix products that depend on x."""
+def slow(path: Path, products: int = 8, side: int = 384, matrices: int = 1) -> Path:
+    """y = x, after some tens of milliseconds of matrix products that depend on x, with so many different matrices."""
+    names = ["w", *(f"w{i}" for i in range(1, matrices))]
     nodes = [
         helper.make_node("ReduceMean", ["x"], ["mean"], keepdims=0),
         helper.make_node("Tanh", ["mean"], ["bounded"]),
         helper.make_node("Mul", ["w", "bounded"], ["m0"]),
-        *(helper.make_node("MatMul", [f"m{i}", "w"], [f"m{i + 1}"]) for i in range(products)),
+        *(
+            helper.make_node("MatMul", [f"m{i}", names[i * matrices // products]], [f"m{i + 1}"])
+            for i in range(products)
+        ),
         *_add_nothing(f"m{products}"),
     ]
-    w = (np.random.default_rng(7).standard_normal((side, side)) / side).astype(np.float32)
-    return _save(path, nodes, {"w": w, "none": np.float32(0)})
+    chance = np.random.default_rng(7)
+    weights = {name: (chance.standard_normal((side, side)) / side).astype(np.float32) for name in names}
+    return _save(path, nodes, {**weights, "none": np.float32(0)})
 
 
 def nonzero(path: Path) -> Path:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from dovetail.control import BatchFailed, BatchFinished, Event, LoadFailed, Mode
 from dovetail.live.front.joined import JoinedWorker
 from dovetail.live.front.link import WorkerLink
 from dovetail.live.front.process import WorkerProcess
+from dovetail.live.kernels.cut_files import write_cut
 from dovetail.live.links.wire import (
     Argument,
     Done,
@@ -38,14 +39,28 @@ from dovetail.live.links.wire import (
 )
 from dovetail.live.tensors.arena import Arena
 from dovetail.live.tensors.codec import decode, encode
+from dovetail.profile.kernels import Cut
 from dovetail.record.kernels import KernelRecord, decode_records
+from dovetail.workflow.graph import StageSpec
 
-__all__ = ["PATIENCE_SECONDS", "ProcessWorld"]
+__all__ = ["PATIENCE_SECONDS", "ProcessWorld", "write_cuts"]
 
 #: A dead worker should fail a test, not hang it.
 PATIENCE_SECONDS = 60.0
 #: An ingress that is not let in because it was here a moment ago asks again after so long.
 ASK_AGAIN_SECONDS = 0.005
+
+
+def write_cuts(stages: Mapping[str, StageSpec], cuts: Sequence[Cut], directory: Path) -> list[str]:
+    """What was cut, in files: a worker with a strict budget only reads."""
+    paths = {stage.model: Path(stage.path) for stage in stages.values()}
+    files = []
+    for number, cut in enumerate(cuts):
+        file = directory / f"cut-{number}"
+        file.mkdir()
+        write_cut(paths[cut.model], cut.at, file)
+        files.append(str(file))
+    return files
 
 
 class _Ingress:

@@ -38,7 +38,10 @@ def make_stages(directory: Path) -> dict[str, StageSpec]:
     batch = (1, 2, 4, 8)
     made = [onnx(onnx_models.double(directory / f"{name}.onnx"), batch=batch) for name in ("quick", "fragile")]
     for name in DIVISIBLE:
-        file = onnx_models.slow(directory / f"{name}.onnx", products=_PRODUCTS[name], side=_SIDES[name])
+        # A matrix for each kernel: one that all of them share would be copied into each.
+        matrices = _PRODUCTS[name] // _PER_KERNEL[name]
+        path = directory / f"{name}.onnx"
+        file = onnx_models.slow(path, products=_PRODUCTS[name], side=_SIDES[name], matrices=matrices)
         made.append(onnx(file, batch=batch, like="resnet50"))
     for seed, name in enumerate(HEAVY):
         made.append(onnx(onnx_models.heavy(directory / f"{name}.onnx", HEAVY_BYTES, seed), batch=batch))
@@ -63,7 +66,8 @@ def make_cuts(stages: dict[str, StageSpec]) -> list[Cut]:
     """Where a real worker cuts models: given to it, so that it need not measure, and always the same."""
     cuts = []
     for name in DIVISIBLE:
-        at = tuple(range(4, _PRODUCTS[name], _PER_KERNEL[name]))
+        # Three nodes come before the products.
+        at = tuple(range(3 + _PER_KERNEL[name], 3 + _PRODUCTS[name], _PER_KERNEL[name]))
         item = ((1, WIDTH),)
         cuts.append(Cut(stages[name].model, item, 1, (at,), ((0, item, tuple(range(1, len(at) + 2))),)))
     return cuts

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -60,7 +61,7 @@ def make_world(setup: Setup, stages: dict[str, StageSpec]) -> World:
     if setup.kind == "simulated":
         return SimWorld(stages, memory_bytes=setup.memory_bytes, kernels=setup.kernels)
     # Imported here: the contract of the simulated worker needs nothing of the live one.
-    from tests.contract.process_world import ProcessWorld
+    from tests.contract.process_world import ProcessWorld, write_cuts
 
     from dovetail.live.links.wire import Hello
 
@@ -76,7 +77,11 @@ def make_world(setup: Setup, stages: dict[str, StageSpec]) -> World:
         preempts=setup.kernels,
     )
 
+    strict = setup.scarce and not emulated
+    cuts = make_cuts(stages) if setup.kernels else []
+
     def make_hello(origin_ns: int, listen: str, kernel_log: str) -> Hello:
+        cut_files = write_cuts(stages, cuts, Path(listen).parent) if strict else []
         return Hello(
             1,
             spec,
@@ -88,12 +93,13 @@ def make_world(setup: Setup, stages: dict[str, StageSpec]) -> World:
             origin_ns,
             64 << 20,
             listen=listen,
-            strict=setup.scarce and not emulated,
+            strict=strict,
             kernels="auto" if setup.kernels else "never",
             # Any stage may be asked for by a class as low as that, and another one by the highest.
             lowest=dict.fromkeys(stages, 4),
             highest=1,
-            cuts=make_cuts(stages) if setup.kernels else [],
+            cuts=cuts,
+            cut_files=cut_files,
             kernel_log=kernel_log,
         )
 

@@ -17,7 +17,7 @@ from dovetail.live.devices import parse_device
 from dovetail.live.front.cutter import Cutter
 from dovetail.live.front.system import Result
 from dovetail.live.kernels.cut_model import CutModel
-from dovetail.live.kernels.cutting import Wanted
+from dovetail.live.kernels.cutting import Found, Wanted
 from dovetail.profile.kernels import Cut
 from dovetail.record.kernels import KernelRecord, decode_records
 from dovetail.serve.launch import Options, Served, launch
@@ -100,9 +100,9 @@ def asked_to_cut(monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
     """What the front was asked to cut. It answers at once, where a process would measure what is best."""
     asked: list[Wanted] = []
 
-    async def cut(_: Cutter, wanted: Wanted) -> Cut:
+    async def cut(_: Cutter, wanted: Wanted) -> Found:
         asked.append(wanted)
-        return Cut(wanted.stage.model, wanted.item, 1, ((5, 10, 15),))
+        return Found(Cut(wanted.stage.model, wanted.item, 1, ((5, 10, 15),)))
 
     monkeypatch.setattr(Cutter, "_cut", cut)
     return asked
@@ -144,7 +144,7 @@ def test_where_to_cut_is_found_out_in_a_process_of_its_own(tmp_path: Path) -> No
     said: list[str] = []
 
     async def find() -> None:
-        cutter = Cutter(found.append, said.append)
+        cutter = Cutter(lambda _, each: found.append(each.cut), said.append)
         for _ in range(2):
             cutter.want(Wanted(stage, ((1, 3),), 1))
         async with asyncio.timeout(PATIENCE_SECONDS):

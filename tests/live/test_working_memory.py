@@ -19,13 +19,18 @@ class FakePeak:
 
     above = 0
 
+    kept = 0
+
     def above_bytes(self) -> int:
         return FakePeak.above
+
+    def kept_bytes(self) -> int:
+        return FakePeak.kept
 
 
 @pytest.fixture
 def room():
-    FakePeak.above = 0
+    FakePeak.above = FakePeak.kept = 0
     return WorkingMemory(100 * MB, 40 * MB, resident=lambda: 0, give_back=lambda: None, peak=FakePeak)
 
 
@@ -98,6 +103,41 @@ def test_batches_overtake_loads_but_not_for_ever(room):
         thread.join(PATIENCE_SECONDS)
     assert loaded.is_set() and ran.is_set()
     assert OVERTAKES > 0
+
+
+def test_nobody_waits_for_a_batch_that_was_stopped_and_what_it_has_counts(room):
+    """It may itself wait for whoever would: so the reserve grows instead."""
+    learn(room, "low", 30 * MB)
+    learn(room, "high", 20 * MB)
+    with room.run("low", 10) as low:
+        low.stopped = True
+    assert room.reserve_bytes == 40 * MB
+    with room.run("high", 10) as high:
+        high.done = True
+        assert 49 * MB <= room.reserve_bytes <= 50 * MB
+        thread, entered = waits(lambda: room.load(1 * MB))
+        assert not entered.wait(0.05), "but for what is at work it waits"
+    thread.join(PATIENCE_SECONDS)
+    assert entered.is_set()
+    with room.run("low", 10, low) as low:
+        low.done = True
+    with room.load(39 * MB):
+        pass
+    assert room.reserve_bytes <= 50 * MB, "it has ended, and has nothing any more"
+
+
+def test_a_batch_that_is_measured_and_stopped_lets_others_run_and_is_measured_to_its_end(room):
+    FakePeak.above, FakePeak.kept = 15 * MB, 11 * MB
+    with room.run("new", 10) as use:
+        use.stopped = True
+    learn(room, "other", 5 * MB)
+    FakePeak.above = 20 * MB
+    with room.run("new", 10, use) as use:
+        use.done = True
+    with room.load(9 * MB):  # it takes 33 MB: what it had kept, and what it took beyond
+        thread, entered = waits(lambda: room.run("new", 10))
+        assert not entered.wait(0.05)
+    thread.join(PATIENCE_SECONDS)
 
 
 def test_the_heap_is_given_back_only_if_it_is_in_the_way():

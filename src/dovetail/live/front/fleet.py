@@ -18,9 +18,9 @@ from ...profile.kernelrows import pack
 from ...profile.kernels import Cut
 from ...profile.table import Entry
 from ...state import WorkerSpec
-from ...units import MS, SECOND
+from ...units import MS, SECOND, format_bytes
 from ...workflow.graph import Graph
-from ..kernels.cutting import Wanted
+from ..kernels.cutting import Found, Wanted
 from ..links.wire import FromWorker, Hello, Learned, Ready, Recut, Refused, WantsCut, Weighed, arena_of
 from .cutter import Cutter
 from .kernel_store import KernelStore
@@ -89,8 +89,9 @@ class Fleet:
         self._kernels = kernels
         #: What workers with a strict budget have measured of their models, by kind of device.
         self.weighed: dict[str, list[Weighed]] = {}
-        #: How models are cut, as found out here.
+        #: How models are cut, as found out here; and where that was written, by model.
         self.cuts: list[Cut] = []
+        self._cut_files: dict[str, str] = {}
         self._started_ns: dict[int, int] = {}
         #: Number of the last worker, where no directory keeps it.
         self._last = arena_of(self._ingress)
@@ -98,7 +99,7 @@ class Fleet:
         self._stopping = False
         self._stages = {s.name: s for g in settings.graphs for s in g.stages}
         #: Finds out how models are best cut.
-        self.cutter = Cutter(self._cut_found, say)
+        self.cutter = Cutter(self._cut_found, say, writes=settings.strict)
         self._loop = asyncio.get_running_loop()
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
@@ -139,7 +140,8 @@ class Fleet:
             highest=min((graph.priority for graph in settings.graphs), default=1),
             kernel_log="" if spec.on_host else settings.kernel_log,
             known=known,
-            cuts=[*cuts, *self.cuts],
+            cuts=(cuts := [*cuts, *self.cuts]),
+            cut_files=[self._cut_files.get(cut.model, "") for cut in cuts],
             ageing_ns=settings.ageing_ns,
             ingress=self._ingress,
         )
@@ -156,18 +158,34 @@ class Fleet:
                 self._kernels.take(message)
             return
         elif isinstance(message, WantsCut):
-            self.cutter.want(Wanted(self._stages[message.stage], message.item, message.threads))
+            self._want_cut(message)
             return
         self._on_message(worker, message)
 
-    def _cut_found(self, cut: Cut) -> None:
+    def _want_cut(self, message: WantsCut) -> None:
+        """A worker would run a model kernel by kernel."""
+        stage = self._stages[message.stage]
+        known = self._kernels.known()[1] if self._kernels is not None else []
+        before = next((cut for cut in known if cut.model == stage.model), None)
+        dear = self._settings.kernels == "always"
+        self.cutter.want(Wanted(stage, message.item, message.threads, dear, before))
+
+    def _cut_found(self, wanted: Wanted, found: Found) -> None:
         """Everybody cuts alike, also those that come later and the next server."""
+        cut, stage = found.cut, wanted.stage
         self.cuts.append(cut)
         if self._kernels is not None:
             self._kernels.take(Learned([], [pack(cut)]))
+        measured = [w for some in self.weighed.values() for w in some if w.weights == stage.weights]
+        whole = min((w.nbytes for w in measured), default=0)
+        if wanted.files and found.nbytes > whole:
+            more = f"{format_bytes(found.nbytes)}, not {format_bytes(whole)}"
+            self._say(f"stage {stage.name!r} stays whole: in kernels its model would take {more}")
+            return
+        self._cut_files[cut.model] = wanted.files
         for worker in self.workers.values():
             if not worker.spec.on_host and worker.arena is not None:
-                worker.send(Recut([cut]))
+                worker.send(Recut([cut], [wanted.files]))
 
     def _lost(self, worker: WorkerProcess, why: str) -> None:
         name = worker.spec.name

@@ -36,8 +36,9 @@ from ...errors import DovetailError
 from ...profile.kernels import MOST_SHAPES, Cut, kernel_ids, sequence_name
 from ...workflow.graph import StageSpec
 from ...workflow.runners import OnnxRunner
+from .cut_files import cut_again, read_cut
 from .segment_run import Binding, Bound, Segments, Shape
-from .segments import SHORTEST_NS, cut_again, cut_for_each
+from .segments import SHORTEST_NS, cut_for_each
 
 __all__ = ["BatchRun", "CutModel", "merge", "smallest_step"]
 
@@ -110,6 +111,8 @@ class _Step:
         self._columns = dict(zip(model.inputs, arrays, strict=True))
         self._bound: Bound | None = None
         self._binding: Binding | None = None
+        #: It runs or ran as no other did before at this shape.
+        self.binds = False
         self._lengths_ns: list[int] = []
 
     def kernels(self) -> tuple[list[Callable[[], object]], list[str]]:
@@ -141,6 +144,7 @@ class _Step:
         holder: Bound | Binding | None = self._bound
         if holder is None:
             shapes = dict(zip(self._columns, self.key, strict=True))
+            self.binds = True
             holder = self._binding = self._segments.binding({name: shapes[name] for name in self._segments.inputs})
         for name in self._segments.inputs:
             buffer = holder.buffer(name)
@@ -152,19 +156,14 @@ class _Step:
         bound, self._bound = self._bound, None
         if bound is None:
             assert self._binding is not None
-            bound = self._binding.bound()
+            bound, self._binding = self._binding.bound(), None
             self._model.learn(self._segments, self.key, self._lengths_ns, bound.idents)
         self.outputs = [np.array(bound.buffer(name)) for name in self._segments.outputs]
         self._model.give_back(self._segments, self.key, bound)
 
-    @property
-    def binds(self) -> bool:
-        """Whether it runs or ran as no other did before at this shape."""
-        return self._binding is not None
-
     def release(self) -> None:
         """It will not be run to its end."""
-        bound, self._bound = self._bound, None
+        bound, self._bound, self._binding = self._bound, None, None
         if bound is not None:
             self._model.give_back(self._segments, self.key, bound)
 
@@ -226,7 +225,8 @@ class BatchRun:
         It may where the same shapes went well before: then what changes a tensor's shape is a value, and such a model
         cannot be bound once. From now on it is not cut.
         """
-        self.release()
+        for step in self._steps:
+            step.release()
         if not self._steps or any(s.first or s.binds for s in self._steps):
             raise error
         whole = self._model.whole()
@@ -234,9 +234,11 @@ class BatchRun:
         self._model.stay_whole(whole, "the shape of a tensor in it depends on values")
 
     def release(self) -> None:
-        """It will not be run to its end."""
+        """It is over: let go of inputs, buffers and the model, which it refers to in circles."""
         for step in self._steps:
             step.release()
+        self._model.rest()
+        self.kernels, self._steps, self._columns, self._whole = [], [], (), None
 
 
 class CutModel:
@@ -255,6 +257,8 @@ class CutModel:
         self._dear = dear
         #: How it was cut in another process, if that is known.
         self._before = before
+        #: Where that was written to, if it was.
+        self._files = ""
         runner = self.whole()
         #: What stacks items, and runs the whole model while it is not cut; once it is, its segments for small and for
         #: large steps; and how many items a step has at most.
@@ -289,9 +293,9 @@ class CutModel:
         """The model in one piece, loaded anew."""
         return OnnxRunner(self.spec, self.threads, lean=self._lean)
 
-    def cut_like(self, before: Cut) -> None:
-        """Cut it as was found out elsewhere."""
-        self._before, self.wants = before, before.item
+    def cut_like(self, before: Cut, files: str = "") -> None:
+        """Cut it as was found out elsewhere, by what was written to these files if there are any."""
+        self._before, self.wants, self._files = before, before.item, files
         self.make_ready()
 
     def saw(self, shapes: Key) -> bool:
@@ -319,6 +323,7 @@ class CutModel:
                 shortest_ns=SHORTEST_NS,
                 most=MOST_SEGMENTS,
                 threads=self.threads,
+                lean=self._lean,
             )
             if len(cuts[-1].parts) == 1 and step == max(self._batches):
                 self.whole_because = SHORT
@@ -343,9 +348,13 @@ class CutModel:
             self.whole_because = SHORT if max(self._batches) <= before.step and not self._dear else ""
             return bool(self.whole_because)
         try:
-            cuts = cut_again(Path(self.spec.path), before.at, threads=self.threads)
+            if self._files:
+                cuts = read_cut(Path(self._files), threads=self.threads, lean=self._lean)
+            else:
+                cuts = cut_again(Path(self.spec.path), before.at, threads=self.threads, lean=self._lean)
             self._ends = {(cuts[which], key): ends for which, key, ends in before.kernels}
-            for size in [b for b in self._batches if b <= before.step]:
+            # A lean one has no buffers before it needs them; whoever found out where to cut it knows that they fit.
+            for size in [b for b in self._batches if b <= before.step and not self._lean]:
                 self._bind(runner, cuts[-1 if size >= FINE_FROM else 0], size)
         except (DovetailError, KeyError):  # another graph, or not what was kept
             self._ends = {}
@@ -466,6 +475,12 @@ class CutModel:
             if not self.whole_because:
                 self._free.append((segments, key, bound))
                 del self._free[: -(1 if self._lean else MOST_BOUND)]
+
+    def rest(self) -> None:
+        """A batch has ended: a lean model keeps buffers from one step to the next, and no longer."""
+        if self._lean:
+            with self._lock:
+                self._free.clear()
 
     def stay_whole(self, runner: OnnxRunner, why: str) -> None:
         """It turned out that it cannot be cut."""

@@ -4,8 +4,8 @@ Rules of this file
 - Segments hand tensors on in place: what one writes, the next reads from the same buffer, bound once per shape.
   Binding anew for every run costs 50 µs per segment, not 11 to 17.
 - One set of sessions serves all batch sizes; only buffers belong to a shape.
-- All sessions of a process share one arena, and buffers between segments are used again, so that they stay in the
-  cache: with memory of its own every segment begins cold, which costs 5 to 20 % (measured).
+- All sessions of a process but lean ones share one arena, and buffers between segments are used again, so that they
+  stay in the cache: with memory of its own every segment begins cold, which costs 5 to 20 % (measured).
 
 A tensor whose shape depends on values, not on shapes, cannot be bound once: `Segments.bind` then fails as a run does.
 """
@@ -74,12 +74,16 @@ class Segments:
         outputs: list[str],
         places: Mapping[str, str],
         threads: int = 1,
+        *,
+        lean: bool = False,
     ) -> None:
         self.parts = parts
         self._types = types
         #: Tensors that lie where others lay before, and whose place that is.
         self._places = places
-        self._sessions = [load_session(directory / part.file, intra_op_num_threads=threads) for part in parts]
+        self._sessions = [
+            load_session(directory / part.file, lean=lean, intra_op_num_threads=threads) for part in parts
+        ]
         made = {name for part in parts for name in part.outputs}
         #: What the caller fills before the first kernel and reads after the last.
         self.inputs = list(dict.fromkeys(name for part in parts for name in part.inputs if name not in made))
@@ -232,8 +236,11 @@ def _share_arena() -> None:
     ort.create_and_register_allocator(ort.OrtMemoryInfo("Cpu", kind, 0, ort.OrtMemType.DEFAULT), None)
 
 
-def load_session(path: Path, **options: Any) -> Any:
-    """A session that runs a graph as it is, by one thread unless the options say otherwise."""
+def load_session(path: Path, *, lean: bool = False, **options: Any) -> Any:
+    """A session that runs a graph as it is, by one thread unless the options say otherwise.
+
+    A `lean` one keeps nothing between two runs, and shares no arena: that would never become smaller.
+    """
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
@@ -245,8 +252,11 @@ def load_session(path: Path, **options: Any) -> Any:
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     # A planned block of its own for every segment is colder than what the last one has just freed.
     settings.enable_mem_pattern = False
-    _share_arena()
-    settings.add_session_config_entry("session.use_env_allocators", "1")
+    if lean:
+        settings.enable_cpu_mem_arena = False
+    else:
+        _share_arena()
+        settings.add_session_config_entry("session.use_env_allocators", "1")
     for name, value in options.items():
         setattr(settings, name, value)
     try:

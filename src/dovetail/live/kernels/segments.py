@@ -8,7 +8,7 @@ Rules of this file
   order) is a copy, in segments as in the whole model. Measured: OpenNSFW's 22 MB are mapped and nothing is copied,
   a plain session takes 31 to 48 MB of its own; of the small reader's 20 MB 9 are copied.
 
-How segments run is in `segmentrun`.
+How segments run is in `segment_run`; how a cut that is known is made again is in `cut_files`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,16 @@ from ...workflow.runners import NUMPY_OF_ORT
 from .onnx_graph import OnnxGraph, OnnxNode, read_graph, write_part
 from .segment_run import Part, Segments, Shape, load_session
 
-__all__ = ["choose_cuts", "cut", "cut_again", "cut_for_each", "divide_long", "overwritten"]
+__all__ = [
+    "choose_cuts",
+    "cut",
+    "cut_for_each",
+    "divide_long",
+    "optimised",
+    "overwritten",
+    "tensor_types",
+    "write_segments",
+]
 
 
 #: Segments of a model unless told otherwise.
@@ -78,7 +87,7 @@ def cut(
     with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
         # Once loaded, what is mapped stays mapped and the files are not needed any more.
         directory = Path(name)
-        graph = _optimised(model, directory)
+        graph = optimised(model, directory)
         return _cut_at(graph, directory, shapes, segments, target_ns, shortest_ns, longest_ns=longest_ns)
 
 
@@ -90,24 +99,16 @@ def cut_for_each(
     shortest_ns: int,
     most: int,
     threads: int = 1,
+    lean: bool = False,
 ) -> list[Segments]:
     """The model cut for each of these shapes by itself, into at most so many segments; all share the weights."""
     with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
         directory = Path(name)
-        graph = _optimised(model, directory)
+        graph = optimised(model, directory)
         return [
-            _cut_at(graph, directory, shapes, most, target_ns, shortest_ns, most, threads=threads)
+            _cut_at(graph, directory, shapes, most, target_ns, shortest_ns, most, threads=threads, lean=lean)
             for shapes in several
         ]
-
-
-def cut_again(model: Path, several: Sequence[Sequence[int]], *, threads: int = 1) -> list[Segments]:
-    """The model cut before these nodes, once for each list of them; nothing is measured."""
-    with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
-        directory = Path(name)
-        graph = _optimised(model, directory)
-        types = _types(graph, directory)
-        return [_divided(graph, directory, types, cuts, threads) for cuts in several]
 
 
 def _cut_at(
@@ -120,8 +121,9 @@ def _cut_at(
     most: int = 1 << 30,
     longest_ns: int | None = None,
     threads: int = 1,
+    lean: bool = False,
 ) -> Segments:
-    types, lengths_ns, sizes = _measured(graph, directory, shapes, threads)
+    types, lengths_ns, sizes = _measured(graph, directory, shapes, threads, lean)
     wanted = segments if target_ns is None else min(most, round(sum(lengths_ns) / target_ns))
     wanted = max(1, min(wanted, sum(lengths_ns) // max(1, shortest_ns)))
     live = _live(graph)
@@ -135,12 +137,25 @@ def _cut_at(
     cuts = choose_cuts(lengths_ns, fees, wanted)
     if longest_ns is not None:
         cuts = divide_long(lengths_ns, [fee is not None for fee in fees], cuts, longest_ns)
-    return _divided(graph, directory, types, cuts, threads)
+    return _divided(graph, directory, types, cuts, threads, lean)
 
 
 def _divided(
-    graph: OnnxGraph, directory: Path, types: Mapping[str, str], cuts: Sequence[int], threads: int = 1
+    graph: OnnxGraph,
+    directory: Path,
+    types: Mapping[str, str],
+    cuts: Sequence[int],
+    threads: int = 1,
+    lean: bool = False,
 ) -> Segments:
+    parts, places = write_segments(graph, directory, types, cuts)
+    return Segments(directory, parts, types, list(graph.outputs), places, threads, lean=lean)
+
+
+def write_segments(
+    graph: OnnxGraph, directory: Path, types: Mapping[str, str], cuts: Sequence[int], prefix: str = ""
+) -> tuple[list[Part], dict[str, str]]:
+    """A file for each segment; and tensors that lie where others lay before."""
     live = _live(graph)
     if cuts and cuts[-1] >= len(graph.nodes):
         raise ModelError(f"a graph of {len(graph.nodes)} nodes cannot be cut before node {cuts[-1]}")
@@ -149,10 +164,10 @@ def _divided(
     places = {name: place for name, place in places.items() if any(places.get(n) == place for n in crossing)}
     parts = []
     for number, (first, last) in enumerate(pairwise([0, *cuts, len(graph.nodes)])):
-        parts.append(_part(graph, types, first, last, f"segment-{number}.onnx", live, places))
+        parts.append(_part(graph, types, first, last, f"{prefix}segment-{number}.onnx", live, places))
         inputs = {n: _ELEMENT_TYPE[types[n]] for n in parts[-1].inputs}
         write_part(directory / parts[-1].file, graph, graph.nodes[first:last], inputs, parts[-1].outputs)
-    return Segments(directory, parts, types, list(graph.outputs), places, threads)
+    return parts, places
 
 
 def overwritten(graph: OnnxGraph) -> dict[str, str]:
@@ -250,7 +265,7 @@ def divide_long(lengths: Sequence[int], able: Sequence[bool], cuts: Sequence[int
     return sorted(ends)[:-1]
 
 
-def _optimised(model: Path, directory: Path) -> OnnxGraph:
+def optimised(model: Path, directory: Path) -> OnnxGraph:
     """The graph after all of onnxruntime's optimisations for this machine, its weights in a file beside it."""
     import onnxruntime as ort
 
@@ -280,20 +295,21 @@ def _without_the_dead(graph: OnnxGraph) -> OnnxGraph:
 
 
 def _measured(
-    graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape], threads: int = 1
+    graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape], threads: int = 1, lean: bool = False
 ) -> tuple[dict[str, str], list[int], dict[str, int]]:
     """Type of every tensor, how long each node takes (ns), and bytes of every tensor.
 
     Times are the lower quartile of some runs. Beside a busy neighbour the median is longer, and the model would be
     cut into more segments.
     """
-    types, whole = _types(graph, directory), directory / "alive.onnx"
+    types, whole = tensor_types(graph, directory), directory / "alive.onnx"
     write_part(whole, graph, graph.nodes, dict.fromkeys(graph.inputs, 0), graph.outputs)
     session = load_session(
         whole,
         enable_profiling=True,
         profile_file_prefix=str(directory / "profile"),
         intra_op_num_threads=threads,
+        lean=lean,
     )
     if missing := [name for name in graph.inputs if name not in shapes or name not in types]:
         raise ModelError(f"input {missing[0]!r} needs a shape and must be a tensor of numbers")
@@ -325,7 +341,7 @@ def _measured(
     return types, [sorted(took[i])[len(took[i]) // 4] if i in took else 0 for i in range(len(graph.nodes))], sizes
 
 
-def _types(graph: OnnxGraph, directory: Path) -> dict[str, str]:
+def tensor_types(graph: OnnxGraph, directory: Path) -> dict[str, str]:
     """Type of every tensor of numbers."""
     probe = directory / "probe.onnx"
     outputs = dict.fromkeys(name for n in graph.nodes for name in n.writes)

@@ -94,6 +94,8 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     #: What is known of kernels, packed (`profile.kernelrows`), and where models were cut before.
     known: list[bytes] = []
     cuts: list[Cut] = []
+    #: Where each of these was written, for workers that only read what was cut; empty: nowhere.
+    cut_files: list[str] = []
     #: One kernel of a lower class may start per this time whatever is above it; 0: never.
     ageing_ns: int = 0
     #: Which ingress starts it; its arena is `arena_of(ingress)`.
@@ -161,6 +163,8 @@ class Recut(msgspec.Struct, array_like=True, tag=True):
     """How models are to be cut that were whole so far."""
 
     cuts: list[Cut]
+    #: Where each was written, for workers that only read; empty: nowhere.
+    files: list[str]
 
 
 class Free(msgspec.Struct, array_like=True, tag=True):

@@ -199,8 +199,8 @@ class DeviceExecutor:
 
     def recut(self, message: Recut) -> None:
         """It was found out how models are best cut."""
-        for cut in message.cuts:
-            self._loaders.put(partial(self._models.recut, cut))
+        for cut, files in zip(message.cuts, message.files, strict=True):
+            self._loaders.put(partial(self._models.recut, cut, files))
 
     def join(self, ingress: int) -> None:
         """One more to tell how the worker is."""

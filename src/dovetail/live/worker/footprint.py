@@ -96,6 +96,11 @@ class Peak:
         most, files = _fields(b"VmHWM:", b"RssFile:")
         return max(0, most - self._before - max(0, files - self._files)) if self.known else 0
 
+    def kept_bytes(self) -> int:
+        """How far memory is above that now."""
+        now, files = _fields(b"VmRSS:", b"RssFile:")
+        return max(0, now - self._before - max(0, files - self._files))
+
 
 def weigh(load: Callable[[], object]) -> tuple[int, int, int]:
     """Load something alone and let it go: bytes that it keeps, bytes beyond that at the peak, and nanoseconds."""

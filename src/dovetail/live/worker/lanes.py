@@ -21,6 +21,7 @@ from ..tensors.arena import ArenaFull
 from .executor import Answer, Values, counts
 from .kernel_log import KernelLog
 from .models import Models, WholeRun, stage_failed
+from .working_memory import Use
 
 __all__ = ["Lanes", "TakenBatch"]
 
@@ -32,7 +33,18 @@ MEMORY_WAIT_SECONDS = 0.5
 class TakenBatch:
     """A batch from when it was taken until it is answered."""
 
-    __slots__ = ("begin_ns", "busy_ns", "expected", "message", "plan", "revoked", "task", "withdrawn")
+    __slots__ = (
+        "begin_ns",
+        "busy_ns",
+        "divided",
+        "expected",
+        "message",
+        "plan",
+        "revoked",
+        "task",
+        "use",
+        "withdrawn",
+    )
 
     def __init__(self, task: int, message: Run) -> None:
         self.task = task
@@ -41,8 +53,12 @@ class TakenBatch:
         self.expected = ""
         #: Its kernels, once it has begun.
         self.plan: BatchRun | WholeRun | None = None
+        #: These are several.
+        self.divided = False
         self.begin_ns = 0
         self.busy_ns = 0
+        #: Memory that it was given, with a strict budget.
+        self.use: Use | None = None
         #: No further kernel of its grant is to begin.
         self.revoked = False
         #: Nobody waits for its answer.
@@ -86,27 +102,27 @@ class Lanes:
                     self.refuse(message, "too_late", "", now_ns)
                     return GrantEnded(task, first)
                 batch.plan = self._models.plan(message, self._values.columns(message))
+                batch.divided = len(batch.plan.kernels) > 1
                 self._planned(batch, batch.plan)
             plan = batch.plan
             kernels = plan.kernels
             last = len(kernels) - 1 if grant.last == TO_THE_END else min(grant.last, len(kernels) - 1)
             spans: list[tuple[int, int]] = []
             position = first
-            while position <= last and not batch.revoked and (not spans or spans[-1][1] < grant.until_ns):
-                begin_ns = self._now_ns()
-                try:
-                    if len(kernels) == 1:
-                        with self._models.at_work(message, plan):
-                            kernels[0]()
-                    else:
+            with self._models.at_work(message, plan, batch.use) as batch.use:
+                while position <= last and not batch.revoked and (not spans or spans[-1][1] < grant.until_ns):
+                    begin_ns = self._now_ns()
+                    try:
                         kernels[position]()
-                except Exception as error:
-                    plan.rescue(error)
-                    position = last = len(kernels) - 1
-                spans.append((begin_ns, self._now_ns()))
-                if self._log is not None:
-                    self._note(self._log, batch, plan.idents[position], position, grant.why, *spans[-1])
-                position += 1
+                    except Exception as error:
+                        plan.rescue(error)
+                        position = last = len(kernels) - 1
+                    spans.append((begin_ns, self._now_ns()))
+                    if self._log is not None:
+                        self._note(self._log, batch, plan.idents[position], position, grant.why, *spans[-1])
+                    position += 1
+                if batch.use is not None:
+                    batch.use.stopped = position < len(kernels)
         except BaseException as error:  # also a stage that calls sys.exit: the batch must be answered
             if batch.plan is not None:
                 batch.plan.release()
@@ -139,6 +155,7 @@ class Lanes:
         """Put the results into the arena and answer."""
         try:
             values = plan.values()
+            plan.release()
             counted = counts(values, batch.message.counted)
             if batch.withdrawn:
                 return
@@ -150,6 +167,7 @@ class Lanes:
                     self._unstored[batch.message.batch.ingress] += 1
                 threading.Thread(target=self._finish_later, args=(batch, values, counted), daemon=True).start()
         except BaseException as error:
+            plan.release()
             self._fail(batch, error)
 
     def _finish_later(self, batch: TakenBatch, values: list[Any], counted: tuple[int, ...]) -> None:
@@ -164,7 +182,7 @@ class Lanes:
         decided = batch.message.batch
         results = self._values.store(values, wait_s, decided.ingress)
         end_ns = self._now_ns()
-        busy_ns = batch.busy_ns if batch.plan is not None and len(batch.plan.kernels) > 1 else 0
+        busy_ns = batch.busy_ns if batch.divided else 0
         done = Done(decided.batch, decided.cause, batch.begin_ns, end_ns, results, counted, busy_ns)
         self._answer(decided.ingress, done)
 

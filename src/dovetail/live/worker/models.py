@@ -6,8 +6,9 @@ Rules of this file
   or requests ask for, and stays whole where that would cost more than a twentieth. How it was cut before is known
   from the store; else it is served whole until it is cut, beside what runs. `kernels` of "always" and "never"
   override that.
-- With a strict budget bytes are measured: every model is loaded alone once and let go again, as it will be run. Part
-  of the budget is for models; the rest is for what loads and batches take at their peak (`working_memory`).
+- With a strict budget bytes are measured: every model is loaded alone once and let go again. Part of the budget is
+  for models; the rest is for what loads and batches take at their peak (`working_memory`). Nothing is cut here then,
+  which would take several times the model: what was cut elsewhere is read from files, and takes less than the whole.
 - Called from any thread. What was evicted is freed before anything else is loaded, and the heap is given back.
 
 There is no tier of host memory here: the operating system keeps the files it has read, and a copy of our own would be
@@ -34,7 +35,7 @@ from ..kernels.cut_model import BatchRun, CutModel
 from ..links.wire import FromWorker, Hello, LoadFailure, Ready, Run, Weighed
 from .executor import error_text
 from .footprint import anonymous_bytes, blocks_apart, one_heap, trim, weigh
-from .working_memory import WorkingMemory
+from .working_memory import Use, WorkingMemory
 
 __all__ = ["Models", "WholeRun", "stage_failed"]
 
@@ -71,7 +72,8 @@ class WholeRun:
         raise error
 
     def release(self) -> None:
-        """It holds nothing."""
+        """It is over: let go of inputs and the model, which it refers to in circles."""
+        self.kernels, self._columns, self._values = [], (), []
 
 
 class Models:
@@ -91,6 +93,8 @@ class Models:
                 self.stages.setdefault(stage.weights, stage)
         #: Where models were cut before, here or in other processes, by model; and what the front was told of ours.
         self._cuts = {cut.model: cut for cut in hello.cuts}
+        #: Where that was written, by model.
+        self._cut_files = {cut.model: file for cut, file in zip(hello.cuts, hello.cut_files, strict=False)}
         self._told: dict[str, Cut] = {}
         self._loaded: dict[str, dict[int, CutModel | Runner]] = {}
         self._making = threading.Lock()
@@ -230,9 +234,14 @@ class Models:
     def _make(self, stage: StageSpec, cpus: int) -> CutModel | Runner:
         if self._app is not None:
             return make_runner(self._app.stages[stage.name])
-        cut = self._cuts.get(stage.model)
+        cut, files = self._cuts.get(stage.model), self._cut_files.get(stage.model, "")
         model = CutModel(stage, cut, threads=cpus, lean=self._strict, dear=self._kernels == "always")
-        if self._wanted(stage.weights) and model.wants is not None and (cut or self._kernels == "always"):
+        if not self._wanted(stage.weights) or model.wants is None:
+            return model
+        if self._strict:
+            if cut is not None and files:
+                model.cut_like(cut, files)
+        elif cut is not None or self._kernels == "always":
             self._cut(model)
         return model
 
@@ -243,17 +252,17 @@ class Models:
         classes = [self._lowest.get(s.name, 1) for s in self.specs.values() if s.weights == weights]
         return max(classes, default=1) > self._highest
 
-    def recut(self, cut: Cut) -> None:
+    def recut(self, cut: Cut, files: str) -> None:
         """Cut the models of which it was found out how."""
         self._cuts[cut.model] = cut
-        for weights, made in list(self._loaded.items()):
+        self._cut_files[cut.model] = files
+        if self._strict and not files:
+            return
+        for made in list(self._loaded.values()):
             for model in made.values():
                 if isinstance(model, CutModel) and model.spec.model == cut.model and not model.ways[1]:
-                    loads: AbstractContextManager[object] = nullcontext()
-                    if self._room is not None:
-                        loads = self._room.load(self.nbytes(weights))
-                    with loads:
-                        model.cut_like(cut)
+                    # A strict worker weighs nothing here: what it reads takes less than the model that goes for it.
+                    model.cut_like(cut, files)
 
     def _cut(self, model: CutModel) -> None:
         model.make_ready()
@@ -314,9 +323,12 @@ class Models:
         """What the kernels of a batch will be, as far as one that looks alike has shown."""
         return self._kernels_of.get(_looks(message)) if self._kernels_of else None
 
-    def at_work(self, message: Run, run: BatchRun | WholeRun) -> AbstractContextManager[Any]:
-        """While a batch that is one kernel runs, with a strict budget: its memory is set aside and measured."""
-        if self._room is None or len(run.kernels) > 1:
+    def at_work(self, message: Run, run: BatchRun | WholeRun, use: Use | None) -> AbstractContextManager[Use | None]:
+        """While kernels of a batch run, with a strict budget: its memory is set aside and measured.
+
+        `use` is what the batch was given before, if it was stopped.
+        """
+        if self._room is None:
             return nullcontext()
         refs = [ref for column in message.columns for argument in column for ref in argument.refs]
         # onnxruntime plans its memory when it has seen the shapes once. Until then it asks for blocks one by one, and
@@ -324,7 +336,10 @@ class Models:
         shapes, known = tuple([ref.shape for ref in refs]), self._shapes[self.specs[message.batch.stage].weights]
         seen = shapes in known
         known.add(shapes)
-        return _AtWork(self._room.run(message.batch.stage, sum(ref.nbytes for ref in refs)), apart=not seen)
+        # In kernels a model takes other memory than whole.
+        way = "whole" if len(run.kernels) == 1 else "kernels"
+        room = self._room.run(f"{message.batch.stage}, {way}", sum(ref.nbytes for ref in refs), use)
+        return _AtWork(room, apart=not seen)
 
     def unknown(self, message: Run, run: BatchRun | WholeRun) -> CutModel | None:
         """The model of a batch, if the shapes that it came with make it possible to cut it now."""
@@ -358,19 +373,19 @@ def _looks(message: Run) -> tuple[Any, ...]:
 class _AtWork:
     """The room of a batch, and blocks of their own while its shapes are new."""
 
-    def __init__(self, room: AbstractContextManager[Any], *, apart: bool) -> None:
+    def __init__(self, room: AbstractContextManager[Use], *, apart: bool) -> None:
         self._room = room
         self._apart: AbstractContextManager[object] = blocks_apart() if apart else nullcontext()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Use:
         self._use = self._room.__enter__()
         self._apart.__enter__()
         return self._use
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._apart.__exit__(kind, error, trace)
-        if error is None:
-            self._use.done = True
+        self._use.stopped = self._use.stopped and error is None
+        self._use.done = error is None and not self._use.stopped
         self._room.__exit__(None, None, None)
 
 

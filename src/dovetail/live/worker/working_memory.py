@@ -5,6 +5,8 @@ Rules of this file
   have overtaken goes before the next one.
 - A batch with larger inputs than any of its stage before runs with nothing beside it, and is measured. From then on
   it is known what the stage takes, and if that is more than the reserve, the reserve grows.
+- A batch that was stopped between two kernels keeps what it has. Nobody waits for it, since it may itself wait for
+  whoever does: if what is stopped leaves too little, the reserve grows.
 - Freed memory stays in the heap until it is in the way: whoever begins looks at what the process really has, and
   gives the rest back if it might pass the limit with what it is going to take.
 """
@@ -35,12 +37,18 @@ class _Known(msgspec.Struct):
 
 
 class Use:
-    """One batch at work; set `done` if it really ran, so that what was measured counts."""
+    """One batch from its first kernel to its last, or until it fails."""
 
-    __slots__ = ("done",)
+    __slots__ = ("done", "held_bytes", "most_bytes", "stopped")
 
     def __init__(self) -> None:
+        #: It ran to its end, so that what was measured counts for others of its stage.
         self.done = False
+        #: It has not ended, and goes on later.
+        self.stopped = False
+        #: What it has while it is stopped, and the most that it was seen with.
+        self.held_bytes = 0
+        self.most_bytes = 0
 
 
 class WorkingMemory:
@@ -62,8 +70,9 @@ class WorkingMemory:
         self._resident, self._give_back, self._peak = resident, give_back, peak
         self._known: dict[str, _Known] = {}
         self._changed = threading.Condition()
-        #: What those at work take.
+        #: What those at work take, and what those have that were stopped.
         self._taken: list[int] = []
+        self._held: list[int] = []
         #: A batch runs alone, or is about to.
         self._alone = False
         self._batches_waiting = 0
@@ -84,7 +93,7 @@ class WorkingMemory:
                 self._changed.wait()
             self._loads_waiting -= 1
             self._overtaken = 0
-            self._taken.append(transient_bytes)
+            self._take(transient_bytes)
         try:
             self._give_back()  # a load takes hundreds of times as long
             yield
@@ -92,56 +101,87 @@ class WorkingMemory:
             self._leave(transient_bytes)
 
     @contextmanager
-    def run(self, stage: str, input_bytes: int) -> Iterator[Use]:
-        """While a batch runs."""
+    def run(self, stage: str, input_bytes: int, use: Use | None = None) -> Iterator[Use]:
+        """While a batch runs. `use` is what it was given before, if it was stopped. Who leaves says how it ends."""
+        use = use or Use()
+        use.stopped = False
         known = self._known.get(stage)
         if known is None or input_bytes > known.input_bytes:
-            with self._run_alone(stage, input_bytes) as use:
+            with self._run_alone(stage, input_bytes, use):
                 yield use
             return
         need_bytes = known.nbytes
         with self._changed:
             self._batches_waiting += 1
-            while self._alone or (self._loads_waiting and self._overtaken >= OVERTAKES) or not self._fits(need_bytes):
+            while (
+                self._alone
+                or (self._loads_waiting and self._overtaken >= OVERTAKES)
+                or not self._fits(need_bytes - use.held_bytes)
+            ):
                 self._changed.wait()
             self._batches_waiting -= 1
             self._overtaken += bool(self._loads_waiting)
-            self._taken.append(need_bytes)
-            taken = sum(self._taken)
+            self._go_on(use)
+            taken = self._take(need_bytes)
         try:
             if self._resident() + taken > self._limit_bytes:
                 self._give_back()
-            yield Use()
+            yield use
         finally:
-            self._leave(need_bytes)
+            self._leave(need_bytes, use)
 
     def _fits(self, nbytes: int) -> bool:
-        return not self._taken or sum(self._taken) + nbytes <= self.reserve_bytes
+        return not self._taken or sum(self._taken) + sum(self._held) + nbytes <= self.reserve_bytes
+
+    def _take(self, nbytes: int) -> int:
+        """One more is at work; what all have together."""
+        self._taken.append(nbytes)
+        taken = sum(self._taken) + sum(self._held)
+        self.reserve_bytes = max(self.reserve_bytes, taken)
+        return taken
+
+    def _go_on(self, use: Use) -> None:
+        if use.held_bytes:
+            self._held.remove(use.held_bytes)
+            use.held_bytes = 0
 
     @contextmanager
-    def _run_alone(self, stage: str, input_bytes: int) -> Iterator[Use]:
+    def _run_alone(self, stage: str, input_bytes: int, use: Use) -> Iterator[None]:
+        """Measure a batch with nothing beside it but what is stopped; of one that is stopped, as far as it comes."""
         with self._changed:
             while self._alone:
                 self._changed.wait()
             self._alone = True
             while self._taken:
                 self._changed.wait()
+            kept = use.held_bytes
+            self._go_on(use)
         try:
             self._give_back()
-            peak, use = self._peak(), Use()
-            yield use
-            if not use.done:
-                return
-            above = peak.above_bytes() * (100 + MARGIN_PCT) // 100
-            known = self._known.setdefault(stage, _Known(0, 0))
-            known.input_bytes, known.nbytes = max(known.input_bytes, input_bytes), max(known.nbytes, above)
-            self.reserve_bytes = max(self.reserve_bytes, known.nbytes)
+            peak = self._peak()
+            yield
+            use.most_bytes = max(use.most_bytes, kept + peak.above_bytes() * (100 + MARGIN_PCT) // 100)
+            kept += peak.kept_bytes()
+            if use.done:
+                known = self._known.setdefault(stage, _Known(0, 0))
+                known.input_bytes = max(known.input_bytes, input_bytes)
+                known.nbytes = max(known.nbytes, use.most_bytes)
         finally:
             with self._changed:
+                if use.done or use.stopped:
+                    self.reserve_bytes = max(self.reserve_bytes, use.most_bytes + sum(self._held))
                 self._alone = False
+                self._stop(use, kept)
                 self._changed.notify_all()
 
-    def _leave(self, nbytes: int) -> None:
+    def _stop(self, use: Use, nbytes: int) -> None:
+        if use.stopped and nbytes:
+            use.held_bytes = nbytes
+            self._held.append(nbytes)
+
+    def _leave(self, nbytes: int, use: Use | None = None) -> None:
         with self._changed:
             self._taken.remove(nbytes)
+            if use is not None:
+                self._stop(use, nbytes)
             self._changed.notify_all()
