@@ -39,19 +39,25 @@ def item_done(item: Item, counts: tuple[int, ...], now_ns: int) -> list[Item]:
     if counts:
         for output, count in zip(node.counted, counts, strict=True):
             request.counts[node.index, output] = count
-    if not node.mapped:
-        _node_done(request, node, now_ns, ready)
-        return ready
-    for follower in node.each_next:
-        _element_done(request, request.graph.nodes[follower], item.index, now_ns, ready)
-    request.left[node.index] -= 1
-    if not request.left[node.index]:
-        _node_done(request, node, now_ns, ready)
+    if node.mapped:
+        for follower in node.each_next:
+            _element_done(request, request.graph.nodes[follower], item.index, now_ns, ready)
+        request.left[node.index] -= 1
+        if request.left[node.index]:
+            return ready
+    request.nodes_left -= 1
+    if node.whole_next:
+        _open_next(request, node, now_ns, ready)
     return ready
 
 
 def _node_done(request: Request, node: CompiledNode, now_ns: int, ready: list[Item]) -> None:
     request.nodes_left -= 1
+    _open_next(request, node, now_ns, ready)
+
+
+def _open_next(request: Request, node: CompiledNode, now_ns: int, ready: list[Item]) -> None:
+    """A node is done: open what waited for nothing else."""
     missing = request.missing
     nodes = request.graph.nodes
     for index in node.whole_next:

@@ -166,8 +166,7 @@ class Device:
         if run.follows and run.priority < self._lowest:
             self.dispatch.expect(run.priority, self._times.turnaround_ns(), now_ns)
             return self._go(now_ns)
-        loading = self._loading
-        return self._go(now_ns) if self.cache.hints or loading.orders or loading.drops else []
+        return self._go(now_ns) if self._loading.busy else []
 
     def _write_down(self) -> None:
         """Something happens while a batch is alone: from now on it is one among others."""
@@ -352,8 +351,7 @@ class Device:
         return self._go(now_ns)
 
     def _dropped(self, event: ModelDropped, now_ns: int) -> list[DeviceAction]:
-        actions = self._loading.drop(event.weights, event.reason)
-        return actions + self._go(now_ns)
+        return self._loading.drop(event.weights, event.reason) + self._go(now_ns)
 
     def _budget_changed(self, event: BudgetChanged, now_ns: int) -> list[DeviceAction]:
         return self._loading.set_budget(event.usable_bytes, event.reason) + self._go(now_ns)

@@ -212,12 +212,14 @@ class Simulation:
         now_ns, ledger, devices = self.now_ns, self.ledger, self.devices
         for action in actions:
             kind = type(action)
-            if kind is RunBatch or kind is LoadModel or kind is EvictModel:
+            if kind is Reply:
+                ledger.add(action, now_ns)  # type: ignore[arg-type]
+            elif kind is RunBatch or kind is LoadModel or kind is EvictModel:
                 device = devices.get(action.worker)  # type: ignore[union-attr]
                 if device is not None:
                     for event in device.take(action, now_ns):
                         self.post(event)
-            elif kind is Reply or kind is Reject:
+            elif kind is Reject:
                 ledger.add(action, now_ns)  # type: ignore[arg-type]
             elif kind is SetTimer:
                 self._set_timer(self._ingresses[0], action)  # type: ignore[arg-type]
