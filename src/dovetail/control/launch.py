@@ -207,7 +207,7 @@ class Launcher:
         self._last_batch = ident = self._last_batch + 1
         now = self._step.now_ns
         expected = self._predictor.run(queue.stage, worker.spec.kind, len(items), config)
-        batch = Batch(ident, queue, worker, config, items, now, expected.mean_ns, now, expected.spread)
+        batch = Batch(ident, queue, worker, config, items, now, expected.mean_ns, expected.spread)
         self._batches[ident] = worker.running[ident] = batch
         return batch
 

@@ -189,7 +189,7 @@ class Simulation:
                 if network is not None:
                     self._decide(target, payload, network)
                     continue
-                events = (payload,)
+                events: Sequence[Event] = (payload,)
             elif target.gone:
                 continue
             elif network is not None:

@@ -7,7 +7,8 @@ event of every request.
 
 from .cluster import Cluster
 from .graph import CompiledGraph, CompiledNode, compile_graphs
-from .queue import Item, Queue
+from .item import Item
+from .queue import Queue
 from .request import OUTCOMES, Request
 from .row import WorkerRow
 from .run_batch import NEVER_NS, RunBatch

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from .queue import Item, Queue
+from .item import Item
+from .queue import Queue
 from .run_batch import FULL_QUOTA
 
 __all__ = ["FULL_SHARE", "Batch", "Config", "Worker", "WorkerSpec"]
@@ -98,29 +99,58 @@ class Worker:
         return config.share_pct * self.usd_per_share_ns + config.cpus * self.usd_per_cpu_ns
 
 
-class Batch(msgspec.Struct, eq=False):
+class Batch:
     """Items that run together."""
 
-    id: int
-    queue: Queue
-    worker: Worker
-    config: Config
-    items: list[Item]
-    sent_ns: int
-    expected_ns: int
-    #: When its worker could begin it.
-    begun_ns: int = 0
-    #: Standard deviation over mean of the expected run time.
-    expected_spread: float = 0.0
-    #: It was sent ahead by a router: its worker's queue and share account are the worker's own business.
-    routed: bool = False
-    #: It was sent before there was room, and has got so much of it since.
-    ahead: bool = False
-    got_pct: int = 0
-    got_cpus: int = 0
-    #: Whose room it was sent into, and how many others were sent into its own.
-    lenders: tuple[Batch, ...] = ()
-    lent: int = 0
+    __slots__ = (
+        "ahead",
+        "begun_ns",
+        "config",
+        "expected_ns",
+        "expected_spread",
+        "got_cpus",
+        "got_pct",
+        "id",
+        "items",
+        "lenders",
+        "lent",
+        "queue",
+        "routed",
+        "sent_ns",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        ident: int,
+        queue: Queue,
+        worker: Worker,
+        config: Config,
+        items: list[Item],
+        sent_ns: int,
+        expected_ns: int,
+        expected_spread: float = 0.0,
+    ) -> None:
+        self.id = ident
+        self.queue = queue
+        self.worker = worker
+        self.config = config
+        self.items = items
+        self.sent_ns = sent_ns
+        self.expected_ns = expected_ns
+        #: Standard deviation over mean of the expected run time.
+        self.expected_spread = expected_spread
+        #: When its worker could begin it.
+        self.begun_ns = sent_ns
+        #: It was sent ahead by a router: its worker's queue and share account are the worker's own business.
+        self.routed = False
+        #: It was sent before there was room, and has got so much of it since.
+        self.ahead = False
+        self.got_pct = 0
+        self.got_cpus = 0
+        #: Whose room it was sent into, and how many others were sent into its own.
+        self.lenders: tuple[Batch, ...] = ()
+        self.lent = 0
 
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""
