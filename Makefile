@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-pure test-torch check bench clean
+.PHONY: setup demo test test-pure test-torch check bench mutants clean
 
 setup: $(STAMP)
 
@@ -47,6 +47,12 @@ bench: setup
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/gate.py
 	$(BIN)/python bench/ipc.py
+
+# Do the tests bite? Rules are changed on purpose, one at a time. Takes an hour; run it again and it goes on.
+mutants: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group mutants
+	$(BIN)/python scripts/mutants.py rules
+	$(BIN)/python scripts/mutants.py sample
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out

@@ -51,6 +51,8 @@ LOADS = ("both", "high", "low")
 ROUNDS, SECONDS = 7, 3.0
 QUICK = 2, 1.0
 WARM_S = 0.3
+#: How long it may take to find out how models are cut, and to cut them then.
+CUT_PATIENCE_S, CUT_S = 180.0, 3.0
 #: Answers of one batch come within this.
 ONE_BATCH_S = 0.005
 
@@ -145,6 +147,17 @@ def _rate(times: list[float]) -> float:
     return len(later) / (times[-1] - times[0])
 
 
+async def cut(served: Served) -> None:
+    """Wait until it is found out how the low class's model is cut, and the worker has cut it."""
+    fleet = served.system.fleet
+    for _ in range(int(CUT_PATIENCE_S / 0.1)):
+        if fleet.cuts and not fleet.cutter.busy:
+            await asyncio.sleep(CUT_S)
+            return
+        await asyncio.sleep(0.1)
+    raise RuntimeError(f"nothing was cut within {CUT_PATIENCE_S:g} s")
+
+
 async def measure(args: argparse.Namespace, rounds: int, seconds: float, progress: Progress) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -166,6 +179,8 @@ async def measure(args: argparse.Namespace, rounds: int, seconds: float, progres
                 kernel_log=args.log if with_kernels else None,
             )
             servers[mode] = await launch(app, "kernelled_app:app", options)
+        progress.update(bar, description="waiting until models are cut")
+        await cut(servers["with"])
         found = []
         try:
             for number in range(rounds):

@@ -7,12 +7,19 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
+import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
+
+import hypothesis.stateful  # noqa: F401
+import msgspec  # noqa: F401
+import numpy  # noqa: F401
+import pytest
 
 __all__ = ["OUT", "ROOT", "Book", "Tree", "digest", "sources", "text_of"]
 
@@ -42,33 +49,47 @@ class Tree:
     def test(
         self, tests: Iterable[str], seconds: float, *options: str, environment: Mapping[str, str] | None = None
     ) -> tuple[str, str]:
-        """("passed" | "failed" | "timeout" | "broken", what failed first)."""
+        """("passed" | "failed" | "timeout" | "broken", what failed first).
+
+        Tests run in a fork of this process, which has imported what is slow to import and nothing of the project.
+        """
         shutil.rmtree(self.root / ".hypothesis", ignore_errors=True)
-        path = os.pathsep.join(
-            [str(self.root / "src"), str(self.root), str(self.root / "scripts"), os.environ.get("PYTHONPATH", "")]
-        )
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-        command += ["-p", "mutant_quick", "--hypothesis-seed=1", *options, *tests]
-        variables = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "1", "COLUMNS": "300", **(environment or {})}
+        arguments = ["-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "mutant_quick"]
+        arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=1", *options, *tests]
         with tempfile.TemporaryFile("w+") as output:
-            # A session of its own: what does not end is ended together with what it has started.
-            begun = subprocess.Popen(
-                command, cwd=self.root, env=variables, stdout=output, stderr=output, start_new_session=True
-            )
-            try:
-                begun.wait(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                os.killpg(begun.pid, signal.SIGKILL)
-                begun.wait()
+            child = os.fork()
+            if not child:
+                self._run(arguments, output.fileno(), environment or {})
+            code = _wait(child, seconds)
+            if code is None:
                 return "timeout", ""
             output.seek(0)
             said = output.read()
-        if begun.returncode == 0:
+        if code == 0:
             return "passed", ""
         first = next((line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))), "")
         # 2 is an error while tests are collected: the change is so wrong that its module cannot be imported.
-        verdict = "failed" if begun.returncode in (1, 2) else "broken"
+        verdict = "failed" if code in (1, 2) else "broken"
         return verdict, first.partition(" - ")[0] or said[-200:]
+
+    def _run(self, arguments: list[str], output: int, environment: Mapping[str, str]) -> NoReturn:
+        """The life of the child."""
+        code = 3
+        try:
+            os.setsid()  # what does not end is ended together with what it has started
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.chdir(self.root)
+            paths = [str(self.root / "src"), str(self.root)]
+            sys.path[:0] = paths
+            os.environ.update(environment, PYTHONPATH=os.pathsep.join(paths), COLUMNS="300")
+            code = int(pytest.main(arguments))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
     @contextmanager
     def changed(self, file: str, text: str) -> Iterator[None]:
@@ -80,6 +101,22 @@ class Tree:
             yield
         finally:
             _write(path, before)
+
+
+def _wait(child: int, seconds: float) -> int | None:
+    """The child's exit code; None if it did not end in time and was ended. A death by signal counts as failed."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 1
+        time.sleep(0.02)
+    for end in (os.killpg, os.kill):
+        with suppress(ProcessLookupError):
+            end(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
 def _write(path: Path, text: str) -> None:

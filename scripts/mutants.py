@@ -19,6 +19,7 @@ Rules of this file
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
@@ -280,4 +281,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "1":  # the same order of sets in every run; and one thread, for the forks
+        fixed = {**os.environ, "PYTHONHASHSEED": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        os.execve(sys.executable, [sys.executable, *sys.argv], fixed)
     sys.exit(main())

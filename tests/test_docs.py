@@ -62,6 +62,14 @@ def test_tests_that_are_named_exist(document: Path) -> None:
         )
 
 
+def test_tests_that_are_named_without_their_file_exist() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in sorted((PROJECT / "tests").rglob("*.py")))
+    defined = set(re.findall(r"def (test_\w+)\(", sources))
+    for document in DOCUMENTS:
+        for test in re.findall(r"`(test_\w+)`", document.read_text(encoding="utf-8")):
+            assert test in defined, f"{name(document)} names {test}"
+
+
 def test_invariants_are_numbered_as_validate_numbers_them() -> None:
     promises = re.findall(r"^\*\*(\d)\. ", (PROJECT / "docs/invariants.md").read_text(), re.MULTILINE)
     assert promises == [str(n) for n in range(1, len(promises) + 1)]
@@ -101,6 +109,18 @@ def test_states_of_the_device_page_are_those_of_the_code() -> None:
         state, _, after = (cell.strip() for cell in row.strip("|").split("|"))
         told[state.strip("`")] = set(re.findall(r"`(\w+)`", after))
     assert told == {state.value: {s.value for s in after} for state, after in TRANSITIONS.items()}
+
+
+def test_every_event_and_action_of_a_device_is_on_its_page() -> None:
+    from typing import get_args
+
+    from dovetail.device.events import DeviceAction, DeviceEvent
+
+    text = (PROJECT / "docs/device.md").read_text(encoding="utf-8")
+    for kinds, heading in ((DeviceEvent, "event"), (DeviceAction, "action")):
+        (table,) = re.findall(rf"^\| {heading} \|.*?\n((?:\|.*\n)+)", text, re.MULTILINE)
+        told = {word for row in table.splitlines() for word in re.findall(r"`(\w+)`", row.split("|")[1])}
+        assert told == {kind.__name__ for kind in get_args(kinds)}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)

@@ -16,7 +16,7 @@ from dovetail.lab.rivals.aquatope import AquatopePlanner
 from dovetail.profile.table import ProfileTable
 from dovetail.record.log import LogWriter
 from dovetail.tools.replay import replay
-from dovetail.tools.simulate import Run
+from dovetail.tools.simulate import ScenarioRun
 from dovetail.units import MS
 from dovetail.wiring import POLICIES, ROUTED_POLICIES, PolicySpec, find_policy, make_controller, make_policy
 from dovetail.workflow.graph import StageSpec, chain
@@ -83,7 +83,7 @@ def test_every_policy_runs_and_its_log_replays(
     """Promises 1 to 5, for all that can be named: `check` looks at the invariants after every step."""
     # What Aquatope finds is tested elsewhere; all of its rounds take seconds.
     monkeypatch.setitem(AquatopePlanner.__init__.__kwdefaults__, "rounds", 1)
-    run = Run(scenario, policy=name)
+    run = ScenarioRun(scenario, policy=name)
     with LogWriter(tmp_path / "run.log", run.header) as log:
         result = run.go([log.step], check=True)
     assert result.policy.name == name
@@ -94,7 +94,7 @@ def test_every_policy_runs_and_its_log_replays(
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_scenario_can_name_it(name: str, scenario: Path) -> None:
     scenario.write_text(f'{SCENARIO}\n[policy]\nname = "{name}"\n')
-    assert Run(scenario).policy == PolicySpec(name)
+    assert ScenarioRun(scenario).policy == PolicySpec(name)
 
 
 def test_an_unknown_name_lists_all_and_guesses(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +116,7 @@ def test_a_policy_that_plans_from_profiles_says_which_are_missing(name: str) -> 
 def test_a_missing_extra_is_named(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(DovetailError, match=r"policy 'aquatope' needs scikit-learn.*pip install 'dovetail\[lab\]'"):
-        Run(scenario, policy="aquatope")
+        ScenarioRun(scenario, policy="aquatope")
 
 
 def test_routed_policies_are_those_with_a_router() -> None:

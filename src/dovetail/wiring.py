@@ -17,8 +17,8 @@ from msgspec import Meta
 from .control import Controller, Policy
 from .errors import DeclarationError, ProfileError
 from .extras import load, need
-from .place import BestFitPlacer, DovetailRouter, Router, Sole
-from .place.local_delays import ONE_MACHINE, OneMachine
+from .place import BestFitPlacer, DovetailRouter, Router, SingleIngress
+from .place.local_delays import LOCAL_SETTINGS, LocalDelays
 from .place.transfer import Delays
 from .plan import DovetailPlanner, PlannerSettings, Space
 from .predict import Estimator, EstimatorState, Predictor
@@ -115,7 +115,7 @@ def routed_policy(
     router = make(predictor)
     # Ours counts what it has sent by itself; the others know only what a table says.
     told = home or isinstance(router, DovetailRouter)
-    return msgspec.structs.replace(kept, router=router if told else Sole(router))
+    return msgspec.structs.replace(kept, router=router if told else SingleIngress(router))
 
 
 def _first_come(spec: PolicySpec, predictor: Predictor, cores: int, home: int, *, by_class: bool = False) -> Policy:
@@ -139,7 +139,7 @@ def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
 
 
 def _place(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
-    delays, settings = (OneMachine(), ONE_MACHINE) if spec.near else (None, None)
+    delays, settings = (LocalDelays(), LOCAL_SETTINGS) if spec.near else (None, None)
 
     def router(predictor: Predictor) -> Router:
         return DovetailRouter(predictor, settings, ingress=home, home=home, delays=delays)
@@ -271,7 +271,7 @@ def make_controller(
             raise DeclarationError(f"batch of stage {name!r}: there is no such stage; there are: {', '.join(stages)}")
     if find_policy(spec.name).profiles:
         _check_profiles(stages, spec.name, table)
-    delays = OneMachine() if spec.near else Delays()
+    delays = LocalDelays() if spec.near else Delays()
     predictor = Estimator(table, learned, load_ns=delays.load_ns)
     return Controller(graphs, make_policy(spec, predictor, cores, home), ingress)
 

@@ -62,6 +62,14 @@ def test_what_was_caught_up_with_is_given_back_once() -> None:
     assert (arbiter.credit_ns[1], arbiter.delayed_ns[1]) == (0, 0), "there was nothing left to give back"
 
 
+def test_what_was_given_back_is_not_given_back_again_for_the_next_gap() -> None:
+    arbiter = behind()
+    run_next(arbiter, 2, 350 + 240)
+    credit_ns = arbiter.credit_ns[1]
+    run_next(arbiter, 3, 640 + 310)
+    assert arbiter.credit_ns[1] == credit_ns < 0, "this gap was none of the shorter ones"
+
+
 def test_gaps_that_were_not_shorter_give_nothing_back() -> None:
     arbiter = behind()
     run_next(arbiter, 2, 350 + 400)
@@ -82,7 +90,7 @@ def test_no_more_credit_is_kept_than_the_burst_whether_it_was_earned_or_given_ba
 def test_what_is_given_back_to_a_full_credit_is_lost() -> None:
     arbiter = behind()
     arbiter.credit_ns[1] = BURST_NS
-    run_next(arbiter, 2, 350 + 100)
+    arbiter.step(KernelReady((350 + 100) * US, HIGH, 2))
     assert arbiter.delayed_ns[1] == 0, "it was given back"
     assert arbiter.credit_ns[1] == BURST_NS
 

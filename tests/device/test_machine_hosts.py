@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from dovetail.device.events import (
 )
 from dovetail.device.times import MOST_PENDING, WELL_KNOWN
 from dovetail.predict import Estimator
-from dovetail.profile.kernels import KernelStats
+from dovetail.profile.kernels import MIN_COUNT, KernelStats
 from dovetail.profile.table import ProfileTable
 from dovetail.state import NEVER_NS, RunBatch
 from dovetail.units import MS, US
@@ -44,8 +45,10 @@ IDENTS = ("a", "b", "c")
 class Host:
     """A device with one kind of task, in virtual time."""
 
-    def __init__(self, arbiter: KernelArbiter | None = None, rules: Rules | None = None, **times: Any) -> None:
+    def __init__(self, arbiter: Any = None, rules: Rules | None = None, **times: Any) -> None:
         self.predictor = Estimator(ProfileTable())
+        if callable(arbiter):
+            arbiter = arbiter(self.predictor.kernels)
         cache, known = ModelCache(0), DeviceTimes(self.predictor, "gpu", {}, **times)
         self.device = Device(0, {"model": ("", 0)}, cache, known, rules, arbiter=arbiter)
         self.now_ns = 0
@@ -74,6 +77,10 @@ class Host:
             self.now_ns += length_ns
         upto = first + len(lengths_ns)
         return self.step(GrantEnded(task, upto, upto == len(IDENTS), tuple(spans), gaps))
+
+
+def ours(stats: Mapping[str, KernelStats]) -> KernelArbiter:
+    return GapArbiter(stats, GapSettings(), learn=False)
 
 
 def batch_of(batch: int, priority: int, **more: Any) -> RunBatch:
@@ -148,9 +155,9 @@ def test_a_task_in_a_gap_stays_with_the_arbiter_when_the_other_is_gone_and_leave
     host.begin(2, 3, priority=2)
     host.ran(1, 0, MS)
     assert host.step(BatchWithdrawn(2)) == []
-    assert host.device.dispatch.active
+    assert host.device.dispatch.entered
     assert host.launch(1, 2) == [Grant(1, 1, TO_THE_END)]
-    assert not host.device.dispatch.active
+    assert not host.device.dispatch.entered
 
 
 def test_equals_take_turns_if_the_arbiter_says_so_and_else_come_one_after_the_other() -> None:
@@ -170,6 +177,20 @@ def test_a_higher_class_does_not_take_turns_with_a_lower_one() -> None:
     host.begin(1, 3, priority=2)
     assert host.begin(2, 3) == [Revoke(1)]
     assert host.ran(1, 0, MS) == [Grant(2)], "to the end: nobody of its class is there"
+
+
+def test_the_end_of_a_task_is_no_gap_that_could_be_filled() -> None:
+    """Of three classes the third may go before the second in a gap of the first, but not at its end."""
+    host = Host(ours)
+    for batch, sequence in ((1, "gaps"), (2, "unknown"), (3, "short")):
+        host.step(PlannedBatch(batch_of(batch, batch), sequence, IDENTS, 3))
+    for _ in range(MIN_COUNT):
+        for kernel in range(len(IDENTS)):
+            host.predictor.kernels["gaps"].observe_gap(kernel, 100 * MS)
+            host.predictor.kernels["short"].observe(kernel, MS)
+    host.now_ns = MS
+    granted = [a for a in host.step(GrantEnded(1, 3)) if isinstance(a, Grant)]
+    assert [(grant.task, grant.why) for grant in granted] == [(2, "turn")]
 
 
 def test_first_come_first_served_goes_by_launches_over_classes_and_tasks() -> None:
@@ -276,7 +297,7 @@ def test_a_device_that_does_not_learn_keeps_nothing() -> None:
 
 
 def test_gaps_of_a_task_that_is_behind_are_not_learned() -> None:
-    host = Host(GapArbiter(settings=GapSettings(), learn=False))
+    host = Host(ours)
     arbiter = host.device.dispatch.arbiter
     assert isinstance(arbiter, GapArbiter)
     host.begin(1, 1)

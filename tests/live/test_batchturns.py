@@ -7,12 +7,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from dovetail.live.gate.tasks import NEVER_NS
+from dovetail.live.worker.batchturns import TURNAROUND_NS, BatchTurns
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.device import StartKernel
-from dovetail.live.gate.tasks import NEVER_NS
-from dovetail.live.worker.batchturns import TURNAROUND_NS, BatchTurns
 from dovetail.profile.kernels import MIN_COUNT, KernelStats
 from dovetail.units import MS, US
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,15 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import onnx_models
+from tests.live.in_process import InProcess
 
-from dovetail import onnx
 from dovetail.live.front.kernel_store import KernelStore
 from dovetail.live.front.system import Result
-from dovetail.live.links.wire import Argument, Done, FromWorker, Hello, Learned, Load, Loaded, Run
+from dovetail.live.links.wire import Learned
 from dovetail.live.tensors.arena import Arena
-from dovetail.live.tensors.codec import encode
-from dovetail.live.worker.device_executor import TELL_NS, DeviceExecutor
-from dovetail.live.worker.executor import Values, Work
 from dovetail.profile import kernels
 from dovetail.profile.kernelrows import pack, unpack_cut, unpack_stats
 from dovetail.profile.kernels import Cut, KernelStats, sequence_name
@@ -28,8 +24,6 @@ from dovetail.profile.machine import Identity, this_machine
 from dovetail.profile.store import ProfileStore
 from dovetail.record.kernels import decode_records
 from dovetail.serve.launch import Options, Served, launch
-from dovetail.state import RunBatch, WorkerSpec
-from dovetail.state.run_batch import NEVER_NS
 from dovetail.units import MS
 from dovetail.workflow.app import load_target
 
@@ -130,66 +124,15 @@ def test_what_a_worker_is_told_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 # -- a worker --------------------------------------------------------------------------------------------------------
 
 
-class Worker:
-    """A `DeviceExecutor` that cuts every model, in this process; its answers are kept, and it is woken by hand."""
-
-    def __init__(self, path: Path, arena: Arena, known: list[bytes], cuts: list[Cut]) -> None:
-        self.stage = onnx(path, name="long", batch=(1, 2)).spec
-        self.arena = arena
-        self.answers: list[FromWorker] = []
-        self.wakes: list[tuple[int, object]] = []
-        spec = WorkerSpec("cpu-0", "cpu", ("onnx",), 1, preempts=True)
-        hello = Hello(1, spec, "", [], [self.stage], [], (1,), 0, 1 << 20, kernels="always", known=known, cuts=cuts)
-        self.begun_ns = time.monotonic_ns()
-        self.executor = DeviceExecutor(
-            hello,
-            None,
-            Values({1: arena}, arena),
-            lambda _, message: self.answers.append(message),
-            lambda at_ns, payload: self.wakes.append((at_ns, payload)),
-            time.monotonic_ns,
-            self._hand,
-        )
-        self.executor.load(Load("long", 0, keep=True), 0, time.monotonic_ns())
-        self.wait(Loaded)
-
-    def _hand(self, work: Work) -> None:
-        raise AssertionError("one batch at a time needs no other thread")
-
-    def wait(self, kind: type[Any]) -> Any:
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while not (found := [a for a in self.answers if isinstance(a, kind)]):
-            assert time.monotonic() < give_up, f"no {kind.__name__} among {self.answers}"
-            time.sleep(0.002)
-        self.answers.remove(found[0])
-        return found[0]
-
-    def run(self, times: int = 1) -> None:
-        for _ in range(times):
-            ref = encode(np.ones(3, np.float32), self.arena)
-            batch = RunBatch(1, 1, 1, "long", ((1, 0, 0),), 1, 100, 0, NEVER_NS, 0)
-            work = self.executor.run(Run(batch, [[Argument((ref,))]], [()], []), time.monotonic_ns())
-            assert work is not None
-            work()
-            self.wait(Done)
-
-    def tell(self) -> None:
-        """As if a minute had passed: the wake that it asked for has come."""
-        ((at_ns, payload),) = self.wakes
-        assert at_ns >= self.begun_ns + TELL_NS
-        self.wakes.clear()
-        assert self.executor.wake(payload, time.monotonic_ns()) is None
-
-
 @pytest.fixture
-def make_worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+def make_worker(tmp_path: Path) -> Iterator[Callable[..., InProcess]]:
     path = onnx_models.slow(tmp_path / "long.onnx", products=16, side=512)
     with Arena.create(1, 1 << 20) as arena:
-        yield lambda known=(), cuts=(): Worker(path, arena, list(known), list(cuts))
+        yield lambda known=(), cuts=(): InProcess(path, arena, list(known), list(cuts))
 
 
 @pytest.mark.cpu
-def test_a_worker_tells_what_it_saw_and_the_next_begins_with_that(make_worker: Callable[..., Worker]) -> None:
+def test_a_worker_tells_what_it_saw_and_the_next_begins_with_that(make_worker: Callable[..., InProcess]) -> None:
     worker = make_worker()
     worker.run(3)
     worker.tell()
@@ -215,7 +158,7 @@ def test_a_worker_tells_what_it_saw_and_the_next_begins_with_that(make_worker: C
 
 @pytest.mark.cpu
 def test_what_a_worker_is_told_wrongly_is_passed_over(
-    make_worker: Callable[..., Worker], capsys: pytest.CaptureFixture[str]
+    make_worker: Callable[..., InProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker = make_worker([b"junk"], [Cut("another", ((1, 3),), 1, ((4000,),))])
     worker.run()

@@ -8,16 +8,14 @@ import socket
 import msgspec
 import pytest
 
+from dovetail.live.links.doorbell import MAX_PACKET_BYTES, Doorbell, pair
 from dovetail.live.links.wire import (
-    MAX_PACKET_BYTES,
     Attach,
-    Doorbell,
     Free,
     FromWorker,
     Loaded,
     Ready,
     ToWorker,
-    pair,
 )
 
 

@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.plan import pareto as front_module
-from dovetail.plan.pareto import NOTHING, Front, Limits, beside, followed_by, sieve
+from dovetail.plan.pareto import NOTHING, Limits, ParetoFront, beside, followed_by, sieve
 
 candidates = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), min_size=1, max_size=60)
 EXACT = Limits(10**9, 10**9, 1)
 
 
-def as_front(pairs: list[tuple[int, int]]) -> Front:
+def as_front(pairs: list[tuple[int, int]]) -> ParetoFront:
     time_ns, cost = np.array([t for t, _ in pairs]), np.array([float(c) for _, c in pairs])
     kept = sieve(time_ns, cost, [len(pairs)], EXACT.horizon_ns)[0]
-    return Front(time_ns, cost, time_ns.astype(float), np.zeros(len(pairs))).take(kept)
+    return ParetoFront(time_ns, cost, time_ns.astype(float), np.zeros(len(pairs))).take(kept)
 
 
-def points(front: Front) -> list[tuple[int, float]]:
+def points(front: ParetoFront) -> list[tuple[int, float]]:
     return list(zip(front.time_ns.tolist(), front.cost_usd.tolist(), strict=True))
 
 

@@ -17,7 +17,7 @@ from dovetail import onnx as onnx_stage
 from dovetail.errors import ProfileError
 from dovetail.profile.machine import Identity, this_machine
 from dovetail.profile.measure import FULL, QUICK
-from dovetail.profile.profiler import SAMPLE_RUN, Outcome, Request, profile
+from dovetail.profile.profiler import SAMPLE_RUN, ProfileOutcome, ProfileRequest, profile
 from dovetail.profile.record import wanted_points
 from dovetail.profile.store import ProfileStore
 from dovetail.units import MS
@@ -64,7 +64,7 @@ class Watched:
         self.on_run(name, len(xs))
         return xs
 
-    def profile(self, store: ProfileStore, request: Request | None = None) -> list[Outcome]:
+    def profile(self, store: ProfileStore, request: ProfileRequest | None = None) -> list[ProfileOutcome]:
         self.sizes.clear()
         return list(profile(self.app, store, HERE, request, timer=steady))
 
@@ -88,14 +88,14 @@ def test_what_is_fresh_is_not_measured_again_unless_asked(store: ProfileStore) -
     watched = Watched()
     watched.profile(store)
     assert [o.measured for o in watched.profile(store)] == [0, 0]
-    assert [o.measured for o in watched.profile(store, Request(again=True))] == [2, 2]
+    assert [o.measured for o in watched.profile(store, ProfileRequest(again=True))] == [2, 2]
 
 
 def test_stages_and_batch_sizes_can_be_chosen(store: ProfileStore) -> None:
     watched = Watched()
-    (outcome,) = watched.profile(store, Request(stages=("second",), batches=(4,)))
+    (outcome,) = watched.profile(store, ProfileRequest(stages=("second",), batches=(4,)))
     assert (outcome.spec.name, outcome.measured) == ("second", 1)
-    (outcome,) = watched.profile(store, Request(batches=(2,)))
+    (outcome,) = watched.profile(store, ProfileRequest(batches=(2,)))
     assert outcome.spec.name == "first", "a stage without this batch size is left out"
     assert [o.measured for o in watched.profile(store)] == [1, 1]
 
@@ -103,12 +103,12 @@ def test_stages_and_batch_sizes_can_be_chosen(store: ProfileStore) -> None:
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        (Request(stages=("frist",)), "no stage 'frist'; did you mean 'first'\\? there are: first, second"),
-        (Request(batches=(3,)), "no stage declares batch 3; declared are: 1, 2, 4"),
-        (Request(stages=("first",), batches=(4,)), "no stage declares batch 4; declared are: 1, 2"),
+        (ProfileRequest(stages=("frist",)), "no stage 'frist'; did you mean 'first'\\? there are: first, second"),
+        (ProfileRequest(batches=(3,)), "no stage declares batch 3; declared are: 1, 2, 4"),
+        (ProfileRequest(stages=("first",), batches=(4,)), "no stage declares batch 4; declared are: 1, 2"),
     ],
 )
-def test_what_does_not_exist_is_refused(request_: Request, said: str, store: ProfileStore) -> None:
+def test_what_does_not_exist_is_refused(request_: ProfileRequest, said: str, store: ProfileStore) -> None:
     with pytest.raises(ProfileError, match=said):
         Watched().profile(store, request_)
     assert not store.path.exists()
@@ -125,10 +125,10 @@ def test_other_items_make_the_profile_anew(store: ProfileStore) -> None:
 
 def test_quick_points_are_measured_again_by_a_full_run_only(store: ProfileStore) -> None:
     watched = Watched()
-    assert [o.measured for o in watched.profile(store, Request(rule=QUICK))] == [2, 2]
-    assert [o.measured for o in watched.profile(store, Request(rule=QUICK))] == [0, 0]
+    assert [o.measured for o in watched.profile(store, ProfileRequest(rule=QUICK))] == [2, 2]
+    assert [o.measured for o in watched.profile(store, ProfileRequest(rule=QUICK))] == [0, 0]
     assert [o.measured for o in watched.profile(store)] == [2, 2]
-    assert [o.measured for o in watched.profile(store, Request(rule=QUICK))] == [0, 0]
+    assert [o.measured for o in watched.profile(store, ProfileRequest(rule=QUICK))] == [0, 0]
 
 
 def test_an_interrupt_keeps_what_has_runs_enough(store: ProfileStore) -> None:
@@ -178,7 +178,7 @@ def test_stages_that_cannot_be_fed_are_outcomes_with_their_trouble(store: Profil
     found = list(profile(App(wf), store, HERE, timer=steady))
     assert [(o.spec.name, o.measured, bool(o.trouble)) for o in found] == [("words", 1, False), ("read", 0, True)]
     with pytest.raises(ProfileError, match="nothing can be measured: the sample of workflow 'wf' does not reach it"):
-        list(profile(App(wf), store, HERE, Request(stages=("read",)), timer=steady))
+        list(profile(App(wf), store, HERE, ProfileRequest(stages=("read",)), timer=steady))
 
 
 def test_a_store_that_cannot_be_written_is_found_before_anything_is_measured(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_real_model_is_measured_on_each_number_of_cores(tmp_path: Path, store:
         return multiply(x)
 
     here = this_machine()
-    (outcome,) = profile(App(wf), store, here, Request(rule=QUICK))
+    (outcome,) = profile(App(wf), store, here, ProfileRequest(rule=QUICK))
     assert outcome.record is not None and outcome.record.items == "float32[8]"
     assert [(p.batch, p.cpus) for p in outcome.record.points] == wanted_points(multiply.spec, here)
     assert all(p.mean_ns > 0 and p.runs >= QUICK.least_cycles for p in outcome.record.points)

@@ -13,9 +13,9 @@ from tests.serve.support import Server, Wire, infer, infer_body, request, until
 from dovetail.serve.connection import MAX_TURNED_AWAY, PIECE_BYTES, Connection
 from dovetail.serve.http import (
     Application,
+    HttpRequest,
+    HttpResponse,
     HttpServer,
-    Request,
-    Response,
 )
 from dovetail.serve.oip import Limits, start
 
@@ -370,14 +370,14 @@ class Lender:
         self.lent = memoryview(bytes(nbytes))
         self.returned = 0
 
-    def body(self, request: Request, nbytes: int) -> None:
+    def body(self, request: HttpRequest, nbytes: int) -> None:
         return None
 
-    def respond(self, request: Request, done: Callable[[Response | Exception], None]) -> Response:
+    def respond(self, request: HttpRequest, done: Callable[[HttpResponse | Exception], None]) -> HttpResponse:
         def release() -> None:
             self.returned += 1
 
-        return Response(200, [self.lent], release=release)
+        return HttpResponse(200, [self.lent], release=release)
 
 
 def test_memory_is_returned_when_the_socket_has_taken_it_all() -> None:

@@ -20,7 +20,7 @@ from dovetail.control import (
 from dovetail.record.ledger import Ledger
 from dovetail.state import WorkerSpec
 from dovetail.tools.plots import draw_latency, draw_timeline
-from dovetail.tools.simulate import Run
+from dovetail.tools.simulate import ScenarioRun
 from dovetail.tools.timeline import FIRST_WIDTH_NS, MAX_BINS, Timeline
 from dovetail.units import MS, SECOND
 
@@ -117,7 +117,7 @@ def test_pictures_are_drawn_and_are_the_same_for_the_same_run(tmp_path: Path) ->
     (tmp_path / "s.toml").write_text(SCENARIO)
     pictures = []
     for number in range(2):
-        run, timeline = Run(tmp_path / "s.toml"), Timeline()
+        run, timeline = ScenarioRun(tmp_path / "s.toml"), Timeline()
         run.go([timeline.observe])
         timeline.finish()
         names = [tmp_path / f"latency{number}.png", tmp_path / f"timeline{number}.png"]

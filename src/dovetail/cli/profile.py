@@ -25,7 +25,7 @@ from ..errors import DeclarationError
 from ..profile.kernelrows import KernelStatus
 from ..profile.machine import Identity, this_machine
 from ..profile.measure import FULL, QUICK
-from ..profile.profiler import Outcome, Request, Watch, chosen_stages, profile
+from ..profile.profiler import ProfileOutcome, ProfileRequest, Watch, chosen_stages, profile
 from ..profile.record import FRESH, Measured, Record, Status
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..profile.table import ProfileTable
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         return _forget_learned(store) if args.forget else _report_learned(store, identity, args)
     app = load_target(args.target)
     rule = QUICK if args.quick else FULL
-    request = Request(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
+    request = ProfileRequest(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
     if args.status:
         specs = [stage.spec for stage in chosen_stages(app, request)]
         return _report_status(store.status(specs, identity), identity, args)
@@ -105,9 +105,11 @@ def _sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def _measure(app: App, store: ProfileStore, identity: Identity, request: Request, args: argparse.Namespace) -> int:
+def _measure(
+    app: App, store: ProfileStore, identity: Identity, request: ProfileRequest, args: argparse.Namespace
+) -> int:
     out = Console(highlight=False)
-    outcomes: list[Outcome] = []
+    outcomes: list[ProfileOutcome] = []
     try:
         with _progress() as watch:
             for outcome in profile(app, store, identity, request, watch=watch):
@@ -130,7 +132,7 @@ def _measure(app: App, store: ProfileStore, identity: Identity, request: Request
     return 1 if any(o.trouble for o in outcomes) else 0
 
 
-def _warn(outcomes: list[Outcome], args: argparse.Namespace) -> None:
+def _warn(outcomes: list[ProfileOutcome], args: argparse.Namespace) -> None:
     """On stderr: stages without figures, and figures that are less sure than they should be."""
     for o in outcomes:
         if o.trouble:
@@ -325,7 +327,7 @@ def _libraries(identity: Identity) -> str:
     return ", ".join(f"{name} {version}" for name, version in identity.libraries.items())
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
+def _plain(outcome: ProfileOutcome) -> dict[str, Any]:
     record = outcome.record
     return {
         "stage": outcome.spec.name,

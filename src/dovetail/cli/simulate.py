@@ -24,7 +24,7 @@ from ..extras import need
 from ..record.log import LogWriter
 from ..sim.driver import Observer
 from ..tools.resimulate import Resimulation
-from ..tools.simulate import DeviceUse, Result, Run
+from ..tools.simulate import DeviceUse, Result, ScenarioRun
 from ..tools.table import render, results_console
 from ..wiring import POLICIES
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         return _resimulate(args)
     if args.plot is not None:
         need("matplotlib", extra="plot", for_="--plot")
-    simulated = Run(args.scenario, policy=args.policy, seed=args.seed)
+    simulated = ScenarioRun(args.scenario, policy=args.policy, seed=args.seed)
     if len(simulated.controllers) > 1:
         one = [name for name in ("log", "trace", "plot") if getattr(args, name) is not None]
         if one:
@@ -146,7 +146,7 @@ class _Recorder(NamedTuple):
 
 
 @contextmanager
-def _recorders(args: argparse.Namespace, simulated: Run) -> Iterator[list[_Recorder]]:
+def _recorders(args: argparse.Namespace, simulated: ScenarioRun) -> Iterator[list[_Recorder]]:
     graphs = simulated.world.graphs
     recorders: list[_Recorder] = []
     with ExitStack() as stack:
@@ -178,7 +178,7 @@ def _write_trace(trace: TraceRecorder, path: Path) -> None:
     _say(f"wrote the trace {path}{cut}; open it at https://ui.perfetto.dev")
 
 
-def _draw(simulated: Run, timeline: Timeline, folder: Path) -> None:
+def _draw(simulated: ScenarioRun, timeline: Timeline, folder: Path) -> None:
     from ..tools.plots import draw_latency, draw_timeline
 
     timeline.finish()

@@ -223,25 +223,26 @@ class Controller:
             return  # its worker was lost and the items have gone elsewhere
         now = event.at_ns
         duration = event.busy_ns or event.end_ns - event.begin_ns
-        items = batch.items
-        self._observe_run(batch.queue.stage, batch.worker.spec.kind, len(items), batch.config, duration)
+        items, worker, config = batch.items, batch.worker, batch.config
+        self._observe_run(batch.queue.stage, worker.spec.kind, len(items), config, duration)
         self._planner.finished(batch)
         if batch.routed and self._router is not None:
             self._router.ended(batch, now, True)
-        cost = duration * batch.worker.usd_per_ns(batch.config) / len(items)
-        origin = batch.worker.id
+        cost = duration * worker.usd_per_ns(config) / len(items)
+        origin = worker.id
         counts = event.counts
         at = 0
         for item in items:
             request = item.request
             request.cost_usd += cost
-            first = at
+            own: tuple[int, ...] = ()
             if counts:
-                at += len(request.graph.nodes[item.node].counted)
+                first, at = at, at + len(request.graph.nodes[item.node].counted)
+                own = counts[first:at]
             if request.outcome:
                 continue
             try:
-                ready = item_done(item, counts[first:at], now)
+                ready = item_done(item, own, now)
             except FanOutMismatch as error:
                 self._close(request, "failed", str(error))
                 continue

@@ -12,10 +12,11 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
 from ..plan import Hold
-from ..state import Batch, Cluster, Config, Item, Queue, Worker
+from ..state import Batch, Cluster, CompiledNode, Config, Item, Queue, Request, Worker
 from ..state.worker import FULL_SHARE
 from .actions import NEVER_NS, RunBatch
 from .early_send import ENDING, HIGHER, Loan, drop_out, ending, outranked, settle
@@ -23,9 +24,6 @@ from .policy import Policy
 from .step import Step
 
 __all__ = ["MAX_REFUSALS", "Launcher"]
-
-#: A class below all others.
-_LOWEST = 1 << 30
 
 #: Workers that may refuse an item for their queue; the next one has to take it, or no one can in time.
 MAX_REFUSALS = 4
@@ -38,6 +36,8 @@ class Launcher:
         self._ingress = ingress
         self._queues, self._holders, self._batches = cluster.queues, cluster.holders, cluster.batches
         self._workers = cluster.workers
+        #: Every queue, and the workers that hold its stage's model.
+        self._rooms = [(queue, cluster.holders[queue.stage.name]) for queue in cluster.queues.values()]
         self._planner, self._placer, self._predictor = policy.planner, policy.placer, policy.predictor
         self._router = policy.router
         self._lead_ns = policy.lead_ns
@@ -62,7 +62,7 @@ class Launcher:
         before = self._last_batch
         if self.freed:
             self.freed = False
-            self._dispatch([q for q in self._queues.values() if q.size])
+            self._dispatch(self._with_room())
         elif self._restless:
             self._dispatch([q for q in self._queues.values() if q.size and (not q.held_until_ns or q in touched)])
         elif touched:
@@ -73,6 +73,17 @@ class Launcher:
             self._start_rest()
         if self.looks_ahead and self._look_ahead() and self._restless:
             self._start_rest()
+
+    def _with_room(self) -> list[Queue]:
+        """Queues with work that some worker has room for; of all others the planner need not be asked."""
+        found = []
+        for queue, holders in self._rooms:
+            if queue.size:
+                for worker in holders.values():
+                    if worker.free_pct:
+                        found.append(queue)
+                        break
+        return found
 
     def _end_holds(self) -> None:
         """Ask the queues whose time has come, whether or not their own timer has been heard of yet."""
@@ -94,6 +105,8 @@ class Launcher:
 
     def _dispatch(self, queues: list[Queue]) -> None:
         """Start what can be started from these queues, which all have work; the one with the first item first."""
+        if not queues:
+            return
         if len(queues) == 1:
             queue = queues[0]
             while self._start_batch(queue) and queue.size:
@@ -214,24 +227,17 @@ class Launcher:
     def _run(self, batch: Batch, order: int = 0, reason: str = "", accept_ns: int = 0) -> None:
         """Tell the worker all that it has to know of the batch."""
         self._planner.started(batch)
-        # The window ends with the last deadline: until then the batch is of use to someone.
-        latest = objective = 0
-        priority = _LOWEST
-        follows = False
-        triples = []
-        for item in batch.items:
-            request = item.request
-            triples.append((request.id, item.node, item.index))
-            deadline = request.deadline_ns or NEVER_NS
-            if deadline > latest:
-                latest = deadline
-            # Of its highest class alone counts when it should be answered, and what follows.
-            if request.priority < priority:
-                priority, objective, follows = request.priority, 0, False
-            if request.priority == priority:
-                if not objective or request.objective_ns < objective:
-                    objective = request.objective_ns
-                follows = follows or _follows(item)
+        items = batch.items
+        if len(items) == 1:
+            item = items[0]
+            request, node = item.request, item.node
+            triples: tuple[tuple[int, int, int], ...] = ((request.id, node, item.index),)
+            latest, priority, objective = request.deadline_ns or NEVER_NS, request.priority, request.objective_ns
+            compiled = request.graph.nodes[node]
+            follows = bool(compiled.models_next) and _follows(request, compiled)
+        else:
+            triples = tuple([(item.request.id, item.node, item.index) for item in items])
+            latest, priority, objective, follows = _joint(items)
         step, config = self._step, batch.config
         step.out.append(
             RunBatch(
@@ -239,7 +245,7 @@ class Launcher:
                 batch.id,
                 batch.worker.id,
                 batch.queue.stage.name,
-                tuple(triples),
+                triples,
                 config.cpus,
                 config.share_pct,
                 batch.sent_ns,
@@ -280,11 +286,21 @@ class Launcher:
         return batch
 
 
-def _follows(item: Item) -> bool:
-    """Whether a model follows as soon as this item is done: one that waits for nothing else."""
-    request = item.request
-    node = request.graph.nodes[item.node]
-    if not node.models_next:
-        return False
-    missing = request.missing
-    return any(j in node.each_next or missing[j] <= 1 for j in node.models_next)
+def _joint(items: Sequence[Item]) -> tuple[int, int, int, bool]:
+    """Of items that run together: the end of their window, their class, its first objective, whether a model follows.
+
+    The window ends with the last deadline: until then the batch is of use to someone. Of its highest class alone
+    counts when it should be answered, and what follows.
+    """
+    latest = max([item.request.deadline_ns or NEVER_NS for item in items])
+    priority = min([item.request.priority for item in items])
+    first = [item for item in items if item.request.priority == priority]
+    objective = min([item.request.objective_ns for item in first])
+    follows = any(_follows(item.request, item.request.graph.nodes[item.node]) for item in first)
+    return latest, priority, objective, follows
+
+
+def _follows(request: Request, node: CompiledNode) -> bool:
+    """Whether a model follows as soon as an item of this node is done: one that waits for nothing else."""
+    missing, each_next = request.missing, node.each_next
+    return any(missing[index] <= 1 or index in each_next for index in node.models_next)

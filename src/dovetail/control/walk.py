@@ -39,7 +39,7 @@ def item_done(item: Item, counts: tuple[int, ...], now_ns: int) -> list[Item]:
     if counts:
         for output, count in zip(node.counted, counts, strict=True):
             request.counts[node.index, output] = count
-    if not node.node.mapped:
+    if not node.mapped:
         _node_done(request, node, now_ns, ready)
         return ready
     for follower in node.each_next:

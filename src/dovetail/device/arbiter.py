@@ -74,6 +74,8 @@ class KernelFinished(msgspec.Struct, frozen=True, gc=False, array_like=True, tag
     upto: int = -1
     #: The next was launched before: it is ready too, and asks for the same share. Saves a `KernelReady` before this.
     next_ready: bool = False
+    #: It was the task's last: the task is gone with it, and leaves no gap.
+    over: bool = False
 
     @property
     def next_kernel(self) -> int:
@@ -236,7 +238,9 @@ class FirstComeArbiter:
             self.free_pct += share_pct
             if event.next_ready:
                 waiting.append(KernelReady(event.at_ns, event.task, event.next_kernel, share_pct))
-            if event.upto > event.kernel + 1:
+            if event.over:
+                waiting = self._waiting = deque(k for k in waiting if k.task != event.task)
+            elif event.upto > event.kernel + 1:
                 waiting = self._waiting = deque(k for k in waiting if k.task != event.task or k.kernel >= event.upto)
         elif type(event) is KernelRunning:
             started[event.task, event.kernel] = event.share_pct

@@ -137,6 +137,10 @@ class ModelCache:
         entry.pins += 1
         entry.used_ns = now_ns
 
+    def use(self, weights: str, now_ns: int) -> None:
+        """A batch ran on it until now."""
+        self._entries[weights].used_ns = now_ns
+
     def unpin(self, weights: str, now_ns: int) -> None:
         """A batch has ended that ran on it."""
         entry = self._entries[weights]

@@ -72,8 +72,10 @@ class KernelDispatch:
         #: When it wants to be asked again; 0: not by time.
         self.alarm_ns = 0
         self._grace_ns = grace_ns
-        self._entered: dict[int, Task] = {}
-        self._hints: deque[_Hint] = deque(maxlen=MOST_HINTS)
+        #: Tasks that the arbiter knows of.
+        self.entered: dict[int, Task] = {}
+        #: What is expected.
+        self.hints: deque[_Hint] = deque(maxlen=MOST_HINTS)
         self._hinted = 0
         self._told_ns = 0
 
@@ -100,7 +102,7 @@ class KernelDispatch:
 
     def _begin(self, task: Task, now_ns: int) -> None:
         task.entered = True
-        self._entered[task.ident] = task
+        self.entered[task.ident] = task
         _, order, objective_ns, arrival = task.key
         # One number for the place in the queue, so that equals go one after the other.
         place = (order * _LIMIT + objective_ns) * _LIMIT + arrival
@@ -130,8 +132,9 @@ class KernelDispatch:
         """A grant has ended; `task.kernel` is the first that has not run."""
         at_ns = self._at(now_ns)
         if over:
-            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, end_ns, task.kernel))
-            self.leave(task, now_ns)
+            del self.entered[task.ident]
+            task.entered = False
+            self._tell(KernelFinished(at_ns, task.ident, first, begin_ns, end_ns, task.kernel, over=True))
         elif task.kernel == first:
             self._tell(KernelRevoked(at_ns, task.ident, first))
         else:
@@ -141,13 +144,13 @@ class KernelDispatch:
 
     def leave(self, task: Task, now_ns: int) -> None:
         """A task is gone, or needs no arbiter any more."""
-        if self._entered.pop(task.ident, None) is not None:
+        if self.entered.pop(task.ident, None) is not None:
             task.entered = False
             self._tell(TaskGone(self._at(now_ns), task.ident))
 
     def leave_all(self, now_ns: int) -> None:
         """Nobody is in anybody's way any more."""
-        for task in list(self._entered.values()):
+        for task in list(self.entered.values()):
             self.leave(task, now_ns)
         self.starts.clear()
         self.alarm_ns = 0
@@ -156,17 +159,12 @@ class KernelDispatch:
         """Whether the gaps of a task are worth learning."""
         return not task.entered or self.arbiter.usual(task.ident)
 
-    @property
-    def active(self) -> bool:
-        """Whether there are tasks that the arbiter knows of."""
-        return bool(self._entered)
-
     def entitled(self, task: Task, now_ns: int) -> bool:
         """Whether a grant may cover all that is left of a task: nobody would be in the way."""
         if task.launched < task.kernels or self.expects_above(task.priority, now_ns):
             return False
         key, priority, in_turn = task.key, task.priority, self.takes_turns
-        for other in self._entered.values():
+        for other in self.entered.values():
             if other is task or other.state is _RUNNING or other.state is _STOPPING:
                 continue
             if self._classless or (other.priority <= priority if in_turn else other.key < key):
@@ -179,14 +177,14 @@ class KernelDispatch:
         With `Rules.revokes_one` also those with a grant of one kernel, if one of a higher class is ready.
         """
         found = []
-        for task in self._entered.values():
+        for task in self.entered.values():
             if task.state is not _RUNNING:
                 continue
             if task.last == TO_THE_END:
                 if task.divisible and not self.entitled(task, now_ns):
                     found.append(task)
             elif self._revokes_one and task.why != "aged":
-                above = (t for t in self._entered.values() if t.priority < task.priority and t.state is not _RUNNING)
+                above = (t for t in self.entered.values() if t.priority < task.priority and t.state is not _RUNNING)
                 if any(t.kernel < t.launched and t.state is not _STOPPING for t in above):
                     found.append(task)
         return found
@@ -197,28 +195,23 @@ class KernelDispatch:
         """A batch of this class has ended, and its requests go on here."""
         self._hinted -= 1
         hint = _Hint(self._hinted, priority, now_ns, now_ns + turnaround_ns)
-        self._hints.append(hint)
+        self.hints.append(hint)
         self._tell(TaskExpected(self._at(now_ns), hint.number, priority, hint.expected_ns))
 
     def came(self, priority: int, now_ns: int) -> int:
         """A batch of this class has come: the oldest hint of its class was about it. How long it took; -1: none."""
-        while self._hints and now_ns - self._hints[0].since_ns > LATEST_NS:
-            self._tell(TaskGone(self._at(now_ns), self._hints.popleft().number))
-        for hint in self._hints:
+        while self.hints and now_ns - self.hints[0].since_ns > LATEST_NS:
+            self._tell(TaskGone(self._at(now_ns), self.hints.popleft().number))
+        for hint in self.hints:
             if hint.priority == priority:
-                self._hints.remove(hint)
+                self.hints.remove(hint)
                 self._tell(TaskGone(self._at(now_ns), hint.number))
                 return now_ns - hint.since_ns
         return -1
 
     def expects_above(self, priority: int, now_ns: int) -> bool:
         """Whether a task of a higher class is expected."""
-        return any(h.priority < priority and now_ns <= h.expected_ns + self._grace_ns for h in self._hints)
-
-    @property
-    def hinted(self) -> bool:
-        """Whether anything is expected at all."""
-        return bool(self._hints)
+        return any(h.priority < priority and now_ns <= h.expected_ns + self._grace_ns for h in self.hints)
 
     def ring(self, now_ns: int) -> None:
         """Time has passed."""

@@ -41,9 +41,9 @@ class Loading:
         self._ahead: dict[str, None] = {}
         self._hinted_until: dict[str, int] = {}
         #: Models that were ordered and are not here yet.
-        self._orders: dict[str, None] = {}
+        self.orders: dict[str, None] = {}
         #: Models that go as soon as nobody uses them, and why.
-        self._drops: dict[str, str] = {}
+        self.drops: dict[str, str] = {}
         #: Models that go when another one has come, and the batch which that one is for.
         self._leaving: dict[str, tuple[int, Sequence[Victim]]] = {}
 
@@ -54,7 +54,7 @@ class Loading:
     @property
     def busy(self) -> bool:
         """Whether `go` has anything to look at."""
-        return bool(self._cache.lacking or self._cache.hints or self._orders or self._drops)
+        return bool(self._cache.lacking or self._cache.hints or self.orders or self.drops)
 
     # -- what is asked for --------------------------------------------------------------------------------------
 
@@ -66,17 +66,17 @@ class Loading:
     def order(self, weights: str, nbytes: int) -> None:
         """The model is to be here."""
         self._cache.keep(weights, nbytes)
-        self._drops.pop(weights, None)
+        self.drops.pop(weights, None)
         if self._cache.tier(weights) != "resident":
-            self._orders[weights] = None
+            self.orders[weights] = None
 
     def drop(self, weights: str, reason: str) -> list[DeviceAction]:
         """The model is to go: now, or when its last batch has ended."""
         cache = self._cache
         cache.let_go(weights)
-        self._orders.pop(weights, None)
+        self.orders.pop(weights, None)
         if cache.in_use(weights):
-            self._drops[weights] = reason
+            self.drops[weights] = reason
             return []
         if cache.tier(weights) != "resident":
             return []
@@ -98,11 +98,11 @@ class Loading:
     def go(self, now_ns: int, actions: list[DeviceAction]) -> None:
         """Load what batches lack, what was ordered and what was hinted at; let go what is to go."""
         cache = self._cache
-        for weights in [w for w in self._drops if cache.tier(w) == "resident" and not cache.in_use(w)]:
-            actions += self.drop(weights, self._drops.pop(weights))
-        for weights in [w for w in self._orders if cache.tier(w) not in ("loading", "leaving")]:
+        for weights in [w for w in self.drops if cache.tier(w) == "resident" and not cache.in_use(w)]:
+            actions += self.drop(weights, self.drops.pop(weights))
+        for weights in [w for w in self.orders if cache.tier(w) not in ("loading", "leaving")]:
             if cache.tier(weights) == "resident":
-                del self._orders[weights]
+                del self.orders[weights]
                 continue
             victims = cache.room_for(weights, self._queue.needs(), now_ns, evict="idle")
             if victims is not None:
@@ -205,7 +205,7 @@ class Loading:
         """The batch that it was for and the models that were to go for it, if they had not gone at once."""
         del self._queue.load_ends[weights]
         self._ahead.pop(weights, None)
-        self._orders.pop(weights, None)
+        self.orders.pop(weights, None)
         return self._leaving.pop(weights, (NOBODY, ()))
 
     def _evict(self, victims: Iterable[Victim], task: int, newcomer: str) -> list[DeviceAction]:

@@ -59,6 +59,8 @@ from .times import DeviceTimes
 
 __all__ = ["Device"]
 
+#: Model of a stage that this worker does not know.
+_UNKNOWN = ("", -1)
 _RUNNING, _STOPPING, _SUSPENDED = TaskState.RUNNING, TaskState.STOPPING, TaskState.SUSPENDED
 
 
@@ -93,6 +95,10 @@ class Device:
         self._loading.attach(queue)
         self._whole = not rules.fetch_blocks and not self.dispatch.limited
         self._arrivals = 0
+        #: The batch that runs and is in no book, its number, and since when.
+        self._alone: RunBatch | None = None
+        self._alone_ident = 0
+        self._alone_ns = 0
         #: The lowest class that was ever here; hints are of use to classes above it only.
         self._lowest = 1
         #: Tasks whose kernels a host launches one by one.
@@ -118,8 +124,66 @@ class Device:
 
     def step(self, event: DeviceEvent, now_ns: int) -> list[DeviceAction]:
         """Take one event and say what is to be done."""
+        if self._alone is not None:
+            if type(event) is GrantEnded and event.over and event.task == self._alone_ident:
+                return self._alone_ended(self._alone, now_ns)
+            self._write_down()
+        elif type(event) is RunBatch and not self._queue.tasks and self._runs_alone(event, now_ns):
+            return [Grant(self._alone_ident)]
         actions: list[DeviceAction] = self._handlers[type(event)](event, now_ns)
         return actions
+
+    # -- a batch that nobody else is here with --------------------------------------------------------------------
+
+    def _runs_alone(self, run: RunBatch, now_ns: int) -> bool:
+        """Start a batch, if it is whole and can start at once: most do on a device that is not crowded.
+
+        It is written into the books when something else happens before its end, and else never.
+        """
+        weights, nbytes = self._models.get(run.stage, _UNKNOWN)
+        if (
+            nbytes < 0
+            or not self._whole
+            or not run.earliest_ns <= now_ns <= run.latest_ns
+            or (run.accept_ns and now_ns > run.accept_ns)
+            or not 0 < run.share_pct <= FULL_SHARE
+            or self.dispatch.hints
+            or (nbytes and self.cache.tier(weights) != "resident")
+        ):
+            return False
+        self._alone = run
+        self._alone_ident = task_of(run.ingress, run.batch) if run.ingress else run.batch
+        self._alone_ns = now_ns
+        if run.priority > self._lowest:
+            self._lowest = run.priority
+        return True
+
+    def _alone_ended(self, run: RunBatch, now_ns: int) -> list[DeviceAction]:
+        self._alone = None
+        weights, nbytes = self._models[run.stage]
+        if nbytes:
+            self.cache.use(weights, now_ns)
+        if run.follows and run.priority < self._lowest:
+            self.dispatch.expect(run.priority, self._times.turnaround_ns(), now_ns)
+            return self._go(now_ns)
+        loading = self._loading
+        return self._go(now_ns) if self.cache.hints or loading.orders or loading.drops else []
+
+    def _write_down(self) -> None:
+        """Something happens while a batch is alone: from now on it is one among others."""
+        run, begin_ns = self._alone, self._alone_ns
+        if run is not None:
+            self._alone = self._done_ns = None
+            weights, nbytes = self._models[run.stage]
+            task = Task(self._alone_ident, run, weights, nbytes, self._key(run), begin_ns)
+            self._queue.run_at_once(task, begin_ns)
+
+    def _key(self, run: RunBatch) -> tuple[int, int, int, int]:
+        """Its place in the queue."""
+        self._arrivals += 1
+        if self.rules.in_order:
+            return 0, run.order, 0, self._arrivals
+        return run.priority, run.order, run.objective_ns or NO_OBJECTIVE_NS, self._arrivals
 
     # -- batches ------------------------------------------------------------------------------------------------
 
@@ -132,7 +196,7 @@ class Device:
         It is refused if it is not expected to start by `latest_ns`, or by `accept_ns`; whether it then does start by
         `accept_ns` is not looked at any more, since a batch that could start now is better run than sent on.
         """
-        queue, cache = self._queue, self.cache
+        queue, cache, dispatch = self._queue, self.cache, self.dispatch
         ident = task_of(run.ingress, run.batch) if run.ingress else run.batch
         if ident in queue.tasks:
             raise ValueError(f"batch {run.batch} of ingress {run.ingress} was taken before")
@@ -143,12 +207,7 @@ class Device:
         share_pct, priority = run.share_pct, run.priority
         if not 0 < share_pct <= FULL_SHARE:
             return [Refuse(ident, "no_share", f"a share of {share_pct} % is not to be had on one device")]
-        self._arrivals += 1
-        if self.rules.in_order:
-            key = (0, run.order, 0, self._arrivals)
-        else:
-            key = (priority, run.order, run.objective_ns or NO_OBJECTIVE_NS, self._arrivals)
-        task = Task(ident, run, weights, nbytes, key, now_ns)
+        task = Task(ident, run, weights, nbytes, self._key(run), now_ns)
         if plan is not None:
             self._plan(task, plan)
         self._done_ns = None
@@ -162,15 +221,15 @@ class Device:
             and task.launched
             and (
                 not queue.classes
-                or (len(queue.classes) == 1 and priority in queue.classes and not self.dispatch.takes_turns)
+                or (len(queue.classes) == 1 and priority in queue.classes and not dispatch.takes_turns)
             )
-            and not self.dispatch.hinted
+            and not dispatch.hints
             and not self._hosted
         ):
             queue.run_at_once(task, now_ns)
             if plan is not None:
                 self._hosted += task.launched < task.kernels
-            if len(queue.running) > 1:
+            if share_pct < FULL_SHARE and len(queue.running) > 1:
                 self._crowd()
             if priority > self._lowest:
                 self._lowest = priority
@@ -190,11 +249,11 @@ class Device:
         if run.earliest_ns > now_ns:
             return [SetAlarm(run.earliest_ns), *self._go(now_ns)]
         actions: list[DeviceAction] = []
-        if self.dispatch.hinted:
+        if dispatch.hints:
             # Entered before the hint is void: in between a lower kernel could start.
             if self._contended(now_ns):
                 self._enter(now_ns, actions)
-            self._times.observe_turnaround(self.dispatch.came(priority, now_ns))
+            self._times.observe_turnaround(dispatch.came(priority, now_ns))
         return actions + self._go(now_ns)
 
     def _planned(self, event: TaskPlanned, now_ns: int) -> list[DeviceAction]:
@@ -246,13 +305,17 @@ class Device:
             self._times.observe_kernels(task.sequence, first, spans, gaps)
         task.kernel = event.upto
         if event.over:
-            self._forget_host(task)
+            if self._hosted:
+                self._forget_host(task)
             queue.release(task, now_ns)
+            follows = task.run.follows and task.priority < self._lowest
+            if follows:
+                # Told before the end: in between a lower kernel could start.
+                self.dispatch.expect(task.priority, self._times.turnaround_ns(), now_ns)
             if task.entered:
                 self.dispatch.ended(task, first, True, begin_ns, end_ns, now_ns)
-            if task.run.follows and task.priority < self._lowest:
-                self.dispatch.expect(task.priority, self._times.turnaround_ns(), now_ns)
-            elif not queue.waiting and not self._loading.busy and not queue.early and not self.dispatch.active:
+            busy = queue.waiting or queue.early or self.dispatch.entered or self._loading.busy
+            if not busy and not follows:
                 return []  # nothing could start that could not before
         else:
             busy_ns = sum(end - begin for begin, end in spans) if spans else now_ns - begin_ns
@@ -284,7 +347,7 @@ class Device:
     def _alarm_rang(self, event: AlarmRang, now_ns: int) -> list[DeviceAction]:
         if now_ns >= self._alarm_ns:
             self._alarm_ns = NEVER_NS
-        if self.dispatch.active:
+        if self.dispatch.entered:
             self.dispatch.ring(now_ns)
         return self._go(now_ns)
 
@@ -335,6 +398,7 @@ class Device:
 
     def row(self, now_ns: int) -> WorkerRow:
         """What this worker tells everybody about itself."""
+        self._write_down()
         cache, queue = self.cache, self._queue
         if self.rules.fetch_blocks:
             resident = cache.listed("resident", "leaving")
@@ -348,12 +412,13 @@ class Device:
 
     def task(self, ident: int) -> Task | None:
         """A batch that was taken and has not ended."""
+        self._write_down()
         return self._queue.tasks.get(ident)
 
     @property
     def idle(self) -> bool:
         """Whether no batch is here."""
-        return not self._queue.tasks
+        return self._alone is None and not self._queue.tasks
 
     # -- what is decided ----------------------------------------------------------------------------------------
 
@@ -368,7 +433,7 @@ class Device:
         elif self._contended(now_ns):
             self._arbitrate(now_ns, actions)
         else:
-            if self.dispatch.active and not self._in_gap():
+            if self.dispatch.entered and not self._in_gap():
                 self.dispatch.leave_all(now_ns)
             if queue.waiting:
                 self._start(now_ns, actions)
@@ -385,7 +450,7 @@ class Device:
             return bool(classes)
         if (self._hosted or dispatch.takes_turns) and len(self._queue.waiting) + len(self._queue.running) > 1:
             return True
-        return dispatch.hinted and any(dispatch.expects_above(priority, now_ns) for priority in classes)
+        return bool(dispatch.hints) and any(dispatch.expects_above(priority, now_ns) for priority in classes)
 
     def _in_gap(self) -> bool:
         """Whether the only task is between two kernels: the arbiter keeps it, since a filler may come."""
@@ -498,6 +563,10 @@ class Device:
     def validate(self) -> None:
         """Check every invariant; for tests."""
         queue = self._queue
+        if self._alone is not None:
+            weights, nbytes = self._models[self._alone.stage]
+            assert not queue.tasks and self._alone_ns >= 0, "it is alone"
+            assert not nbytes or self.cache.tier(weights) == "resident", f"{self._alone_ident}: no model"
         queue.validate()
         self._loading.validate()
         tasks = list(queue.tasks.values())
@@ -507,7 +576,7 @@ class Device:
             begun = task.ident in queue.running or task.state is _SUSPENDED
             assert not (begun and task.nbytes) or self.cache.tier(task.weights) == here, f"{task.ident}: no model"
             assert 0 <= task.kernel <= task.launched <= task.kernels, f"kernels of task {task.ident}"
-        if self.dispatch.active:
+        if self.dispatch.entered:
             self.dispatch.arbiter.validate()
 
 

@@ -88,6 +88,8 @@ class PriorityArbiter:
                 # Before its end: that there is a next is not to look like a gap.
                 self._ready(KernelReady(now_ns, event.task, event.next_kernel, task.used_pct))
             self._finished(event)
+            if event.over:
+                self._gone(TaskGone(now_ns, event.task))
         elif type(event) is TaskBegan:
             if event.task in self._tasks:
                 self._gone(TaskGone(now_ns, event.task))
@@ -146,6 +148,7 @@ class PriorityArbiter:
         self._release(task)
         if not (task.ready and task.ready[0].kernel == event.kernel):
             task.position = max(event.kernel, event.upto - 1)
+            task.last_ready = max(task.last_ready, task.position)
         task.free_ns = end_ns
         self._account.finished(task.client, started.share_pct, begin_ns, end_ns)
         if (event.task, event.kernel) in self._crowded:

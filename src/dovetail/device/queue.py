@@ -21,7 +21,7 @@ __all__ = ["WorkerQueue"]
 
 #: Batches that `done_ns` looks at one by one; those behind them are taken to fill the device without gaps.
 FORECAST_BATCHES = 32
-_QUEUED, _EARLY, _RUNNING = TaskState.QUEUED, TaskState.EARLY, TaskState.RUNNING
+_QUEUED, _EARLY, _RUNNING, _OVER = TaskState.QUEUED, TaskState.EARLY, TaskState.RUNNING, TaskState.OVER
 
 
 class WorkerQueue:
@@ -86,8 +86,9 @@ class WorkerQueue:
 
     def run_at_once(self, task: Task, now_ns: int) -> None:
         """From outside to what runs: nothing waits, its share is free and its model is here."""
+        classes, priority = self.classes, task.priority
         self.tasks[task.ident] = self.running[task.ident] = task
-        self._count(task.priority, +1)
+        classes[priority] = classes.get(priority, 0) + 1
         task.state = _RUNNING
         task.begin_ns = now_ns
         self.running_ns += task.expected_ns
@@ -124,9 +125,12 @@ class WorkerQueue:
 
     def release(self, task: Task, now_ns: int) -> None:
         """From what runs to outside."""
-        task.state = TaskState.OVER
+        classes, priority = self.classes, task.priority
+        task.state = _OVER
         del self.running[task.ident], self.tasks[task.ident]
-        self._count(task.priority, -1)
+        classes[priority] -= 1
+        if not classes[priority]:
+            del classes[priority]
         self.running_ns -= task.expected_ns
         self.free_pct += task.share_pct
         if task.nbytes:

@@ -47,33 +47,27 @@ TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
 class Task:
     """A batch that was taken and has not ended."""
 
-    __slots__ = (
-        "arrived_ns",
-        "begin_ns",
-        "client",
-        "crowded",
-        "entered",
-        "expected_ns",
-        "first",
-        "ident",
-        "idents",
-        "kernel",
-        "kernels",
-        "key",
-        "last",
-        "launched",
-        "missed",
-        "nbytes",
-        "overtaken",
-        "priority",
-        "run",
-        "sequence",
-        "share_pct",
-        "since_ns",
-        "state",
-        "weights",
-        "why",
-    )
+    #: When it began or is expected to; -1 before.
+    begin_ns = -1
+    #: It could have started but for its model.
+    missed = False
+    #: Batches that started before it while it waited for room for its model.
+    overtaken = 0
+    #: Its kernels, and how many they are; () while nothing is known of them: it is one.
+    idents: tuple[str, ...] = ()
+    sequence = ""
+    kernels = 1
+    launched = 1
+    #: The first kernel that has not run.
+    kernel = 0
+    #: Another one had a grant while it had its own: its kernels took longer than they do.
+    crowded = False
+    #: Kernels of its grant, and why it has it.
+    first = 0
+    last = TO_THE_END
+    why = "turn"
+    #: The kernel arbiter was told of it.
+    entered = False
 
     def __init__(
         self, ident: int, run: RunBatch, weights: str, nbytes: int, key: tuple[int, int, int, int], now_ns: int
@@ -87,32 +81,14 @@ class Task:
         self.priority = run.priority
         self.share_pct = run.share_pct
         self.expected_ns = run.expected_ns
-        self.client = run.client or run.stage
         self.state = TaskState.QUEUED
-        self.arrived_ns = now_ns
-        #: When it began or is expected to; -1 before.
-        self.begin_ns = -1
-        #: It could have started but for its model.
-        self.missed = False
-        #: Batches that started before it while it waited for room for its model.
-        self.overtaken = 0
-        #: Its kernels, and how many they are; () while nothing is known of them: it is one.
-        self.idents: tuple[str, ...] = ()
-        self.sequence = ""
-        self.kernels = 1
-        self.launched = 1
-        #: The first kernel that has not run.
-        self.kernel = 0
         #: Since when it waits, or has its grant.
         self.since_ns = now_ns
-        #: Another one had a grant while it had its own: its kernels took longer than they do.
-        self.crowded = False
-        #: Kernels of its grant.
-        self.first = 0
-        self.last = TO_THE_END
-        self.why = "turn"
-        #: The kernel arbiter was told of it.
-        self.entered = False
+
+    @property
+    def client(self) -> str:
+        """Who is charged for it."""
+        return self.run.client or self.run.stage
 
     @property
     def divisible(self) -> bool:

@@ -128,7 +128,7 @@ def _build(queue: Queueing, *observers: Observer) -> tuple[Simulation, list[SimD
             ident = len(devices) + 1
             rng = random.Random(f"{queue.seed} {name} {server}")
             spec = WorkerSpec(f"{name}-{server}", name, ("model",))
-            service = Exponential(rng) if queue.exponential else ProfiledService(table, name, rng)
+            service = Exponential(rng) if queue.exponential else ProfiledService(table, name, rng).run_ns
             device = SimDevice(ident, spec, controller.stages, table, simulation.schedule, service=service)
             devices.append(device)
             simulation.join(device)

@@ -9,7 +9,7 @@ from .dovetail import DovetailRouter
 from .protocol import Placer
 from .router import Hint, Route, Router
 from .settings import RouterSettings
-from .single_ingress import Sole
+from .single_ingress import SingleIngress
 
 __all__ = [
     "BestFitPlacer",
@@ -19,5 +19,5 @@ __all__ = [
     "Route",
     "Router",
     "RouterSettings",
-    "Sole",
+    "SingleIngress",
 ]

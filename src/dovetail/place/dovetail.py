@@ -26,10 +26,10 @@ import msgspec
 
 from ..predict import Predictor
 from ..state import Batch, CompiledGraph, Item, Request, Worker, WorkerRow
-from .fleet import Choice, Fleet
+from .fleet import Choice, KnownWorkers
 from .index import Known
-from .outline import Outline, Task, outline
-from .replicas import Ahead
+from .outline import NodeOutline, Outline, outline
+from .replicas import Replicas
 from .router import Hint, Route
 from .settings import RouterSettings
 from .transfer import Delays
@@ -81,14 +81,14 @@ class DovetailRouter:
     ) -> None:
         self.settings = settings = settings or RouterSettings()
         self.home = home
-        self.fleet = Fleet(
+        self.fleet = KnownWorkers(
             predictor,
             overlap=settings.overlap,
             evict_factor=settings.evict_factor,
             toll_pct=settings.toll_pct,
             doubt_ns=settings.doubt_ns,
         )
-        self._ahead = Ahead(self.fleet, settings.spares, settings.copy_every_ns)
+        self._ahead = Replicas(self.fleet, settings.spares, settings.copy_every_ns)
         self._delays = delays or Delays()
         self._in_bytes = in_bytes or {}
         self._salt = (ingress + 1) * 0x9E3779B97F4A7C15 & _MASK
@@ -136,7 +136,7 @@ class DovetailRouter:
             return ()
         fleet.doubt(now_ns)
         shape = self._outline(request.graph)
-        needed: list[Task] = []
+        needed: list[NodeOutline] = []
         planned: dict[int, Known] = {}
         ends: dict[int, Choice] = {}
         #: Model -> how many of its free holders this request will use.
@@ -251,7 +251,7 @@ class DovetailRouter:
 
     # -- inputs -------------------------------------------------------------------------------------------------
 
-    def _expected(self, task: Task, ends: Mapping[int, Choice], now_ns: int) -> tuple[int, dict[int, int]]:
+    def _expected(self, task: NodeOutline, ends: Mapping[int, Choice], now_ns: int) -> tuple[int, dict[int, int]]:
         """When the inputs of a planned task can be anywhere, and the workers that have them earlier."""
         made = [(ends[node].worker, ends[node].end_ns, move_ns) for node, move_ns in task.sources if node in ends]
         if not made:
@@ -261,7 +261,7 @@ class DovetailRouter:
             near[worker] = max(end_ns + (0 if at == worker else move_ns) for at, end_ns, move_ns in made)
         return max(end_ns + move_ns for _, end_ns, move_ns in made), near
 
-    def _present(self, task: Task, state: _Open, now_ns: int) -> tuple[int, dict[int, int]]:
+    def _present(self, task: NodeOutline, state: _Open, now_ns: int) -> tuple[int, dict[int, int]]:
         """The same for an item whose inputs are all there."""
         if not task.sources:
             return self._entry(task, now_ns)
@@ -273,7 +273,7 @@ class DovetailRouter:
                 near[worker] = now_ns + max(elsewhere, default=0)
         return now_ns + task.inputs_ns, near
 
-    def _entry(self, task: Task, now_ns: int) -> tuple[int, dict[int, int]]:
+    def _entry(self, task: NodeOutline, now_ns: int) -> tuple[int, dict[int, int]]:
         return now_ns + task.inputs_ns, {self.home: now_ns} if self.home in self.fleet.workers else {}
 
     def _outline(self, graph: CompiledGraph) -> Outline:

@@ -18,9 +18,9 @@ from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 from .belief import Belief
 from .index import Candidate, Known, Need, WorkerIndex, start_at
-from .outline import Task
+from .outline import NodeOutline
 
-__all__ = ["Choice", "Fleet"]
+__all__ = ["Choice", "KnownWorkers"]
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -45,7 +45,7 @@ class _Kind:
         self.memory_bytes = memory_bytes
 
 
-class Fleet:
+class KnownWorkers:
     """Beliefs and indexes."""
 
     def __init__(
@@ -100,13 +100,13 @@ class Fleet:
             if belief is not None and belief.hear(row):
                 self.show(row.worker, now_ns)
 
-    def know(self, tasks: Sequence[Task]) -> None:
+    def know(self, tasks: Sequence[NodeOutline]) -> None:
         """Models of these tasks will be asked for."""
         self._sizes.update((task.weights, task.weights_bytes) for task in tasks if task.weights)
         for kind in self._kinds.values():
             kind.index.know(self._sizes.values())
 
-    def ask(self, worker: int, task: Task, now_ns: int) -> None:
+    def ask(self, worker: int, task: NodeOutline, now_ns: int) -> None:
         """A worker was told to fetch; believe that it does until there is reason to doubt it."""
         self.beliefs[worker].change(task.weights, True, now_ns)
         self._asked.append((now_ns + task.fetch_ns + self._doubt_ns, worker, task.weights, now_ns))
@@ -166,7 +166,7 @@ class Fleet:
 
     def choose(
         self,
-        task: Task,
+        task: NodeOutline,
         now_ns: int,
         arrive_ns: int,
         near: Mapping[int, int],
@@ -190,12 +190,12 @@ class Fleet:
                     best = choice
         return best
 
-    def at(self, worker: int, task: Task, now_ns: int, arrive_ns: int) -> Choice:
+    def at(self, worker: int, task: NodeOutline, now_ns: int, arrive_ns: int) -> Choice:
         """The same for one worker."""
         need = self._need(task, now_ns, arrive_ns)
         return self._choice(task, start_at(self.known(worker), worker, need, arrive_ns))
 
-    def someone(self, task: Task, spread: int, skip: Collection[int]) -> int | None:
+    def someone(self, task: NodeOutline, spread: int, skip: Collection[int]) -> int | None:
         """One of those that hold the task's model, busy or not; anybody, if it has none."""
         for kind in self.able(task.stage):
             worker = kind.index.someone(task.weights, spread, skip)
@@ -203,7 +203,7 @@ class Fleet:
                 return worker
         return None
 
-    def room_for_copy(self, task: Task, taken: int, spares: int, now_ns: int, spread: int) -> int | None:
+    def room_for_copy(self, task: NodeOutline, taken: int, spares: int, now_ns: int, spread: int) -> int | None:
         """A free worker with room for a copy of the task's model, if fewer than `spares` holders stay free.
 
         `taken` of the free holders are about to be used.
@@ -217,11 +217,11 @@ class Fleet:
                 return worker
         return None
 
-    def _choice(self, task: Task, found: Candidate) -> Choice:
+    def _choice(self, task: NodeOutline, found: Candidate) -> Choice:
         run_ns = self._run_ns(task.stage, found.worker)
         return Choice(found.worker, found.start_ns, found.fetch_ns, found.start_ns + run_ns, found.score_ns + run_ns)
 
-    def _need(self, task: Task, now_ns: int, arrive_ns: int) -> Need:
+    def _need(self, task: NodeOutline, now_ns: int, arrive_ns: int) -> Need:
         fetch_ns = task.fetch_ns
         return Need(
             now_ns,

@@ -8,7 +8,7 @@ from ..predict.estimate import guessed_load_ns
 from .settings import RouterSettings
 from .transfer import Delays
 
-__all__ = ["ONE_MACHINE", "OneMachine"]
+__all__ = ["LOCAL_SETTINGS", "LocalDelays"]
 
 #: Results lie in memory that all workers read; only a message goes its way (docs/results/live.md).
 MESSAGE_NS: Final = 100_000
@@ -16,10 +16,10 @@ MESSAGE_NS: Final = 100_000
 #: A load keeps a core from batches, so nothing is loaded that is not needed now, and turning memory over is charged
 #: for what it does to others: with 100 instead of 400, `bench/memory.py` loaded a quarter more and took 25 % longer.
 #: With hints there were more loads than by hash. One ingress knows what it has sent, so no worker has to refuse.
-ONE_MACHINE: Final = RouterSettings(hints=False, spares=0, bounces=0, ask_pct=(), toll_pct=400)
+LOCAL_SETTINGS: Final = RouterSettings(hints=False, spares=0, bounces=0, ask_pct=(), toll_pct=400)
 
 
-class OneMachine(Delays):
+class LocalDelays(Delays):
     """Loads are slow, and results are everywhere at once."""
 
     def load_ns(self, nbytes: int) -> int:

@@ -15,10 +15,10 @@ from ..workflow.graph import StageSpec
 from .rank import rank_order, sources_of, upward_ranks
 from .transfer import Delays
 
-__all__ = ["Outline", "Task", "outline"]
+__all__ = ["NodeOutline", "Outline", "outline"]
 
 
-class Task(msgspec.Struct, frozen=True):
+class NodeOutline(msgspec.Struct, frozen=True):
     """One node as a router sees it."""
 
     node: int
@@ -39,7 +39,7 @@ class Task(msgspec.Struct, frozen=True):
 class Outline(msgspec.Struct, frozen=True):
     """A workflow as a router sees it."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[NodeOutline, ...]
     #: Nodes by falling upward rank.
     order: tuple[int, ...]
 
@@ -63,7 +63,7 @@ def outline(
         size = stage.weights_bytes
         entry_ns = delays.message_ns(in_bytes.get((graph.name, node.name), node.out_bytes))
         tasks.append(
-            Task(
+            NodeOutline(
                 index,
                 stage,
                 tuple((s, moves[s]) for s in sources[index]),

@@ -10,24 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .fleet import Fleet
-from .outline import Task
+from .fleet import KnownWorkers
+from .outline import NodeOutline
 from .router import Hint
 
-__all__ = ["Ahead"]
+__all__ = ["Replicas"]
 
 
-class Ahead:
+class Replicas:
     """Decides on copies. One per controller."""
 
-    def __init__(self, fleet: Fleet, spares: int, every_ns: int) -> None:
+    def __init__(self, fleet: KnownWorkers, spares: int, every_ns: int) -> None:
         self._fleet = fleet
         self._spares = spares
         self._every_ns = every_ns
         #: Model -> when a copy was last asked for.
         self._last_ns: dict[str, int] = {}
 
-    def copies(self, tasks: Sequence[Task], taken: Mapping[str, int], now_ns: int, spread: int) -> list[Hint]:
+    def copies(self, tasks: Sequence[NodeOutline], taken: Mapping[str, int], now_ns: int, spread: int) -> list[Hint]:
         """Who should fetch what, so that the models of these tasks have spare holders.
 
         `taken` says how many of a model's free holders the request at hand will use.

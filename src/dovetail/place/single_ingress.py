@@ -1,8 +1,8 @@
 """The state table of an ingress that shares its workers with nobody: its own books.
 
 Routers of several ingresses know workers by what the state table says. Where there is one ingress there is no table,
-and none is needed: all that a worker has was sent from here, and it tells only this controller what it holds. `Sole`
-writes the rows from that, so the same router serves one ingress and many.
+and none is needed: all that a worker has was sent from here, and it tells only this controller what it holds.
+`SingleIngress` writes the rows from that, so the same router serves one ingress and many.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from ..state import Batch, Item, Request, Worker, WorkerRow
 from .router import Hint, Route, Router
 
-__all__ = ["Sole"]
+__all__ = ["SingleIngress"]
 
 
-class Sole:
+class SingleIngress:
     """A router that is told at once what its controller does and hears."""
 
     def __init__(self, router: Router) -> None:

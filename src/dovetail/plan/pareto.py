@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NOTHING", "Floats", "Front", "Ints", "Limits", "beside", "followed_by", "position", "sieve"]
+__all__ = ["NOTHING", "Floats", "Ints", "Limits", "ParetoFront", "beside", "followed_by", "position", "sieve"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ class Limits(NamedTuple):
     step_ns: int
 
 
-class Front:
+class ParetoFront:
     """Points in order of time. `mean_ns` and `var_ns2` are those of the plan's slowest path, or an upper bound."""
 
     __slots__ = ("cost_usd", "first", "loss_ns", "mean_ns", "picks", "rest", "time_ns", "var_ns2")
@@ -69,9 +69,9 @@ class Front:
         #: Within B + loss_ns there is a plan that costs no more than the best within B.
         self.loss_ns = loss_ns
 
-    def take(self, points: Ints) -> Front:
+    def take(self, points: Ints) -> ParetoFront:
         """Only these points."""
-        return Front(
+        return ParetoFront(
             self.time_ns[points],
             self.cost_usd[points],
             self.mean_ns[points],
@@ -82,7 +82,7 @@ class Front:
             loss_ns=self.loss_ns,
         )
 
-    def thinned(self, limits: Limits) -> Front:
+    def thinned(self, limits: Limits) -> ParetoFront:
         """Itself, or with one point per step of time if it is too long."""
         if len(self.time_ns) <= limits.points:
             return self
@@ -94,7 +94,7 @@ class Front:
 
 
 #: What follows the last part: one plan that takes no time and costs nothing.
-NOTHING = Front(np.zeros(1, np.int64), np.zeros(1), np.zeros(1), np.zeros(1))
+NOTHING = ParetoFront(np.zeros(1, np.int64), np.zeros(1), np.zeros(1), np.zeros(1))
 
 
 def position(time_ns: Ints, budget_ns: Ints) -> Ints:
@@ -149,7 +149,9 @@ def _last_of_equals(values: Ints) -> npt.NDArray[np.bool_]:
     return last
 
 
-def followed_by(first: Front, labels: Ints, rest: Front, ends: Sequence[int], limits: Limits) -> list[Front]:
+def followed_by(
+    first: ParetoFront, labels: Ints, rest: ParetoFront, ends: Sequence[int], limits: Limits
+) -> list[ParetoFront]:
     """Every point of `first` before each end, followed by every point of `rest`; times, costs and variances add up.
 
     `first` need not be in order; `labels` is what the result's `first` says of each of its points.
@@ -162,12 +164,12 @@ def followed_by(first: Front, labels: Ints, rest: Front, ends: Sequence[int], li
         a, b = np.divmod(kept, width)
         mean_ns, var_ns2 = first.mean_ns[a] + rest.mean_ns[b], first.var_ns2[a] + rest.var_ns2[b]
         loss_ns = first.loss_ns + rest.loss_ns
-        front = Front(time_ns[kept], cost_usd[kept], mean_ns, var_ns2, first=labels[a], rest=b, loss_ns=loss_ns)
+        front = ParetoFront(time_ns[kept], cost_usd[kept], mean_ns, var_ns2, first=labels[a], rest=b, loss_ns=loss_ns)
         fronts.append(front.thinned(limits))
     return fronts
 
 
-def beside(branches: Sequence[Front], limits: Limits) -> Front:
+def beside(branches: Sequence[ParetoFront], limits: Limits) -> ParetoFront:
     """Branches that begin together, done when all are: the slowest counts, and all are paid for.
 
     For a given end each branch is best at its cheapest point that is not later, so only their own times come up.
@@ -184,4 +186,4 @@ def beside(branches: Sequence[Front], limits: Limits) -> Front:
     var_ns2 = np.max([front.var_ns2[pick] for front, pick in zip(branches, picks, strict=True)], axis=0)
     loss_ns = max(front.loss_ns for front in branches)
     kept = sieve(time_ns, cost_usd, [len(time_ns)], limits.horizon_ns)[0]
-    return Front(time_ns, cost_usd, mean_ns, var_ns2, picks=picks, loss_ns=loss_ns).take(kept).thinned(limits)
+    return ParetoFront(time_ns, cost_usd, mean_ns, var_ns2, picks=picks, loss_ns=loss_ns).take(kept).thinned(limits)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .pareto import Floats, Front, Ints, position, sieve
+from .pareto import Floats, Ints, ParetoFront, position, sieve
 from .quantile import Ruler
 from .series_parallel import Leaf
 from .solve import Block, Line
@@ -55,7 +55,7 @@ class Plans(NamedTuple):
     tight_reserve_ns: int = 0
     tight_others_usd: float = 0.0
 
-    def at(self, front: Front) -> tuple[Plans, Ints]:
+    def at(self, front: ParetoFront) -> tuple[Plans, Ints]:
         """The plans that this front can keep, with their points; then every point as if later than all plans."""
         point = position(front.time_ns, self.leftover_ns - self.reserve_ns)
         able = point >= 0
@@ -67,7 +67,7 @@ class Plans(NamedTuple):
         )
         return plans, np.concatenate((point[able], np.arange(count)))
 
-    def after(self, front: Front, part_times_ns: Ints) -> Plans:
+    def after(self, front: ParetoFront, part_times_ns: Ints) -> Plans:
         """The same plans when the front's first part is over, as planned."""
         point = position(front.time_ns, self.leftover_ns - self.reserve_ns)
         able = point >= 0
@@ -96,7 +96,7 @@ def node_tables(line: Line, ruler: Ruler, plans: Plans, tables: dict[int, list[t
         plans = plans.after(line.suffix[j], line.times_ns[j])
 
 
-def _table(front: Front, ruler: Ruler, plans: Plans) -> Table:
+def _table(front: ParetoFront, ruler: Ruler, plans: Plans) -> Table:
     if not len(plans.leftover_ns):  # the main line
         need_ns = ruler.percentile_ns(front.time_ns, front.mean_ns, front.var_ns2)
         return Table(need_ns, front.cost_usd, front.first)
@@ -106,7 +106,7 @@ def _table(front: Front, ruler: Ruler, plans: Plans) -> Table:
     ).best()
 
 
-def _inside(plans: Plans, front: Front, rest: Front, block: Block, number: int) -> Plans:
+def _inside(plans: Plans, front: ParetoFront, rest: ParetoFront, block: Block, number: int) -> Plans:
     """The plans of one branch of a block, at its fork. `front` is that of the block and the `rest` after it."""
     able, point = plans.at(front)
     after = front.rest[point]

@@ -17,7 +17,7 @@ from itertools import accumulate
 import numpy as np
 
 from .options import Option
-from .pareto import NOTHING, Floats, Front, Ints, Limits, beside, followed_by, sieve
+from .pareto import NOTHING, Floats, Ints, Limits, ParetoFront, beside, followed_by, sieve
 from .quantile import Ruler
 from .series_parallel import Leaf, Parallel, Series
 
@@ -41,14 +41,14 @@ class Stage:
         self.sizes: list[int] = sizes.tolist()
         self._ends: list[int] = np.cumsum(counts).tolist()
 
-    def worth_having(self, ruler: Ruler) -> tuple[Front, Ints, list[int]]:
+    def worth_having(self, ruler: Ruler) -> tuple[ParetoFront, Ints, list[int]]:
         """Options that cannot be left out, by batch: as points, which they are, how many have at most each size."""
         time_ns = ruler.time_ns(self.mean_ns, self.sd_ns)
         fronts = sieve(time_ns[self._by_batch], self.cost_usd[self._by_batch], self._ends, int(time_ns.max()))
         # Of each front those of its own size; smaller ones were taken with theirs.
         own = [kept[kept >= begin] for begin, kept in zip([0, *self._ends], fronts, strict=False)]
         which = self._by_batch[np.concatenate(own)]
-        points = Front(time_ns[which], self.cost_usd[which], self.mean_ns[which], self.sd_ns[which] ** 2)
+        points = ParetoFront(time_ns[which], self.cost_usd[which], self.mean_ns[which], self.sd_ns[which] ** 2)
         return points, which, list(accumulate(len(kept) for kept in own))
 
 
@@ -57,7 +57,7 @@ class Block:
 
     __slots__ = ("branches", "front")
 
-    def __init__(self, front: Front, branches: Sequence[Line]) -> None:
+    def __init__(self, front: ParetoFront, branches: Sequence[Line]) -> None:
         self.front = front
         self.branches = branches
 
@@ -70,9 +70,9 @@ class Line:
     def __init__(self, series: Series) -> None:
         count = len(series.parts)
         self.series = series
-        self.suffix: list[Front] = [NOTHING] * (count + 1)
+        self.suffix: list[ParetoFront] = [NOTHING] * (count + 1)
         #: For a node, (batch size, front) in ascending size; empty for a block.
-        self.by_batch: list[list[tuple[int, Front]]] = [[] for _ in range(count)]
+        self.by_batch: list[list[tuple[int, ParetoFront]]] = [[] for _ in range(count)]
         self.blocks: list[Block | None] = [None] * count
         #: Time of the part by the number that `suffix[j].first` gives.
         self.times_ns: list[Ints] = [NOTHING.time_ns] * count

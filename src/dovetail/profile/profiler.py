@@ -24,7 +24,7 @@ from .record import Key, Record, wanted_points
 from .samples import Items, collect
 from .store import ProfileStore
 
-__all__ = ["Outcome", "Request", "chosen_stages", "profile"]
+__all__ = ["ProfileOutcome", "ProfileRequest", "chosen_stages", "profile"]
 
 #: What a watcher is told while the workflows run on their samples; no stage can have this name.
 SAMPLE_RUN = "running the sample"
@@ -32,7 +32,7 @@ SAMPLE_RUN = "running the sample"
 Watch = Callable[[str, float], None]
 
 
-class Request(msgspec.Struct, frozen=True):
+class ProfileRequest(msgspec.Struct, frozen=True):
     """What to measure, and how carefully."""
 
     rule: Rule = FULL
@@ -43,7 +43,7 @@ class Request(msgspec.Struct, frozen=True):
     again: bool = False
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ProfileOutcome(msgspec.Struct, frozen=True):
     """One stage: its profile, old points and new, or why there is none."""
 
     spec: StageSpec
@@ -57,17 +57,17 @@ def profile(
     app: App,
     store: ProfileStore,
     identity: Identity,
-    request: Request | None = None,
+    request: ProfileRequest | None = None,
     *,
     timer: Timer = wall_timer,
     watch: Watch = lambda stage, done: None,
-) -> Iterator[Outcome]:
+) -> Iterator[ProfileOutcome]:
     """Measure stage after stage what the store does not have; one outcome per stage as soon as it is known.
 
     When it is interrupted, points that have runs enough for a figure are kept, marked as quick. A stage that
     cannot be measured is an outcome with its trouble; the others go on.
     """
-    request = request or Request()
+    request = request or ProfileRequest()
     chosen = chosen_stages(app, request)
     watch(SAMPLE_RUN, 0.0)
     items, why_not = collect(app, [stage.name for stage in chosen])
@@ -77,7 +77,7 @@ def profile(
     store.create()
     for stage in chosen:
         if stage.name not in items:
-            yield Outcome(stage.spec, None, trouble=why_not[stage.name])
+            yield ProfileOutcome(stage.spec, None, trouble=why_not[stage.name])
             continue
         key = Key.of(stage.spec, identity)
         fed = items[stage.name]
@@ -90,10 +90,10 @@ def profile(
             except StageFailed as error:
                 trouble = str(error)
         watch(stage.name, 1.0)
-        yield Outcome(stage.spec, store.get(key), measured, trouble)
+        yield ProfileOutcome(stage.spec, store.get(key), measured, trouble)
 
 
-def chosen_stages(app: App, request: Request) -> list[Stage]:
+def chosen_stages(app: App, request: ProfileRequest) -> list[Stage]:
     """The stages asked for; a name or a batch size that nothing here has is refused."""
     for name in request.stages:
         if name not in app.stages:
@@ -112,7 +112,7 @@ def chosen_stages(app: App, request: Request) -> list[Stage]:
 
 
 def _todo(
-    spec: StageSpec, identity: Identity, request: Request, record: Record | None, items: str
+    spec: StageSpec, identity: Identity, request: ProfileRequest, record: Record | None, items: str
 ) -> list[tuple[int, int]]:
     """Points that are asked for and not in the store, or there from other items or from a hastier run."""
     have: Collection[tuple[int, int]] = ()

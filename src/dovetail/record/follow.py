@@ -29,10 +29,10 @@ from ..control.walk import arrive, item_done
 from ..state import Item, Request, WorkerSpec, compile_graphs
 from ..workflow.graph import Graph
 
-__all__ = ["Change", "Follower", "Run"]
+__all__ = ["Change", "FollowedBatch", "Follower"]
 
 
-class Run:
+class FollowedBatch:
     """One batch as the log tells it; `begin_ns` to `failed` are meant once it has ended."""
 
     __slots__ = ("action", "begin_ns", "busy_ns", "done_ns", "end_ns", "failed", "items", "sent_ns")
@@ -67,10 +67,10 @@ class Change:
 
     def __init__(self) -> None:
         self.arrived: Request | None = None
-        self.ended: list[Run] = []
+        self.ended: list[FollowedBatch] = []
         self.closed: list[tuple[Request, Reply | Reject]] = []
         self.queued: list[Item] = []
-        self.started: list[Run] = []
+        self.started: list[FollowedBatch] = []
 
 
 class Follower:
@@ -87,7 +87,7 @@ class Follower:
         self.workers: dict[int, WorkerSpec] = {}
         #: Names of all workers that ever joined, also of those that are gone.
         self._names: dict[int, str] = {}
-        self.running: dict[int, Run] = {}
+        self.running: dict[int, FollowedBatch] = {}
         #: Stage -> workers that hold its model.
         self.holders: dict[str, dict[int, None]] = {s.name: {} for g in graphs for s in g.stages}
         #: Weights -> stages that share them; stage -> its weights.
@@ -181,10 +181,10 @@ class Follower:
             self.depth[item.request.graph.nodes[item.node].stage.name] += 1
         change.queued.extend(items)
 
-    def _start(self, action: RunBatch) -> Run:
+    def _start(self, action: RunBatch) -> FollowedBatch:
         items = [self.waiting[request].pop((node, index)) for request, node, index in action.items]
         self.depth[action.stage] -= len(items)
-        run = self.running[action.batch] = Run(action, items, self.now_ns)
+        run = self.running[action.batch] = FollowedBatch(action, items, self.now_ns)
         return run
 
     def _finished(self, event: BatchFinished, change: Change) -> None:
@@ -201,7 +201,7 @@ class Follower:
             if not item.request.outcome:
                 self._queue(item_done(item, event.counts[first:at], self.now_ns), change)
 
-    def _failed(self, run: Run, begin_ns: int, end_ns: int, why: str, change: Change) -> None:
+    def _failed(self, run: FollowedBatch, begin_ns: int, end_ns: int, why: str, change: Change) -> None:
         run.ended(begin_ns, end_ns, self.now_ns, why)
         change.ended.append(run)
         again = [item for item in run.items if not item.request.outcome]

@@ -19,7 +19,7 @@ from ..errors import LogError
 from ..state import Item, Request
 from ..units import format_ns
 from ..workflow.graph import Graph
-from .follow import Change, Follower, Run
+from .follow import Change, FollowedBatch, Follower
 from .log import Step
 from .verdict import Leg, Rival, Visit, critical_path, legs, verdict
 
@@ -210,7 +210,7 @@ class _Teller:
             seen = (f.now_ns, f.number, f.depth[stage], tuple(f.holders[stage]))
             self.queued[item.node, item.index] = seen
 
-    def _started(self, run: Run) -> None:
+    def _started(self, run: FollowedBatch) -> None:
         mine = [item for item in run.items if item.request is self.request]
         action = run.action
         if mine:
@@ -232,7 +232,7 @@ class _Teller:
                 f"{beside}{why}, {'at once' if run.sent_ns == visit.queued_ns else f'after waiting {waited}'}",
             )
 
-    def _ended(self, run: Run) -> None:
+    def _ended(self, run: FollowedBatch) -> None:
         for visit in self.open.pop(run.action.batch, ()):
             visit.begin_ns, visit.end_ns, visit.busy_ns = run.begin_ns, run.end_ns, run.busy_ns
             visit.done_ns, visit.done_step, visit.failed = run.done_ns, self.follower.number, run.failed
@@ -248,7 +248,7 @@ class _Teller:
         for node in dict.fromkeys(node for node, _ in self.queued):
             self._visit(node, [index for n, index in self.queued if n == node], None)
 
-    def _visit(self, node: int, indices: list[int], run: Run | None) -> Visit:
+    def _visit(self, node: int, indices: list[int], run: FollowedBatch | None) -> Visit:
         compiled = self.request.graph.nodes[node]
         stage = compiled.stage.name
         seen = [self.queued.pop((node, index)) for index in indices]
@@ -275,7 +275,7 @@ class _Teller:
         self.visits.append(visit)
         return visit
 
-    def _rival(self, run: Run) -> None:
+    def _rival(self, run: FollowedBatch) -> None:
         a = run.action
         self.rivals[a.batch] = Rival(a.batch, a.worker, a.stage, run.sent_ns, run.done_ns)
 

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol, cast
 
-from .framing import Chunks, HttpError, Limits, Request, Response
+from .framing import Chunks, HttpError, HttpRequest, HttpResponse, Limits
 
 if TYPE_CHECKING:
     from .http import HttpServer
@@ -40,7 +40,7 @@ __all__ = ["Application", "Buffer", "Cancel", "Connection"]
 JOIN_BYTES = 64 << 10  # smaller parts of a response are joined: one system call costs as much as copying this
 MAX_TURNED_AWAY = 128  # connections beyond the limit that are told so; the next ones are just closed
 PIECE_BYTES = 256 << 10  # handed to the transport at once; CPython 3.11 copies what the socket does not take of it
-_PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
+_PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed HttpRequest"}
 _LOG = logging.getLogger(__name__)
 
 Cancel = Callable[[], object]
@@ -57,10 +57,12 @@ class Buffer(Protocol):
 class Application(Protocol):
     """What is served. Both methods may refuse with `HttpError`."""
 
-    def body(self, request: Request, nbytes: int) -> Buffer | None:
+    def body(self, request: HttpRequest, nbytes: int) -> Buffer | None:
         """Memory of exactly `nbytes` for the body that follows; None: it is read and thrown away."""
 
-    def respond(self, request: Request, done: Callable[[Response | Exception], None]) -> Response | Cancel:
+    def respond(
+        self, request: HttpRequest, done: Callable[[HttpResponse | Exception], None]
+    ) -> HttpResponse | Cancel:
         """The answer, or a call that cancels it, used when the client goes away.
 
         In the second case `done` is called with the answer or an error, once, be it cancelled or not, and perhaps
@@ -84,17 +86,17 @@ class Connection(asyncio.BufferedProtocol):
         self.deadline = math.inf  # of the event loop's clock
         self._cancel: Cancel | None = None  # of the request that is being handled
         self._asking = False  # the application is being asked, so an answer is early
-        self._early: Response | None = None
+        self._early: HttpResponse | None = None
         self._server = server
         self._phase = _Phase.HEAD
         self._buffer = bytearray(server.limits.max_head_bytes)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0  # what is unread in the buffer
         self._received = 0  # bytes of the body
-        self._request: Request | None = None
+        self._request: HttpRequest | None = None
         self._refusal: HttpError | None = None  # sent once the body has been read past
         self._chunks: Chunks | None = None
-        self._response: Response | None = None
+        self._response: HttpResponse | None = None
         self._queue: deque[bytes | memoryview] = deque()
         self._keep_alive = self._lingers = self._stalled = self._deaf = False
 
@@ -199,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         self._open(self._server.heads.parse(data), limits)
         return True
 
-    def _open(self, request: Request, limits: Limits) -> None:
+    def _open(self, request: HttpRequest, limits: Limits) -> None:
         """Prepares for the body of a request whose head is sound."""
         self._request = request
         length = request.content_length
@@ -222,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
         if expects and self._start == self._end:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _find_room(self, request: Request, nbytes: int) -> None:
+    def _find_room(self, request: HttpRequest, nbytes: int) -> None:
         try:
             body = self._server.application.body(request, nbytes)
             if body is not None and len(body.view) != nbytes:
@@ -269,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._request is not None
         self._wait(_Phase.HANDLING)
         self._asking = True
-        answer: Response | Cancel | None
+        answer: HttpResponse | Cancel | None
         try:
             if self._refusal is not None:
                 raise self._refusal
@@ -279,15 +281,15 @@ class Connection(asyncio.BufferedProtocol):
         self._asking = False
         if self._early is not None:
             answer, self._early = self._early, None
-        if isinstance(answer, Response):
+        if isinstance(answer, HttpResponse):
             self._send(answer)
         else:
             self._cancel = answer
             self._server.handling.add(self)
 
-    def _handled(self, answer: Response | Exception) -> None:
+    def _handled(self, answer: HttpResponse | Exception) -> None:
         """The answer is known."""
-        response = answer if isinstance(answer, Response) else _as_http_error(answer).response()
+        response = answer if isinstance(answer, HttpResponse) else _as_http_error(answer).response()
         if self._asking:
             self._early = response
             return
@@ -306,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         error.close = self._lingers = True
         self._send(error.response())
 
-    def _send(self, response: Response) -> None:
+    def _send(self, response: HttpResponse) -> None:
         request = self._request
         self._response = response
         self._keep_alive = bool(request and request.keep_alive and not response.close and not self._server.draining)

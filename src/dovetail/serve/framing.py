@@ -19,7 +19,7 @@ from typing import Any
 import httptools
 import msgspec
 
-__all__ = ["DEFAULT_LIMITS", "Chunks", "Heads", "HttpError", "Limits", "Request", "Response", "parse_head"]
+__all__ = ["DEFAULT_LIMITS", "Chunks", "Heads", "HttpError", "HttpRequest", "HttpResponse", "Limits", "parse_head"]
 
 MAX_CHUNK_LINE_BYTES = 256  # a chunk's size and extensions, or one trailer
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e]*)?")
@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True):
 DEFAULT_LIMITS = Limits()
 
 
-class Request(msgspec.Struct):
+class HttpRequest(msgspec.Struct):
     """A request whose head is sound. Header names are lower case; `body` is None if it is empty or was refused."""
 
     method: str
@@ -57,7 +57,7 @@ class Request(msgspec.Struct):
     body: Any = None  # what `Application.body` gave
 
 
-class Response(msgspec.Struct):
+class HttpResponse(msgspec.Struct):
     """An answer; its parts are bytes or memoryviews of bytes, read until `release` is called."""
 
     status: int
@@ -75,12 +75,12 @@ class HttpError(Exception):
         super().__init__(reason)
         self.status, self.headers, self.close = status, headers, close
 
-    def response(self) -> Response:
+    def response(self) -> HttpResponse:
         """The same as an answer: `{"error": reason}`."""
-        return Response(self.status, [msgspec.json.encode({"error": str(self)})], self.headers, close=self.close)
+        return HttpResponse(self.status, [msgspec.json.encode({"error": str(self)})], self.headers, close=self.close)
 
 
-def parse_head(data: bytes) -> Request:
+def parse_head(data: bytes) -> HttpRequest:
     """A request from the bytes of its head, CRLF CRLF included. Raises `HttpError` if it is not sound."""
     words = data[: data.index(b"\r\n")].split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/"):
@@ -118,7 +118,7 @@ def parse_head(data: bytes) -> Request:
     if modern and "host" not in headers:
         raise HttpError(400, "HTTP/1.1 needs a Host header")
     options = {option.strip() for option in headers.get("connection", "").lower().split(",")}
-    return Request(
+    return HttpRequest(
         method=method.decode(),
         path=_path(target),
         version=version[5:].decode(),
@@ -132,9 +132,9 @@ class Heads:
     """Reads heads as `parse_head` does, but the same bytes only once: a client sends the same head each time."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Request] = {}
+        self._known: dict[bytes, HttpRequest] = {}
 
-    def parse(self, data: bytes) -> Request:
+    def parse(self, data: bytes) -> HttpRequest:
         """A request of its own; its headers are shared and not to be changed."""
         request = self._known.get(data)
         if request is None:

@@ -10,7 +10,7 @@ import logging
 from email.utils import formatdate
 
 from .connection import Application, Buffer, Cancel, Connection
-from .framing import DEFAULT_LIMITS, Heads, HttpError, Limits, Request, Response
+from .framing import DEFAULT_LIMITS, Heads, HttpError, HttpRequest, HttpResponse, Limits
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -18,10 +18,10 @@ __all__ = [
     "Buffer",
     "Cancel",
     "HttpError",
+    "HttpRequest",
+    "HttpResponse",
     "HttpServer",
     "Limits",
-    "Request",
-    "Response",
     "serve",
 ]
 

@@ -23,7 +23,7 @@ import msgspec
 from .. import __version__
 from ..errors import BadRequest, Overloaded
 from .backend import Answer, Backend, Call, ModelInfo, TensorSpec
-from .http import DEFAULT_LIMITS, Cancel, HttpError, HttpServer, Limits, Request, Response, serve
+from .http import DEFAULT_LIMITS, Cancel, HttpError, HttpRequest, HttpResponse, HttpServer, Limits, serve
 from .oip_request import InferRequest, Place, Upload, call_of, inputs_of, only_input, parse, wanted_of
 from .tensors import OutputTensor, Parameters, decode_raw, encode
 
@@ -57,7 +57,7 @@ class _Refusal(HttpError):
         super().__init__(status, reason, *headers, close=close)
         self._request = request
 
-    def response(self) -> Response:
+    def response(self) -> HttpResponse:
         response = super().response()
         if self._request:
             response.parts = [msgspec.json.encode({"error": str(self), "dovetail_request": self._request})]
@@ -88,7 +88,7 @@ class OpenInference:
         #: Path of an inference as clients write it -> model; as many as there are models, and no more.
         self._infer_paths = {f"/v2/models/{name}/infer": name for name in backend.models() if quote(name) == name}
 
-    def body(self, request: Request, nbytes: int) -> Upload | None:
+    def body(self, request: HttpRequest, nbytes: int) -> Upload | None:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
         info, action = self._route(request)
         if info is None or action != "infer":
@@ -109,9 +109,11 @@ class OpenInference:
         try:
             return Upload(self._backend, info, nbytes, json_bytes)
         except Exception as error:
-            raise _told(error) from None
+            raise _as_refusal(error) from None
 
-    def respond(self, request: Request, done: Callable[[Response | Exception], None]) -> Response | Cancel:
+    def respond(
+        self, request: HttpRequest, done: Callable[[HttpResponse | Exception], None]
+    ) -> HttpResponse | Cancel:
         """Answers at once what needs no inference."""
         if request.body is not None:
             return self._infer(request, request.body, done)
@@ -130,7 +132,7 @@ class OpenInference:
             return _json({"name": info.name, "ready": info.ready}, 200 if info.ready else 503)
         return _json(_config(info) if action == "config" else _metadata(info))
 
-    def _route(self, request: Request) -> tuple[ModelInfo | None, str]:
+    def _route(self, request: HttpRequest) -> tuple[ModelInfo | None, str]:
         """The model that a path names, if any, and what is wanted of it."""
         name = self._infer_paths.get(request.path)
         if name is not None and request.method == "POST":
@@ -166,15 +168,17 @@ class OpenInference:
             raise HttpError(404, f"unknown model {name!r}; known models: {', '.join(sorted(models)) or 'none'}")
         return models[name]
 
-    def _infer(self, request: Request, upload: Upload, done: Callable[[Response | Exception], None]) -> Cancel:
+    def _infer(
+        self, request: HttpRequest, upload: Upload, done: Callable[[HttpResponse | Exception], None]
+    ) -> Cancel:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
             return self._backend.infer(call, lambda answer: done(_response(call, wanted, binary, answer)))
         except Exception as error:
-            raise _told(error) from None
+            raise _as_refusal(error) from None
 
-    def _read(self, request: Request, upload: Upload) -> tuple[Call, dict[str, bool], bool]:
+    def _read(self, request: HttpRequest, upload: Upload) -> tuple[Call, dict[str, bool], bool]:
         """What is asked for, which outputs are wanted, and whether others go out in binary."""
         info, json_bytes = upload.info, upload.json_bytes
         if json_bytes == 0:
@@ -205,18 +209,20 @@ class OpenInference:
         return call, wanted, binary
 
 
-def _response(call: Call, wanted: dict[str, bool], binary: bool, answer: Answer | Exception) -> Response | Exception:
+def _response(
+    call: Call, wanted: dict[str, bool], binary: bool, answer: Answer | Exception
+) -> HttpResponse | Exception:
     if isinstance(answer, Exception):
-        return _told(answer)
+        return _as_refusal(answer)
     try:
         return _success(call, wanted, binary, answer) if answer.outcome in ("ok", "late") else _failure(answer)
     except Exception as error:
         if answer.release is not None:
             answer.release()
-        return _told(error)
+        return _as_refusal(error)
 
 
-def _told(error: Exception) -> Exception:
+def _as_refusal(error: Exception) -> Exception:
     """What a client is told of an error; what it should not know is left as it is."""
     if isinstance(error, BadRequest):
         return HttpError(400, str(error))
@@ -230,8 +236,8 @@ def _come_back(after_ms: int) -> tuple[tuple[str, str], ...]:
     return ("Retry-After", str(max(1, math.ceil(after_ms / 1000)))), ("retry-after-ms", str(after_ms))
 
 
-def _json(content: object, status: int = 200) -> Response:
-    return Response(status, [msgspec.json.encode(content)])
+def _json(content: object, status: int = 200) -> HttpResponse:
+    return HttpResponse(status, [msgspec.json.encode(content)])
 
 
 def _metadata(info: ModelInfo) -> dict[str, object]:
@@ -266,7 +272,7 @@ def _config(info: ModelInfo) -> dict[str, object]:
     }
 
 
-def _success(call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) -> Response:
+def _success(call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) -> HttpResponse:
     wanted = wanted or dict.fromkeys(answer.outputs, binary)
     missing = [name for name in wanted if name not in answer.outputs]
     if missing:
@@ -277,11 +283,11 @@ def _success(call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) 
     head = msgspec.json.encode(_InferResponse(call.model, MODEL_VERSION, tensors, parameters, call.request_id))
     blobs = [raw for _, raw in outputs if raw is not None]
     if not blobs:
-        return Response(200, [head], release=answer.release)
-    return Response(200, [head, *blobs], ((_HEADER_LENGTH, str(len(head))),), _BINARY, release=answer.release)
+        return HttpResponse(200, [head], release=answer.release)
+    return HttpResponse(200, [head, *blobs], ((_HEADER_LENGTH, str(len(head))),), _BINARY, release=answer.release)
 
 
-def _failure(answer: Answer) -> Response:
+def _failure(answer: Answer) -> HttpResponse:
     status = _REFUSALS[answer.outcome]
     headers = _come_back(answer.retry_after_ms) if answer.outcome == "shed" else ()
     reason = answer.reason or f"the request was {answer.outcome}"

@@ -38,6 +38,7 @@ from ..device.cache import names_of
 from ..device.events import (
     TO_THE_END,
     AlarmRang,
+    BatchWithdrawn,
     DeviceAction,
     Evict,
     Grant,
@@ -47,10 +48,10 @@ from ..device.events import (
     ModelDropped,
     ModelHinted,
     ModelOrdered,
+    PlannedBatch,
     Refuse,
     Revoke,
     SetAlarm,
-    TaskPlanned,
 )
 from ..predict import Estimator, Predictor
 from ..profile.table import ProfileTable
@@ -81,22 +82,21 @@ class Branching(Protocol):
 class _Run(Flow):
     """A batch that was taken and is not answered yet."""
 
-    __slots__ = ("action", "busy_ns", "counts", "ends_ns", "first", "first_ns", "stop", "task")
+    #: How many elements its results have, where that counts.
+    counts: tuple[int, ...] = ()
+    #: Work up to the end of each of its kernels; () while that is not known.
+    ends_ns: tuple[int, ...] = ()
+    #: Kernels of its grant: the first, and the first that is not to run.
+    first = 0
+    stop = 1
+    #: When it first began; -1 before.
+    first_ns = -1
+    #: How long it had the device, if it was stopped in between.
+    busy_ns = 0
 
-    def __init__(self, task: int, action: RunBatch, kind: str, counts: tuple[int, ...]) -> None:
-        super().__init__(action.stage, kind, action.share_pct)
+    def __init__(self, task: int, action: RunBatch) -> None:
         self.task = task
         self.action = action
-        self.counts = counts
-        #: Work up to the end of each of its kernels; () while that is not known.
-        self.ends_ns: tuple[int, ...] = ()
-        #: Kernels of its grant: the first, and the first that is not to run.
-        self.first = 0
-        self.stop = 1
-        #: When it first began; -1 before.
-        self.first_ns = -1
-        #: How long it had the device, if it was stopped in between.
-        self.busy_ns = 0
 
 
 class _Fetch(msgspec.Struct, eq=False):
@@ -159,11 +159,15 @@ class SimDevice:
         self._schedule = schedule
         self._branching = branching
         #: How long a batch takes alone.
-        self.service = service or ProfiledService(table, spec.kind, rng)
+        self.service = service or ProfiledService(table, spec.kind, rng).run_ns
         self._sequences = sequences or {}
         self._cold_factor = cold_factor
         self._loads_ns: dict[str, int] = dict(load_ns or {})
-        self._fluid = Fluid(lambda at_ns, flow: schedule(at_ns, self, flow), contention)
+        self._fluid = Fluid(schedule, self, contention)
+        #: Batches are single kernels, and none slows another one down.
+        self._whole = contention is None and not self._sequences
+        #: Weights by stage, of stages that have some.
+        self._weights = {name: stage.weights for name, stage in stages.items() if stage.weights_bytes}
         self._runs: dict[int, _Run] = {}
         #: Loads that were asked for, until the model is there: orders are all answered, of hints the last.
         self._orders: dict[str, list[LoadModel]] = {}
@@ -203,7 +207,21 @@ class SimDevice:
         A `LoadModel` that is a hint is answered when it leads to a load, or if the model can never be held.
         """
         if type(action) is RunBatch:
-            return self._take(action, now_ns)
+            task = task_of(action.ingress, action.batch) if action.ingress else action.batch
+            self._runs[task] = run = _Run(task, action)
+            if self._branching is not None:
+                # Asked now, while the requests are surely open; by the end of the batch some may have been closed.
+                run.counts = self._branching.counts(action.items)
+            weights = self._weights.get(action.stage)
+            if weights is not None and self.machine.cache.tier(weights) == "resident":
+                self.here_when_taken += 1
+            if not self._whole:
+                return self._take(run, now_ns)
+            answers = self.machine.step(action, now_ns)
+            if len(answers) == 1 and type(answers[0]) is Grant:
+                self._begin(run, answers[0], now_ns)
+                return []
+            return self._carry_out(answers, action, now_ns)
         if isinstance(action, LoadModel):
             return self._load(action, now_ns)
         if isinstance(action, EvictModel):
@@ -212,23 +230,17 @@ class SimDevice:
             return self._carry_out(self.machine.step(ModelDropped(weights, action.reason), now_ns), action, now_ns)
         return []
 
-    def _take(self, action: RunBatch, now_ns: int) -> list[Event]:
-        stage = self._stages.get(action.stage)
-        kind, cache = "", self.machine.cache
-        if stage is not None and stage.weights_bytes and cache.tier(stage.weights) == "resident":
-            self.here_when_taken += 1
-        task = task_of(action.ingress, action.batch) if action.ingress else action.batch
-        branching = self._branching
-        # Asked now, while the requests are surely open; by the end of the batch some may have been closed.
-        counts = () if branching is None else branching.counts(action.items)
-        self._runs[task] = run = _Run(task, action, kind, counts)
-        answers = self.machine.step(action, now_ns)
-        if action.stage in self._sequences:
-            sequence = self._sequences[action.stage]
+    def _take(self, run: _Run, now_ns: int) -> list[Event]:
+        """A batch where kernels are told apart, or where those that run together slow each other down."""
+        action = run.action
+        run.stage, run.share_pct = action.stage, action.share_pct
+        sequence = self._sequences.get(action.stage)
+        event: RunBatch | PlannedBatch = action
+        if sequence is not None:
             run.ends_ns = self._kernel_ends(action, sequence)
             idents = tuple(kernel.ident for kernel in sequence.kernels)
-            answers = [*answers, *self.machine.step(TaskPlanned(task, sequence.name, idents, len(idents)), now_ns)]
-        return self._carry_out(answers, action, now_ns)
+            event = PlannedBatch(action, sequence.name, idents, len(idents))
+        return self._carry_out(self.machine.step(event, now_ns), action, now_ns)
 
     def _kernel_ends(self, action: RunBatch, sequence: KernelSequence) -> tuple[int, ...]:
         """Work up to the end of each kernel: the batch's time in the sequence's proportions."""
@@ -247,14 +259,24 @@ class SimDevice:
             return self._carry_out(self.machine.step(ModelHinted(weights, nbytes), now_ns), action, now_ns)
         answers = self.machine.step(ModelOrdered(weights, nbytes), now_ns)
         if cache.tier(weights) == "resident":
-            return [ModelLoaded(now_ns, action.cause, self.ident, action.stage, nbytes)]
+            loaded = ModelLoaded(now_ns, action.cause, self.ident, action.stage, nbytes)
+            return [loaded, *self._carry_out(answers, action, now_ns)]
         self._orders.setdefault(weights, []).append(action)
         return self._carry_out(answers, action, now_ns)
+
+    def withdraw(self, task: int, now_ns: int) -> list[Event]:
+        """Nobody waits for a batch (`task_of`) any more: if it has not begun, it goes."""
+        known = self.machine.task(task)
+        if known is None or known.begin_ns >= 0:
+            return []
+        del self._runs[task]
+        return self._carry_out(self.machine.step(BatchWithdrawn(task), now_ns), None, now_ns)
 
     def wake(self, payload: object, now_ns: int) -> list[Event]:
         """A time that this device asked for has come."""
         if type(payload) is _Run:
-            return self._ended(payload, now_ns) if self._fluid.ended(payload, now_ns) else []
+            # Otherwise its end was put off, or it has ended. Against the real clock a wake comes late, never early.
+            return self._ended(payload, now_ns) if 0 <= payload.end_ns <= now_ns else []
         if type(payload) is _Fetch:
             return self._fetched(payload, now_ns)
         return self._carry_out(self.machine.step(AlarmRang(), now_ns), None, now_ns)
@@ -268,7 +290,7 @@ class SimDevice:
         events: list[Event] = []
         for answer in answers:
             if type(answer) is Grant:
-                self._begin(answer, now_ns)
+                self._begin(self._runs[answer.task], answer, now_ns)
             elif type(answer) is Load:
                 run = self._runs.get(answer.task)
                 wanted = self._wish(answer.weights) if run is None else run.action
@@ -317,21 +339,24 @@ class SimDevice:
 
     # -- grants -------------------------------------------------------------------------------------------------
 
-    def _begin(self, grant: Grant, now_ns: int) -> None:
-        run = self._runs[grant.task]
+    def _begin(self, run: _Run, grant: Grant, now_ns: int) -> None:
         action = run.action
         at_ns = now_ns + grant.wait_ns
         if run.first_ns < 0:
             run.first_ns = at_ns
             self.used = True
-            if self._stages[action.stage].weights_bytes:
+            if action.stage in self._weights:
                 if grant.hit:
                     self.hits += 1
                 else:
                     self.misses += 1
         ends_ns = run.ends_ns
         if not ends_ns:
-            run.ends_ns = ends_ns = (self.service(action),)
+            # One kernel: it runs whole, from now on.
+            work_ns = self.service(action)
+            run.ends_ns = (work_ns,)
+            self._fluid.begin(run, work_ns, at_ns)
+            return
         run.first = first = grant.first
         run.stop = stop = len(ends_ns) if grant.last == TO_THE_END else grant.last + 1
         done_ns = ends_ns[first - 1] if first else 0
@@ -356,15 +381,23 @@ class SimDevice:
 
     def _ended(self, run: _Run, now_ns: int) -> list[Event]:
         action, task = run.action, run.task
-        begin_ns = run.begin_ns
-        self.busy_pct_ns += (now_ns - begin_ns) * action.share_pct
-        over = run.stop == len(run.ends_ns)
-        answers = self.machine.step(GrantEnded(task, run.stop, over, self._spans(run, now_ns)), now_ns)
-        if not over:
-            run.busy_ns += now_ns - begin_ns
-            return self._carry_out(answers, action, now_ns)
+        if self._whole:
+            run.end_ns = -1
+        else:
+            self._fluid.end(run, now_ns)
+        took_ns = now_ns - run.begin_ns
+        self.busy_pct_ns += took_ns * action.share_pct
+        kernels, busy_ns = len(run.ends_ns), 0
+        if kernels == 1:
+            answers = self.machine.step(GrantEnded(task, 1), now_ns)
+        else:
+            over = run.stop == kernels
+            answers = self.machine.step(GrantEnded(task, run.stop, over, self._spans(run, now_ns)), now_ns)
+            if not over:
+                run.busy_ns += took_ns
+                return self._carry_out(answers, action, now_ns)
+            busy_ns = run.busy_ns + took_ns if run.busy_ns else 0
         del self._runs[task]
-        busy_ns = run.busy_ns + now_ns - begin_ns if run.busy_ns else 0
         finished: Event = BatchFinished(
             now_ns, action.cause, action.batch, run.first_ns, now_ns, run.counts, busy_ns, action.ingress
         )
@@ -372,8 +405,6 @@ class SimDevice:
 
     def _spans(self, run: _Run, now_ns: int) -> tuple[tuple[int, int], ...]:
         """When each kernel of the grant ran, at an even rate."""
-        if len(run.ends_ns) == 1:
-            return ()
         before_ns = run.ends_ns[run.first - 1] if run.first else 0
         work_ns = run.ends_ns[run.stop - 1] - before_ns
         took_ns = now_ns - run.begin_ns

@@ -80,8 +80,6 @@ class Simulation:
         """One ingress, whose workers are its own."""
         self.ledger = ledger
         self.now_ns = 0
-        #: Events that have been processed.
-        self.steps = 0
         self.arrived = 0
         self.devices: dict[int, SimDevice] = {}
         self._arrivals: Iterator[tuple[int, RequestArrived] | RequestArrived] = arrivals
@@ -115,6 +113,11 @@ class Simulation:
     def controllers(self) -> list[Controller]:
         """The controllers of all ingresses."""
         return [ingress.controller for ingress in self._ingresses]
+
+    @property
+    def steps(self) -> int:
+        """Events that have been processed."""
+        return sum(ingress.controller.step_number for ingress in self._ingresses)
 
     @property
     def controller(self) -> Controller:
@@ -198,7 +201,6 @@ class Simulation:
             else:
                 events = target.wake(payload, at_ns)
             for event in events:
-                self.steps += 1
                 actions = step(event)
                 for observe in observers:
                     observe(event, actions)
@@ -207,11 +209,11 @@ class Simulation:
 
     def _perform(self, actions: list[Action]) -> None:
         """The plain case: workers are asked at once."""
-        now_ns, ledger = self.now_ns, self.ledger
+        now_ns, ledger, devices = self.now_ns, self.ledger, self.devices
         for action in actions:
             kind = type(action)
             if kind is RunBatch or kind is LoadModel or kind is EvictModel:
-                device = self.devices.get(action.worker)  # type: ignore[union-attr]
+                device = devices.get(action.worker)  # type: ignore[union-attr]
                 if device is not None:
                     for event in device.take(action, now_ns):
                         self.post(event)
@@ -241,7 +243,6 @@ class Simulation:
         self._step(ingress, event, network)
 
     def _step(self, ingress: _Ingress, event: Event, network: Network) -> None:
-        self.steps += 1
         actions = ingress.controller.step(event)
         for observe in ingress.observers:
             observe(event, actions)

@@ -4,7 +4,7 @@ Rules of this file
 - Work is time alone on the device, in nanoseconds. A rate is work per time: 1 alone, less beside others.
 - Rates come from `contention(running)` and change only when the set of what runs does. Without a contention everybody
   flows at rate 1, ends are known when work begins, and nothing has to be looked at again.
-- Every piece of work ends once; an end that was put off leaves a wake behind that finds `end_ns` changed.
+- Every piece of work ends once; an end that was put off leaves a wake behind that finds `end_ns` later.
 """
 
 from __future__ import annotations
@@ -12,60 +12,62 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..state.worker import FULL_SHARE
+
 __all__ = ["Contention", "Flow", "Fluid"]
 
 
 class Flow:
     """One piece of work: a grant that is carried out."""
 
-    __slots__ = ("begin_ns", "end_ns", "kind", "left_ns", "rate", "share_pct", "since_ns", "stage", "work_ns")
-
-    def __init__(self, stage: str, kind: str, share_pct: int) -> None:
-        self.stage = stage
-        #: What bounds it ("compute", "memory"), where that is known.
-        self.kind = kind
-        self.share_pct = share_pct
-        self.begin_ns = 0
-        #: When it ends if nothing changes; -1 while it does not run.
-        self.end_ns = -1
-        #: Work of this grant in all, and what is left of it.
-        self.work_ns = 0.0
-        self.left_ns = 0.0
-        self.rate = 1.0
-        self.since_ns = 0
+    #: What it is, how much of the device it has, and what bounds it ("compute", "memory") where that is known.
+    stage = ""
+    share_pct = FULL_SHARE
+    kind = ""
+    begin_ns = 0
+    #: When it ends if nothing changes; -1 while it does not run.
+    end_ns = -1
+    #: Work of this grant in all, and what is left of it: kept under contention only.
+    work_ns = 0.0
+    left_ns = 0.0
+    rate = 1.0
+    since_ns = 0
 
 
 #: The rate of each of these, which run together.
 Contention = Callable[[Sequence[Flow]], Sequence[float]]
+#: (when, for whom, what): sees to it that somebody asks then whether it has ended.
+Schedule = Callable[[int, Any, Any], None]
 
 
 class Fluid:
     """What runs on one device."""
 
-    __slots__ = ("_contention", "_schedule", "running")
+    __slots__ = ("_contention", "_owner", "_schedule", "running")
 
-    def __init__(self, schedule: Callable[[int, Any], None], contention: Contention | None = None) -> None:
-        """`schedule(at_ns, flow)` sees to it that somebody asks `ended` then."""
+    def __init__(self, schedule: Schedule, owner: object, contention: Contention | None = None) -> None:
         self.running: list[Flow] = []
         self._schedule = schedule
+        self._owner = owner
         self._contention = contention
 
-    def begin(self, flow: Flow, work_ns: float, at_ns: int) -> None:
+    def begin(self, flow: Flow, work_ns: int, at_ns: int) -> None:
         """Let it flow from this time on."""
-        flow.begin_ns = flow.since_ns = at_ns
+        flow.begin_ns = at_ns
         if self._contention is None:
-            flow.end_ns = at_ns + round(work_ns)
-            self._schedule(flow.end_ns, flow)
+            flow.end_ns = end_ns = at_ns + work_ns
+            self._schedule(end_ns, self._owner, flow)
             return
+        flow.end_ns, flow.since_ns, flow.rate = -1, at_ns, 1.0
         flow.work_ns = flow.left_ns = work_ns
         self.running.append(flow)
         self._flow_on(at_ns)
 
-    def shorten(self, flow: Flow, work_ns: float, now_ns: int) -> None:
+    def shorten(self, flow: Flow, work_ns: int, now_ns: int) -> None:
         """It ends after so much less work."""
         if self._contention is None:
-            flow.end_ns -= round(work_ns)
-            self._schedule(flow.end_ns, flow)
+            flow.end_ns -= work_ns
+            self._schedule(flow.end_ns, self._owner, flow)
             return
         self._progress(now_ns)
         flow.work_ns -= work_ns
@@ -79,24 +81,10 @@ class Fluid:
         self._progress(now_ns)
         return flow.work_ns - flow.left_ns
 
-    def ended(self, flow: Flow, now_ns: int) -> bool:
-        """Whether it ends now; a wake that was left behind by another end says no.
-
-        Against the real clock a wake comes late, never early.
-        """
-        if not 0 <= flow.end_ns <= now_ns:
-            return False
+    def end(self, flow: Flow, now_ns: int) -> None:
+        """It has ended."""
         flow.end_ns = -1
         if self._contention is not None:
-            self._progress(now_ns)
-            self.running.remove(flow)
-            self._flow_on(now_ns)
-        return True
-
-    def remove(self, flow: Flow, now_ns: int) -> None:
-        """It is taken off before its end."""
-        flow.end_ns = -1
-        if flow in self.running:
             self._progress(now_ns)
             self.running.remove(flow)
             self._flow_on(now_ns)
@@ -117,4 +105,4 @@ class Fluid:
             end_ns = max(now_ns, flow.since_ns) + max(0, round(flow.left_ns / rate))
             if end_ns != flow.end_ns:
                 flow.end_ns = end_ns
-                self._schedule(end_ns, flow)
+                self._schedule(end_ns, self._owner, flow)

@@ -22,26 +22,33 @@ UNPROFILED_NS = 1 * MS
 class ProfiledService:
     """The profile's time, scattered log-normally by the profile's spread if there is an `rng`."""
 
-    __slots__ = ("_kind", "_rng", "_sigmas", "_table")
+    __slots__ = ("_kind", "_means", "_rng", "_sigmas", "_table")
 
     def __init__(self, table: ProfileTable, kind: str, rng: random.Random | None = None) -> None:
         self._table = table
         self._kind = kind
         self._rng = rng
+        #: What was asked for, and its mean time.
+        self._means: dict[tuple[str, int, int, int], int] = {}
         #: Stage -> sigma of the logarithm of its run times.
         self._sigmas: dict[str, float] = {}
 
-    def __call__(self, run: RunBatch) -> int:
+    def run_ns(self, run: RunBatch) -> int:
         """How long the batch takes when it has its share of the device for itself."""
-        stage = run.stage
-        mean = self._table.latency_ns(stage, self._kind, len(run.items), run.cpus, run.share_pct)
+        key = run.stage, len(run.items), run.cpus, run.share_pct
+        mean = self._means.get(key)
         if mean is None:
-            return UNPROFILED_NS * len(run.items)
-        if self._rng is not None:
-            sigma = self._sigmas.get(stage)
-            if sigma is None:
-                spread = self._table.entries[stage, self._kind].spread
-                sigma = self._sigmas[stage] = math.sqrt(math.log1p(spread * spread))
-            if sigma:
-                mean = round(mean * math.exp(self._rng.gauss(-sigma * sigma / 2, sigma)))
-        return mean if mean > 1 else 1
+            mean = self._means[key] = self._mean(*key)
+        return mean if self._rng is None else self._scattered(run.stage, mean, self._rng)
+
+    def _mean(self, stage: str, items: int, cpus: int, share_pct: int) -> int:
+        mean = self._table.latency_ns(stage, self._kind, items, cpus, share_pct)
+        return UNPROFILED_NS * items if mean is None else max(1, mean)
+
+    def _scattered(self, stage: str, mean: int, rng: random.Random) -> int:
+        sigma = self._sigmas.get(stage)
+        if sigma is None:
+            entry = self._table.entries.get((stage, self._kind))
+            spread = 0.0 if entry is None else entry.spread
+            sigma = self._sigmas[stage] = math.sqrt(math.log1p(spread * spread))
+        return max(1, round(mean * math.exp(rng.gauss(-sigma * sigma / 2, sigma)))) if sigma else mean

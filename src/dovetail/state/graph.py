@@ -19,6 +19,7 @@ class CompiledNode:
         "each_next",
         "each_sources",
         "index",
+        "mapped",
         "models_next",
         "node",
         "plain",
@@ -34,6 +35,7 @@ class CompiledNode:
         self.queue = queue
         #: Neither mapped nor conditional: one item, no counts.
         self.plain = not node.mapped and node.when is None
+        self.mapped = node.mapped
         #: Nodes that wait for the whole of this one.
         self.whole_next: tuple[int, ...] = ()
         #: Mapped nodes whose element i waits for element i of this one.

@@ -53,7 +53,7 @@ class Queue:
         """Take the first `count` items of open requests; fewer if there are fewer, or one must run alone."""
         heap = self._heap
         taken: list[Item] = []
-        while heap and len(taken) < count:
+        while heap:
             item = heap[0][2]
             request = item.request
             if request.outcome:
@@ -66,6 +66,8 @@ class Queue:
             heappop(heap)
             request.waiting[self] -= 1
             taken.append(item)
+            if len(taken) >= count:
+                break
         self.size -= len(taken)
         return taken
 

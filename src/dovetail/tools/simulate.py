@@ -1,6 +1,6 @@
 """A scenario, run: the glue between the simulated world and the policies, and what comes out of it.
 
-    result = Run(Path("scenario.toml"), policy="by-class").go()
+    result = ScenarioRun(Path("scenario.toml"), policy="by-class").go()
 
 The result depends on the scenario, the policy and the seed, and on nothing else: no clock is read here.
 """
@@ -32,7 +32,7 @@ from ..sim.state_table import Staleness
 from ..units import SECOND
 from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller, unread
 
-__all__ = ["DeviceUse", "Result", "Run"]
+__all__ = ["DeviceUse", "Result", "ScenarioRun"]
 
 #: Arrivals between two calls of `progress`.
 _STRIDE = 512
@@ -66,7 +66,7 @@ class Result(msgspec.Struct, frozen=True):
     met: bool
 
 
-class Run:
+class ScenarioRun:
     """A scenario that is ready to go, once."""
 
     def __init__(self, path: Path, *, policy: str | None = None, seed: int | None = None) -> None:

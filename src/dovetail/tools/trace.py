@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..control import Action, Event, EvictModel, LoadFailed, LoadModel, ModelLoaded, Reject, WorkerJoined, WorkerLost
-from ..record.follow import Change, Follower, Run
+from ..record.follow import Change, FollowedBatch, Follower
 from ..state import Request
 from ..workflow.graph import Graph, Source
 from .chrome import ChromeTrace, Place
@@ -157,7 +157,7 @@ class TraceRecorder:
 
     # -- batches ----------------------------------------------------------------------------------------------
 
-    def _started(self, run: Run) -> None:
+    def _started(self, run: FollowedBatch) -> None:
         """Give a batch the first free lane; it keeps it until the controller hears of its end."""
         worker = run.action.worker
         self._busy_pct[worker] += run.action.share_pct
@@ -170,10 +170,10 @@ class TraceRecorder:
             self._trace.track(pid, lane.tid, f"lane {len(lanes)}")
         lane.batch = run.action.batch
 
-    def _lane_of(self, run: Run) -> _Lane:
+    def _lane_of(self, run: FollowedBatch) -> _Lane:
         return next(lane for lane in self._lanes[run.action.worker] if lane.batch == run.action.batch)
 
-    def _ended(self, run: Run) -> None:
+    def _ended(self, run: FollowedBatch) -> None:
         lane = self._lane_of(run)
         # At least 1 ns long, or no arrow could bind to it; for that it may have to wait for the slice before it.
         begin_ns = max(run.begin_ns, lane.free_ns)
@@ -185,7 +185,9 @@ class TraceRecorder:
         lane.batch, lane.free_ns = 0, end_ns
         self._busy_pct[run.action.worker] -= run.action.share_pct
 
-    def _batch(self, trace: ChromeTrace, run: Run, lane: _Lane, begin_ns: int, end_ns: int, failed: str) -> None:
+    def _batch(
+        self, trace: ChromeTrace, run: FollowedBatch, lane: _Lane, begin_ns: int, end_ns: int, failed: str
+    ) -> None:
         action = run.action
         requests = list(dict.fromkeys(request for request, _, _ in action.items))
         args = {
@@ -203,7 +205,7 @@ class TraceRecorder:
         begin = Place(self._pids[action.worker], lane.tid, begin_ns)
         trace.slice(begin, end_ns, "failed" if failed else "batch", action.stage, args)
 
-    def _arrows(self, run: Run, begin: Place, last: Place) -> None:
+    def _arrows(self, run: FollowedBatch, begin: Place, last: Place) -> None:
         """One arrow per request and pair of batches, however many items went that way."""
         drawn: set[tuple[int, int]] = set()
         for item in run.items:

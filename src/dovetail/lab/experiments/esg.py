@@ -230,8 +230,11 @@ def _against_esg(lab: Lab, outcomes: _Outcomes) -> None:
 
 def _planning_time(lab: Lab, outcomes: _Outcomes) -> None:
     for policy in ("dovetail", "esg"):
-        worst_us = max(o.plan_p99_us for s in u.SETTINGS for o in outcomes(s, policy))
-        note = "" if policy == "dovetail" else " (searches that were remembered included)"
+        runs = [o for s in u.SETTINGS for o in outcomes(s, policy)]
+        worst_us = max(o.plan_p99_us for o in runs)
+        medians_us = [o.plan_p50_us for o in runs]
+        note = f"; medians of the runs are {min(medians_us):.0f} to {max(medians_us):.0f} µs"
+        note += "" if policy == "dovetail" else " (searches that were remembered included)"
         lab.claim(
             f"{policy}.planning",
             f"99th percentile of a planning decision of {policy} in the worst run{note}",

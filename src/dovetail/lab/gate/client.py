@@ -33,7 +33,7 @@ import numpy as np
 
 from ...errors import DovetailError
 from ...live.kernels.source import Source
-from ...live.links.wire import pair
+from ...live.links.doorbell import pair
 from ...profile.kernels import KernelStats
 from ...record.kernels import KernelRecord
 from .wire import (

@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 
 from ...live.kernels.source import Source
-from ...live.links.wire import SO_TIMESTAMPNS, Doorbell, Incoming, ToWorker
+from ...live.links.doorbell import SO_TIMESTAMPNS, Doorbell, Incoming
+from ...live.links.wire import ToWorker
 from ...live.tensors.arena import ALIGN_BYTES
 from ...profile.kernels import KernelStats
 from ...record.kernels import KernelRecord

@@ -47,7 +47,9 @@ class SliceArbiter:
             self._ready.setdefault(event.task, deque()).append(event.kernel)
         elif type(event) is KernelFinished:
             self._running = None
-            if event.next_ready:
+            if event.over:
+                self._ready.pop(event.task, None)
+            elif event.next_ready:
                 self._ready.setdefault(event.task, deque()).append(event.next_kernel)
         elif type(event) is KernelRunning:
             self._running = (event.task, event.kernel)

@@ -90,7 +90,7 @@ class Fleet:
         #: What workers with a strict budget have measured of their models, by kind of device.
         self.weighed: dict[str, list[Weighed]] = {}
         #: How models are cut, as found out here.
-        self._cuts: list[Cut] = []
+        self.cuts: list[Cut] = []
         self._started_ns: dict[int, int] = {}
         #: Number of the last worker, where no directory keeps it.
         self._last = arena_of(self._ingress)
@@ -139,7 +139,7 @@ class Fleet:
             highest=min((graph.priority for graph in settings.graphs), default=1),
             kernel_log="" if spec.on_host else settings.kernel_log,
             known=known,
-            cuts=[*cuts, *self._cuts],
+            cuts=[*cuts, *self.cuts],
             ageing_ns=settings.ageing_ns,
             ingress=self._ingress,
         )
@@ -162,7 +162,7 @@ class Fleet:
 
     def _cut_found(self, cut: Cut) -> None:
         """Everybody cuts alike, also those that come later and the next server."""
-        self._cuts.append(cut)
+        self.cuts.append(cut)
         if self._kernels is not None:
             self._kernels.take(Learned([], [pack(cut)]))
         for worker in self.workers.values():

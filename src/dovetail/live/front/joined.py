@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...state import WorkerSpec
-from ..links.wire import FromWorker, Join, Ready, Refused, Welcome, widen
+from ..links.doorbell import widen
+from ..links.wire import FromWorker, Join, Ready, Refused, Welcome
 from ..tensors.arena import Arena
 from .fleet import Fleet, Settings
 from .link import WorkerLink

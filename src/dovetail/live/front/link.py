@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ...state import WorkerSpec
-from ..links.wire import Done, Doorbell, FromWorker, Ready, Refused, ToWorker, Welcome
+from ..links.doorbell import Doorbell
+from ..links.wire import Done, FromWorker, Ready, Refused, ToWorker, Welcome
 from ..tensors.arena import Arena
 
 __all__ = ["WorkerLink", "close_all"]

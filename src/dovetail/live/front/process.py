@@ -13,7 +13,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from ..links.wire import FromWorker, Hello, Ready, Stop, Welcome, pair
+from ..links.doorbell import pair
+from ..links.wire import FromWorker, Hello, Ready, Stop, Welcome
 from ..tensors.arena import Arena
 from .link import WorkerLink
 

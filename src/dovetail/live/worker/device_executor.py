@@ -1,35 +1,28 @@
-"""Batches on this machine's cores: the Device machine, lanes that carry out its grants, and loaders.
+"""Batches on this machine's cores: the Device machine, and whoever does what it says.
 
 Rules of this file
 - The machine decides, under one lock; nothing that takes long is done while it is held.
-- A lane is one of the worker's threads while it carries out a grant. There are as many as cores, and onnxruntime lets
-  go of the interpreter lock while it computes. What a share is here: a number of threads in a session of its own. It
-  is not fenced; the operating system divides the cores between all that run.
-- A lane looks whether its grant was revoked before every kernel, and tells the machine only when the grant has ended.
-- Loaders are threads of their own, so that batches of other stages go on meanwhile.
-- Every batch is answered once: by its results, by what it raised, or by the machine's refusal.
+- A lane is one of the worker's threads while it carries out a grant (`lanes`). There are as many as cores, and
+  onnxruntime lets go of the interpreter lock while it computes. What a share is here: a number of threads in a
+  session of its own. It is not fenced; the operating system divides the cores between all that run.
+- Loads run in threads of their own (`loaders`). What was learned goes to the front now and then (`learning`).
 """
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from queue import SimpleQueue
-from typing import Any
 
 from ...device import Device, DeviceTimes, GapArbiter, GapSettings, ModelCache
 from ...device.cache import names_of
 from ...device.events import (
-    TO_THE_END,
     AlarmRang,
     BatchWithdrawn,
     BudgetChanged,
     DeviceAction,
     Grant,
-    GrantEnded,
     LoadBroke,
     LoadDone,
     ModelDropped,
@@ -42,73 +35,30 @@ from ...device.events import (
 )
 from ...device.events import Evict as EvictAction
 from ...device.events import Load as LoadAction
-from ...errors import ProfileError
 from ...predict import Estimator
-from ...profile.kernelrows import pack, unpack_stats
-from ...profile.kernels import Cut, KernelStats
 from ...profile.table import ProfileTable
-from ...record.kernels import KernelRecord
 from ...state.run_batch import cause_of, task_of
-from ...units import MS, SECOND, US
+from ...units import MS, US
 from ...workflow.app import App
-from ..kernels.cut_model import BatchRun, CutModel
-from ..links.wire import (
-    Done,
-    Evict,
-    Evicted,
-    Failed,
-    FromWorker,
-    Hello,
-    Learned,
-    Load,
-    Loaded,
-    LoadFailure,
-    Loading,
-    Ready,
-    Recut,
-    Run,
-    State,
-    WantsCut,
-)
-from ..tensors.arena import ArenaFull
-from .executor import Answer, Values, WakeAt, Work, counts, error_text
+from ..kernels.cut_model import BatchRun
+from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Recut, Run, State
+from .executor import Answer, BadMessage, Values, WakeAt, Work
 from .kernel_log import KernelLog
-from .models import Models, WholeRun, stage_failed
+from .lanes import Lanes, TakenBatch
+from .learning import TELL_NS, Learning, unpacked
+from .loaders import Loaders
+from .models import Models, WholeRun
 
 __all__ = ["DeviceExecutor"]
 
-#: How long a finished batch waits for room for its results before it counts as failed. The front admits no more than
-#: should fit (`memory_admission`), so this is for the rare case that requests grew.
-MEMORY_WAIT_SECONDS = 0.5
 #: How often its state goes out while there is work; it goes whenever there is none.
 STATE_NS = 100 * MS
-#: How often the front is told what was learned of kernels, and of how many sequences at most.
-TELL_NS = 60 * SECOND
-MOST_TOLD = 64
 #: Loads of one worker at the same time.
 LOADERS = 2
 #: Gap filling on a processor: what a filler costs beside its duration (measured: to start it, and from its end to the
 #: beginning of the next), delay that a class may suffer by it, and credit for some kernels. Chosen on pairs of models
 #: that are not among those reported (docs/results/fikit.md).
 OVERHEAD_NS, BUDGET, BURST_NS = 60 * US, 0.02, 3 * MS
-
-
-class _Run:
-    """A batch from when it was taken until it is answered."""
-
-    __slots__ = ("begin_ns", "busy_ns", "message", "revoked", "run", "task", "withdrawn")
-
-    def __init__(self, task: int, message: Run) -> None:
-        self.task = task
-        self.message = message
-        #: Its kernels, once it has begun.
-        self.run: BatchRun | WholeRun | None = None
-        self.begin_ns = 0
-        self.busy_ns = 0
-        #: No further kernel of its grant is to begin.
-        self.revoked = False
-        #: Nobody waits for its answer.
-        self.withdrawn = False
 
 
 class _Tell:
@@ -146,7 +96,7 @@ class DeviceExecutor:
         )
         stages = [s for s in hello.stages if s.weights in models.stages]
         self._predictor = Estimator(ProfileTable(hello.entries), stages=stages)
-        self._predictor.learn(_unpacked(hello.known))
+        self._predictor.learn(unpacked(hello.known))
         for measured in models.measured.values():
             self._predictor.observe_load(measured.weights, hello.spec.kind, measured.load_ns)
         self._kind = hello.spec.kind
@@ -163,28 +113,33 @@ class DeviceExecutor:
             arbiter=GapArbiter(times.kernels, settings, learn=False),
         )
         self._lock = threading.Lock()
-        self._runs: dict[int, _Run] = {}
+        self._batches: dict[int, TakenBatch] = {}
         #: Grants that wait for a lane.
-        self._granted: deque[tuple[_Run, Grant]] = deque()
+        self._granted: deque[tuple[TakenBatch, Grant]] = deque()
         self._busy = 0
-        #: Loads that were asked for, until the model is there: orders are all answered, of hints the last.
-        self._orders: dict[str, list[tuple[int, Load]]] = {}
-        self._hints: dict[str, tuple[int, Load]] = {}
-        self._jobs: SimpleQueue[Work] = SimpleQueue()
-        #: Models of which the front was asked how to cut them.
-        self._wanted: set[str] = set()
         self._hits = self._misses = self._loads_done = self._evictions = 0
         self._state_ns = -STATE_NS
-        self._first = hello.ingress
-        self._ingresses = {self._first}
-        #: Batches of each ingress whose results wait for room.
-        self._unstored = Counter[int]()
-        self._log = KernelLog(hello.kernel_log) if hello.kernel_log else None
+        self._ingresses = {hello.ingress}
+        name = hello.spec.name
+        log = KernelLog(hello.kernel_log) if hello.kernel_log else None
+        self._learning = learning = Learning(self._predictor, models, self._lock, partial(answer, hello.ingress))
+        self._lanes = Lanes(name, models, values, answer, now_ns, self._planned, log)
+        threads = 1 if app is not None else LOADERS
+        self._loaders = Loaders(
+            name,
+            threads,
+            models,
+            answer,
+            now_ns,
+            self._load_ended,
+            hand,
+            learning.want_cut,
+            self._ingresses,
+            self._lock,
+        )
         self._tells = app is None and hello.kernels != "never"
         if self._tells:
             wake_at(now_ns() + TELL_NS, _Tell())
-        for _ in range(1 if app is not None else LOADERS):
-            threading.Thread(target=self._loader, daemon=True).start()
 
     def introduce(self) -> tuple[list[FromWorker], Ready]:
         """What goes before the introduction, and the introduction."""
@@ -195,21 +150,27 @@ class DeviceExecutor:
     def run(self, message: Run, now_ns: int) -> Work | None:
         """Run a batch when the device has room for it, and answer."""
         batch = message.batch
-        self._want_cut(self._models.saw(batch.stage, batch.priority))
-        task = task_of(batch.ingress, batch.batch)
+        self._learning.want_cut(self._models.saw(batch.stage, batch.priority))
+        taken = TakenBatch(task_of(batch.ingress, batch.batch), message)
+        if taken.task in self._batches:
+            raise BadMessage(f"batch {batch.batch} of ingress {batch.ingress} was taken before")
+        expected = self._models.expected(message)
         with self._lock:
-            self._runs[task] = _Run(task, message)
-            cause = task_of(batch.ingress, batch.cause)
-            return self._perform(self._machine.step(batch, now_ns), cause, now_ns)
+            self._batches[taken.task] = taken
+            answers = self._machine.step(batch, now_ns)
+            if expected is not None:
+                # Known before its first turn, so that it may fill a gap, or is kept out of one that is too short.
+                taken.expected, idents = expected
+                answers = [*answers, *self._plan(taken, taken.expected, idents, now_ns)]
+            return self._perform(answers, task_of(batch.ingress, batch.cause), now_ns)
 
     def load(self, message: Load, ingress: int, now_ns: int) -> Work | None:
         """A model is wanted here: by order, or as a hint. A hint is answered if it leads to a load or never can."""
         spec = self._models.specs[message.stage]
         weights = spec.weights
         if weights not in self._models.stages:
-            self._answer(
-                ingress, LoadFailure(message.stage, f"{self._name} runs no {spec.kind} stages", message.cause)
-            )
+            problem = f"{self._name} runs no {spec.kind} stages"
+            self._answer(ingress, LoadFailure(message.stage, problem, message.cause))
             return None
         nbytes = self._models.nbytes(weights)
         cause = task_of(ingress, message.cause)
@@ -219,13 +180,13 @@ class DeviceExecutor:
             return None
         with self._lock:
             if not message.keep:
-                self._hints[weights] = (ingress, message)
+                self._loaders.hinted(weights, ingress, message)
                 return self._perform(self._machine.step(ModelHinted(weights, nbytes), now_ns), cause, now_ns)
             answers = self._machine.step(ModelOrdered(weights, nbytes), now_ns)
             if cache.tier(weights) == "resident":
                 self._answer(ingress, Loaded(message.stage, nbytes, message.cause))
             else:
-                self._orders.setdefault(weights, []).append((ingress, message))
+                self._loaders.ordered(weights, ingress, message)
             return self._perform(answers, cause, now_ns)
 
     def evict(self, message: Evict, ingress: int, now_ns: int) -> Work | None:
@@ -235,6 +196,11 @@ class DeviceExecutor:
             dropped = ModelDropped(weights, message.reason or "the controller wants it gone")
             return self._perform(self._machine.step(dropped, now_ns), task_of(ingress, message.cause), now_ns)
 
+    def recut(self, message: Recut) -> None:
+        """It was found out how models are best cut."""
+        for cut in message.cuts:
+            self._loaders.put(partial(self._models.recut, cut))
+
     def join(self, ingress: int) -> None:
         """One more to tell how the worker is."""
         with self._lock:
@@ -243,62 +209,43 @@ class DeviceExecutor:
     def owes(self, ingress: int) -> bool:
         """Whether a batch of an ingress has not ended."""
         with self._lock:
-            running = any(run.message.batch.ingress == ingress for run in self._runs.values())
-            return running or self._unstored[ingress] > 0
+            running = any(batch.message.batch.ingress == ingress for batch in self._batches.values())
+        return running or self._lanes.owes(ingress)
 
     def leave(self, ingress: int, now_ns: int) -> Work | None:
         """An ingress is gone: what it asked for and has not begun is withdrawn, the rest ends unheard."""
         work: Work | None = None
         with self._lock:
             self._ingresses.discard(ingress)
-            for task, run in [(t, r) for t, r in self._runs.items() if r.message.batch.ingress == ingress]:
-                run.withdrawn = True
-                if run.run is None and not any(run is granted for granted, _ in self._granted):
-                    known = self._machine.task(task)
-                    if known is not None and known.begin_ns < 0:
-                        del self._runs[task]
-                        more = self._perform(self._machine.step(BatchWithdrawn(task), now_ns), 0, now_ns)
-                        work = self._either(work, more)
+            theirs = [b for b in self._batches.values() if b.message.batch.ingress == ingress]
+            for batch in theirs:
+                batch.withdrawn = True
+                known = self._machine.task(batch.task)
+                if known is not None and known.begin_ns < 0:
+                    del self._batches[batch.task]
+                    more = self._perform(self._machine.step(BatchWithdrawn(batch.task), now_ns), 0, now_ns)
+                    work = self._either(work, more)
         return work
 
     def wake(self, payload: object, now_ns: int) -> Work | None:
         """A time that was asked for has come."""
         if isinstance(payload, _Tell):
             self._wake_at(now_ns + TELL_NS, payload)
-            with self._lock:
-                news, cuts = self._predictor.news(MOST_TOLD), self._models.news()
-            if news or cuts:
-                self._jobs.put(lambda: self._answer(self._first, _packed(news, cuts)))
+            self._loaders.put(self._learning.tell)
             return None
         with self._lock:
             return self._perform(self._machine.step(AlarmRang(), now_ns), 0, now_ns)
 
     def state(self, now_ns: int) -> State:
         """What it says of itself."""
-        self._state_ns = now_ns
-        cache = self._machine.cache
-        return State(
-            self._machine.row(now_ns),
-            self._hits,
-            self._misses,
-            self._loads_done,
-            self._evictions,
-            cache.used_bytes,
-            cache.usable_bytes,
-            len(self._ingresses),
-            self._values.used_bytes,
-        )
+        with self._lock:
+            return self._state(now_ns)
 
     def close(self) -> None:
         """Write what ran, and tell what was learned."""
-        if self._log is not None:
-            self._log.flush()
-        while self._tells and self._lock.acquire(timeout=0.2):
-            news, cuts = self._predictor.news(MOST_TOLD), self._models.news()
-            self._lock.release()
-            if not news and not cuts:
-                return
-            self._answer(self._first, _packed(news, cuts))
+        self._lanes.rest()
+        if self._tells:
+            self._learning.close()
 
     # -- what the machine says ----------------------------------------------------------------------------------
 
@@ -309,25 +256,27 @@ class DeviceExecutor:
         """
         for answer in answers:
             if type(answer) is Grant:
-                run = self._runs[answer.task]
-                run.revoked = False
-                self._granted.append((run, answer))
-                if not answer.first and self._models.nbytes(self._models.specs[run.message.batch.stage].weights):
+                batch = self._batches[answer.task]
+                batch.revoked = False
+                self._granted.append((batch, answer))
+                if not answer.first and self._models.nbytes(self._models.specs[batch.message.batch.stage].weights):
                     self._hits += answer.hit
                     self._misses += not answer.hit
             elif type(answer) is Revoke:
-                self._runs[answer.task].revoked = True
+                self._batches[answer.task].revoked = True
             elif type(answer) is Refuse:
-                self._refuse(self._runs.pop(answer.task).message, answer.reason, answer.detail, now_ns)
+                refused = self._batches.pop(answer.task)
+                self._lanes.refuse(refused.message, answer.reason, answer.detail, now_ns)
             elif type(answer) is SetAlarm:
                 self._wake_at(answer.at_ns, None)
             elif type(answer) is LoadAction:
-                self._begin_load(answer)
+                needs = self._batches.get(answer.task)
+                self._loaders.begin(answer.weights, None if needs is None else needs.message.batch)
             elif type(answer) is EvictAction:
                 self._evicted(answer, cause)
         idle = self._machine.idle
         if ((idle or len(self._ingresses) > 1) and now_ns > self._state_ns) or now_ns - self._state_ns >= STATE_NS:
-            state = self.state(now_ns)
+            state = self._state(now_ns)
             for ingress in self._ingresses:
                 self._answer(ingress, state)
         mine: Work | None = None
@@ -344,98 +293,45 @@ class DeviceExecutor:
             self._hand(more)
         return mine
 
-    def _refuse(self, message: Run, reason: str, detail: str, now_ns: int) -> None:
-        batch = message.batch
-        self._answer(batch.ingress, Failed(batch.batch, batch.cause, now_ns, now_ns, reason, detail))
-
     def _evicted(self, evict: EvictAction, cause: int) -> None:
         self._evictions += 1
         self._models.evict(evict.weights)
-        self._jobs.put(self._models.free)
-        asked = self._hints.get(evict.newcomer)
-        if evict.task in self._runs:
-            batch = self._runs[evict.task].message.batch
+        self._loaders.put(self._models.free)
+        if evict.task in self._batches:
+            batch = self._batches[evict.task].message.batch
             cause = task_of(batch.ingress, batch.cause)
-        elif asked is not None:
-            cause = task_of(asked[0], asked[1].cause)
+        elif (asked := self._loaders.hint(evict.newcomer)) is not None:
+            cause = task_of(*asked)
         for ingress in self._ingresses:
-            cause_here = cause_of(cause, ingress)
-            self._answer(ingress, Evicted(evict.weights, evict.nbytes, evict.reason, cause_here))
+            here = cause_of(cause, ingress)
+            self._answer(ingress, Evicted(evict.weights, evict.nbytes, evict.reason, here))
 
-    # -- loaders ------------------------------------------------------------------------------------------------
+    def _state(self, now_ns: int) -> State:
+        self._state_ns = now_ns
+        cache = self._machine.cache
+        return State(
+            self._machine.row(now_ns),
+            self._hits,
+            self._misses,
+            self._loads_done,
+            self._evictions,
+            cache.used_bytes,
+            cache.usable_bytes,
+            len(self._ingresses),
+            self._values.used_bytes,
+        )
 
-    def _begin_load(self, load: LoadAction) -> None:
-        weights = load.weights
-        run = self._runs.get(load.task)
-        if weights in self._orders:
-            ingress, asked = self._orders[weights][0]
-            stage, cause = asked.stage, asked.cause
-        elif run is not None:
-            batch = run.message.batch
-            ingress, stage, cause = batch.ingress, batch.stage, batch.cause
-        else:
-            ingress, asked = self._hints[weights]
-            stage, cause = asked.stage, asked.cause
-        self._jobs.put(lambda: self._load(weights, ingress, stage, cause))
+    # -- what has happened --------------------------------------------------------------------------------------
 
-    def _loader(self) -> None:
-        while True:
-            work = self._jobs.get()
-            try:
-                work()
-            except Exception as error:  # a cut that fails, say: the model stays whole
-                print(f"dovetail: worker {self._name}: {error_text(error)}", file=sys.stderr, flush=True)
-
-    def recut(self, message: Recut) -> None:
-        """It was found out how models are best cut."""
-        for cut in message.cuts:
-            self._jobs.put(partial(self._models.recut, cut))
-
-    def _want_cut(self, models: Iterable[CutModel]) -> None:
-        """Have it found out how models are best cut."""
-        for model in models:
-            if model.wants is not None and model.spec.model not in self._wanted:
-                self._wanted.add(model.spec.model)
-                self._answer(0, WantsCut(model.spec.name, model.wants, model.threads))
-
-    def _load(self, weights: str, ingress: int, stage: str, cause: int) -> None:
-        self._models.free()
-        begin_ns = self._now_ns()
-        self._answer(ingress, Loading(stage, cause))
-        problem = ""
-        try:
-            self._want_cut(self._models.load(weights))
-        except BaseException as error:  # whatever it is, the load must be answered
-            problem = stage_failed(stage, error)
-        now_ns = self._now_ns()
-        nbytes = self._models.nbytes(weights)
-        with self._lock:
-            self._hints.pop(weights, None)
-            told = [(i, m.stage, m.cause) for i, m in self._orders.pop(weights, [])] or [(ingress, stage, cause)]
-            for who, name, why in told:
-                answer: FromWorker = LoadFailure(name, problem, why)
-                self._answer(who, answer if problem else Loaded(name, nbytes, why, max(1, now_ns - begin_ns)))
-            if problem:
-                answers = self._machine.step(LoadBroke(weights, problem), now_ns)
-            else:
-                self._loads_done += 1
-                self._predictor.observe_load(weights, self._kind, now_ns - begin_ns)
-                answers = self._machine.step(LoadDone(weights), now_ns)
-            work = self._perform(answers, 0, now_ns)
-        if work is not None:
-            self._hand(work)
-
-    # -- lanes --------------------------------------------------------------------------------------------------
-
-    def _lane(self, run: _Run, grant: Grant) -> None:
+    def _lane(self, batch: TakenBatch, grant: Grant) -> None:
         """Carry out a grant, and those that were waiting for it to end."""
         while True:
             # The answer first: a client waits for it. Whoever comes next waits for the machine a little longer.
-            ended = self._carry_out(run, grant)
+            ended = self._lanes.carry_out(batch, grant)
             now_ns = self._now_ns()
             with self._lock:
                 if ended.over:
-                    self._runs.pop(run.task, None)
+                    self._batches.pop(batch.task, None)
                 answers = self._machine.step(ended, now_ns)
                 grown = self._models.grown_bytes()
                 if grown is not None:
@@ -443,133 +339,36 @@ class DeviceExecutor:
                 self._busy -= 1
                 work = self._perform(answers, 0, now_ns)
             if work is None:
-                if self._log is not None and self._machine.idle:
-                    self._log.flush()
+                if self._machine.idle:
+                    self._lanes.rest()
                 return
             assert isinstance(work, partial)
-            run, grant = work.args
+            batch, grant = work.args
 
-    def _carry_out(self, run: _Run, grant: Grant) -> GrantEnded:
-        """Run kernels while the grant allows, and answer if the batch is over."""
-        message, task = run.message, run.task
-        first = grant.first
-        now_ns = self._now_ns()
-        try:
-            if run.run is None:
-                run.begin_ns = now_ns
-                if now_ns > message.batch.latest_ns:
-                    self._refuse(message, "too_late", "", now_ns)
-                    return GrantEnded(task, first)
-                self._begin(run)
-            plan = run.run
-            assert plan is not None
-            kernels = plan.kernels
-            last = len(kernels) - 1 if grant.last == TO_THE_END else min(grant.last, len(kernels) - 1)
-            spans: list[tuple[int, int]] = []
-            position = first
-            while position <= last and not run.revoked and (not spans or spans[-1][1] < grant.until_ns):
-                begin_ns = self._now_ns()
-                try:
-                    if len(kernels) == 1:
-                        with self._models.at_work(message, plan):
-                            kernels[0]()
-                    else:
-                        kernels[position]()
-                except Exception as error:
-                    plan.rescue(error)
-                    position = last = len(kernels) - 1
-                spans.append((begin_ns, self._now_ns()))
-                if self._log is not None:
-                    self._note(run, position, grant.why, *spans[-1])
-                position += 1
-        except BaseException as error:  # also a stage that calls sys.exit: the batch must be answered
-            if run.run is not None:
-                run.run.release()
-            self._fail(run, error)
-            return GrantEnded(task, first)
-        run.busy_ns += sum(end_ns - begin_ns for begin_ns, end_ns in spans)
-        over = position == len(kernels)
-        if over:
-            self._finish(run, plan)
-        measured = tuple(spans) if len(spans) == position - first and len(kernels) > 1 else ()
-        return GrantEnded(task, position, over, measured)
-
-    def _begin(self, run: _Run) -> None:
-        """Read the arguments, and see what the kernels of the batch are."""
-        message = run.message
-        plan = run.run = self._models.plan(message, self._values.columns(message))
+    def _planned(self, batch: TakenBatch, plan: BatchRun | WholeRun) -> None:
+        """The kernels of a batch that begins are known."""
+        message = batch.message
         if (model := self._models.unknown(message, plan)) is not None:
-            self._want_cut([model])
-        if len(plan.kernels) > 1:
-            planned = TaskPlanned(run.task, plan.name, tuple(plan.idents), len(plan.kernels))
+            self._learning.want_cut([model])
+        if plan.name == batch.expected and (plan.name or len(plan.kernels) == 1):
+            return
+        if len(plan.kernels) > 1 or batch.expected or self._models.several:
             now_ns = self._now_ns()
             with self._lock:
+                answers = self._plan(batch, plan.name, tuple(plan.idents), now_ns)
                 cause = task_of(message.batch.ingress, message.batch.cause)
-                work = self._perform(self._machine.step(planned, now_ns), cause, now_ns)
+                work = self._perform(answers, cause, now_ns)
             if work is not None:
                 self._hand(work)
 
-    def _finish(self, run: _Run, plan: BatchRun | WholeRun) -> None:
-        """Put the results into the arena and answer."""
-        try:
-            values = plan.values()
-            counted = counts(values, run.message.counted)
-            if run.withdrawn:
-                return
-            try:
-                self._done(run, values, counted, 0.0)
-            except ArenaFull:
-                # The device does not wait for room, and whoever listens must go on doing so: that is what makes room.
-                with self._lock:
-                    self._unstored[run.message.batch.ingress] += 1
-                threading.Thread(target=self._finish_later, args=(run, values, counted), daemon=True).start()
-        except BaseException as error:
-            self._fail(run, error)
+    def _plan(self, batch: TakenBatch, name: str, idents: tuple[str, ...], now_ns: int) -> list[DeviceAction]:
+        return self._machine.step(TaskPlanned(batch.task, name, idents, len(idents)), now_ns)
 
-    def _finish_later(self, run: _Run, values: list[Any], counted: tuple[int, ...]) -> None:
-        try:
-            self._done(run, values, counted, MEMORY_WAIT_SECONDS)
-        except BaseException as error:
-            self._fail(run, error)
-        with self._lock:
-            self._unstored[run.message.batch.ingress] -= 1
-
-    def _done(self, run: _Run, values: list[Any], counted: tuple[int, ...], wait_s: float) -> None:
-        results = self._values.store(values, wait_s, run.message.batch.ingress)
-        batch, end_ns = run.message.batch, self._now_ns()
-        busy_ns = run.busy_ns if len(run.run.kernels if run.run else ()) > 1 else 0
-        done = Done(batch.batch, batch.cause, run.begin_ns, end_ns, results, counted, busy_ns)
-        self._answer(batch.ingress, done)
-
-    def _fail(self, run: _Run, error: BaseException) -> None:
-        batch = run.message.batch
-        reason = "no_memory" if isinstance(error, ArenaFull) else "error"
-        detail = stage_failed(batch.stage, error)
-        if not run.withdrawn:
-            self._answer(
-                batch.ingress, Failed(batch.batch, batch.cause, run.begin_ns, self._now_ns(), reason, detail)
-            )
-
-    def _note(self, run: _Run, kernel: int, why: str, begin_ns: int, end_ns: int) -> None:
-        assert self._log is not None and run.run is not None
-        batch = run.message.batch
-        what = run.run.idents[kernel]
-        record = KernelRecord(
-            run.task, batch.stage, kernel, batch.priority, begin_ns, end_ns, run.begin_ns, what, why, self._name
-        )
-        self._log.add(record)
-
-
-def _packed(kernels: list[KernelStats], cuts: list[Cut]) -> Learned:
-    return Learned([pack(stats) for stats in kernels], [pack(cut) for cut in cuts])
-
-
-def _unpacked(rows: list[bytes]) -> list[KernelStats]:
-    """What is known of kernels; what cannot be read is not."""
-    found = []
-    for row in rows:
-        try:
-            found.append(unpack_stats(row))
-        except ProfileError as error:
-            print(f"passed over: {error}", file=sys.stderr, flush=True)
-    return found
+    def _load_ended(self, weights: str, problem: str, took_ns: int) -> Work | None:
+        """A load has ended, well or not; under the lock."""
+        now_ns = self._now_ns()
+        if problem:
+            return self._perform(self._machine.step(LoadBroke(weights, problem), now_ns), 0, now_ns)
+        self._loads_done += 1
+        self._predictor.observe_load(weights, self._kind, took_ns)
+        return self._perform(self._machine.step(LoadDone(weights), now_ns), 0, now_ns)

@@ -46,7 +46,7 @@ from ..links.wire import (
     State,
 )
 from ..tensors.arena import ArenaFull
-from .executor import MAX_DETAIL_CHARS, Answer, Values, WakeAt, counts
+from .executor import MAX_DETAIL_CHARS, Answer, BadMessage, Values, WakeAt, counts
 from .models import stage_failed
 
 __all__ = ["EmulatedExecutor"]
@@ -108,7 +108,10 @@ class EmulatedExecutor:
         """Hand the batch to the simulated device."""
         self._now_ns = now_ns
         batch = message.batch
-        self._runs[task_of(batch.ingress, batch.batch)] = message
+        task = task_of(batch.ingress, batch.batch)
+        if task in self._runs:
+            raise BadMessage(f"batch {batch.batch} of ingress {batch.ingress} was taken before")
+        self._runs[task] = message
         if batch.ingress:
             batch = msgspec.structs.replace(batch, cause=task_of(batch.ingress, batch.cause))
         self._report(self._device.take(batch, now_ns))
@@ -122,8 +125,14 @@ class EmulatedExecutor:
         return any(message.batch.ingress == ingress for message in self._runs.values())
 
     def leave(self, ingress: int, now_ns: int) -> None:
-        """An ingress is gone: what it asked for runs, and nobody hears of it."""
+        """An ingress is gone: what it asked for and has not begun is withdrawn, the rest ends unheard."""
+        self._now_ns = now_ns
         self._ingresses.discard(ingress)
+        for task in [t for t, message in self._runs.items() if message.batch.ingress == ingress]:
+            events = self._device.withdraw(task, now_ns)
+            if self._device.machine.task(task) is None:
+                del self._runs[task]
+            self._report(events)
 
     def wake(self, payload: object, now_ns: int) -> None:
         """The simulated device asked for this time."""

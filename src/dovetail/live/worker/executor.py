@@ -21,7 +21,17 @@ from ..tensors.arena import Arena, ArenaFull
 from ..tensors.codec import Ref, decode, encode
 from ..tensors.values import part
 
-__all__ = ["MAX_DETAIL_CHARS", "Answer", "Executor", "Values", "WakeAt", "Work", "counts", "error_text"]
+__all__ = [
+    "MAX_DETAIL_CHARS",
+    "Answer",
+    "BadMessage",
+    "Executor",
+    "Values",
+    "WakeAt",
+    "Work",
+    "counts",
+    "error_text",
+]
 
 #: (ingress, what to say to it)
 Answer = Callable[[int, FromWorker], None]
@@ -31,6 +41,10 @@ Work = Callable[[], None]
 WakeAt = Callable[[int, object], None]
 #: Longest error text that goes back: enough for a message, too little to flood a log.
 MAX_DETAIL_CHARS = 2000
+
+
+class BadMessage(DovetailError):
+    """What an ingress says makes no sense, or is not its business: it is not listened to any longer."""
 
 
 class Executor(Protocol):
@@ -167,10 +181,16 @@ class Values:
     def free(self, offsets: list[int], ingress: int = 0) -> None:
         """Nobody reads these blocks of an ingress any more."""
         with self._freed:
-            for offset in offsets:
-                self._own.free(offset)
-            if ingress != self._first:
-                self._blocks[ingress].difference_update(offsets)
+            if ingress == self._first:
+                for offset in offsets:
+                    self._own.free(offset)
+            else:
+                theirs = self._blocks[ingress]
+                for offset in offsets:
+                    if offset not in theirs:
+                        raise BadMessage(f"ingress {ingress} has no block at {offset}")
+                    theirs.remove(offset)
+                    self._own.free(offset)
             self._freed.notify_all()
 
 

@@ -21,7 +21,7 @@ MOST_KEPT = 500
 
 
 class KernelLog:
-    """Adds to a file. Records come from one thread; another may write them when the process ends."""
+    """Adds to a file; safe to use from any thread."""
 
     def __init__(self, path: str, most: int = MOST_RECORDS) -> None:
         self._path = path
@@ -32,11 +32,14 @@ class KernelLog:
 
     def add(self, record: KernelRecord) -> None:
         """Keep a record, and write when there are many."""
-        if self._left > 0:
+        with self._writing:
+            if not self._left:
+                return
             self._left -= 1
             self._lines.append(encode_record(record))
-            if len(self._lines) >= MOST_KEPT or not self._left:
-                self.flush()
+            many = len(self._lines) >= MOST_KEPT or not self._left
+        if many:
+            self.flush()
 
     def flush(self) -> None:
         """Write what was kept."""

@@ -8,7 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from ..links.wire import Doorbell, FromWorker, State, ToWorker
+from ..links.doorbell import Doorbell
+from ..links.wire import FromWorker, State, ToWorker
 
 __all__ = ["HEAR", "Link"]
 

@@ -34,11 +34,11 @@ from typing import NoReturn
 import msgspec
 
 from ...workflow.app import App, load_target
+from ..links.doorbell import Doorbell, widen
 from ..links.wire import (
     MOST_INGRESSES,
     Attach,
     Detach,
-    Doorbell,
     Evict,
     Free,
     FromWorker,
@@ -52,13 +52,13 @@ from ..links.wire import (
     ToWorker,
     Welcome,
     arena_of,
-    widen,
 )
 from ..tensors.arena import Arena
 from .device_executor import DeviceExecutor
 from .emulated import EmulatedExecutor
-from .executor import Executor, Values, Work, error_text
+from .executor import BadMessage, Executor, Values, Work, error_text
 from .link import HEAR, Link
+from .orders import Orders
 
 __all__ = ["Worker", "main"]
 
@@ -79,6 +79,7 @@ class Worker:
         self._readers: dict[int, set[int]] = {}
         self._attach(arena_of(hello.ingress), hello.ingress, [front_fd])
         self._values = Values(self._arenas, self._own, hello.ingress)
+        self._orders = Orders(hello.stages)
         #: Held while messages, answers that waited and wakes are taken.
         self._turn = threading.Lock()
         self._in_turn = threading.get_ident()
@@ -234,46 +235,60 @@ class Worker:
             link.doorbell.setblocking(True)
             link.flush()
             os._exit(0)  # lanes may be inside a model: there is nothing to wait for
-        work = self._take(link, *packet)
+        message, fds = packet
+        try:
+            work = self._take(link, message, fds)
+        except BadMessage:
+            if link is self._first:
+                raise
+            return self._lose(link)
+        finally:
+            for fd in fds:
+                os.close(fd)
         if link.doorbell.fileno() in self._links:
             link.hear()
         return work
 
     def _take(self, link: Link, message: ToWorker, fds: list[int]) -> Work | None:
-        now_ns = self._now_ns()
+        now_ns, ingress = self._now_ns(), link.ingress
         if isinstance(message, Run):
-            if message.batch.ingress != link.ingress:
-                return self._lose(link)  # it speaks for somebody else
+            if message.batch.ingress != ingress:
+                raise BadMessage("it speaks for somebody else")
             if message.free:
-                self._values.free(message.free, link.ingress)
+                self._values.free(message.free, ingress)
             return self._executor.run(message, now_ns)
-        if link.ingress < 0 and not isinstance(message, Join):
-            return self._lose(link)
+        if ingress < 0 and not isinstance(message, Join):
+            raise BadMessage("it has not said who it is")
         if isinstance(message, Free):
-            self._values.free(message.offsets, link.ingress)
+            self._values.free(message.offsets, ingress)
         elif isinstance(message, Load):
-            return self._executor.load(message, link.ingress, now_ns)
+            self._orders.check(message.stage)
+            if message.keep:
+                self._orders.keep(ingress, message.stage)
+            return self._executor.load(message, ingress, now_ns)
         elif isinstance(message, Evict):
-            return self._executor.evict(message, link.ingress, now_ns)
+            if self._orders.drop(ingress, message.stage):
+                return self._executor.evict(message, ingress, now_ns)
         elif isinstance(message, Recut):
             self._executor.recut(message)
         elif isinstance(message, Attach):
-            self._attach(message.arena, link.ingress, fds)
+            self._attach(message.arena, ingress, fds)
         elif isinstance(message, Detach):
-            self._detach(message.arena, link.ingress)
+            self._detach(message.arena, ingress)
         elif isinstance(message, Join):
             self._join(link, message, fds)
-        for fd in fds:
-            os.close(fd)
         return None
 
     def _attach(self, number: int, ingress: int, fds: list[int]) -> None:
         """Batches of an ingress will read this arena; one mapping is enough for all of them."""
         if number == self._hello.worker:
             return
-        self._readers.setdefault(number, set()).add(ingress)
         if number not in self._arenas:
-            self._arenas[number] = Arena.attach(number, fds.pop(0))
+            try:
+                self._arenas[number] = Arena.attach(number, fds.pop(0))
+            except (IndexError, OSError, ValueError) as error:
+                raise BadMessage(f"arena {number} cannot be read: {error}") from error
+        self._readers.setdefault(number, set()).add(ingress)
 
     def _detach(self, number: int, ingress: int) -> None:
         """Batches of an ingress read this arena no more; it goes with the last. What still runs has its views."""
@@ -326,7 +341,15 @@ class Worker:
         if link.ingress < 0:
             return None
         del self._ingresses[link.ingress]
-        work = self._executor.leave(link.ingress, self._now_ns())
+        now_ns = self._now_ns()
+        work = self._executor.leave(link.ingress, now_ns)
+        for stage in self._orders.leave(link.ingress):
+            evict = Evict(stage, 0, "whoever wanted it is gone")
+            more = self._executor.evict(evict, self._hello.ingress, now_ns)
+            if work is None:
+                work = more
+            elif more is not None:
+                self._hand(more)
         self._values.leave(link.ingress)
         for number in list(self._readers):
             self._detach(number, link.ingress)

@@ -38,6 +38,8 @@ from .working_memory import WorkingMemory
 
 __all__ = ["Models", "WholeRun", "stage_failed"]
 
+#: Shapes of batches whose kernels are remembered.
+MOST_SHAPES = 1024
 #: Half of a strict budget is set aside, so that a batch of which nothing is known yet finds room.
 RUNS_PART = 2
 #: What is left free of it: for buffers of the interpreter and stacks of threads, and for holes in the heap, of which
@@ -93,6 +95,8 @@ class Models:
         self._loaded: dict[str, dict[int, CutModel | Runner]] = {}
         self._making = threading.Lock()
         self._dropped: list[object] = []
+        #: (stage, cores, shapes) -> name and identities of the kernels of such a batch, where that may be of use.
+        self._kernels_of: dict[tuple[Any, ...], tuple[str, tuple[str, ...]]] = {}
         self._shapes: dict[str, set[tuple[tuple[int, ...], ...]]] = {}
         #: What the worker says before its introduction: models that it will not be able to run.
         self.first_words: list[FromWorker] = []
@@ -294,7 +298,21 @@ class Models:
                 model = made.get(cpus) or made.setdefault(cpus, self._make(self.stages[spec.weights], cpus))
         if not isinstance(model, CutModel):
             return WholeRun(model, columns)
-        return model.plan(columns, spec)
+        run = model.plan(columns, spec)
+        if self.several and run.name and len(self._kernels_of) < MOST_SHAPES:
+            self._kernels_of[_looks(message)] = run.name, tuple(run.idents)
+        return run
+
+    @property
+    def several(self) -> bool:
+        """Whether batches of several classes may meet here, so that it matters how long kernels take."""
+        return self._kernels == "always" or (
+            self._kernels == "auto" and max(self._lowest.values(), default=1) > self._highest
+        )
+
+    def expected(self, message: Run) -> tuple[str, tuple[str, ...]] | None:
+        """What the kernels of a batch will be, as far as one that looks alike has shown."""
+        return self._kernels_of.get(_looks(message)) if self._kernels_of else None
 
     def at_work(self, message: Run, run: BatchRun | WholeRun) -> AbstractContextManager[Any]:
         """While a batch that is one kernel runs, with a strict budget: its memory is set aside and measured."""
@@ -328,6 +346,13 @@ class Models:
                 self._told[cut.model] = cut
                 found.append(cut)
         return found
+
+
+def _looks(message: Run) -> tuple[Any, ...]:
+    """What batches with the same kernels have in common; seen without reading their values."""
+    batch = message.batch
+    shapes = [a.refs[0].shape if a.refs else () for column in message.columns for a in column]
+    return (batch.stage, batch.cpus, *shapes)
 
 
 class _AtWork:

@@ -10,7 +10,7 @@ from ...errors import DovetailError
 from ...profile import catalogue
 from ...workflow.graph import Graph, Node, Source, StageSpec, chain
 from .file import StageEntry, Times, WorkflowEntry
-from .toml_source import Located
+from .toml_source import TomlSource
 
 __all__ = ["catalogue_graph", "inline_graph"]
 
@@ -43,7 +43,7 @@ def _model_stage(name: str, model_name: str, batch: tuple[int, ...] = ()) -> Sta
     return StageSpec(name, "model", sizes, model=model_name, weights_bytes=model.weights_bytes)
 
 
-def inline_graph(entry: WorkflowEntry, key: str, file: Located) -> tuple[Graph, dict[str, Times]]:
+def inline_graph(entry: WorkflowEntry, key: str, file: TomlSource) -> tuple[Graph, dict[str, Times]]:
     """A workflow that is written out in the scenario, and the times of its stages."""
     for field in ("name", "slo"):
         if not getattr(entry, field):

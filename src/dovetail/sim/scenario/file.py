@@ -18,7 +18,7 @@ from ...version import __version__
 from ..arrivals import Diurnal, Gamma, Poisson, Process, Steps
 from ..branching import FanOut
 from ..recorded import Recorded
-from .toml_source import Located, text_hook
+from .toml_source import TomlSource, text_hook
 
 __all__ = [
     "VERSION",
@@ -244,9 +244,9 @@ _WORDS = (
 )  # fmt: skip
 
 
-def read_scenario(path: Path) -> tuple[Scenario, Located]:
+def read_scenario(path: Path) -> tuple[Scenario, TomlSource]:
     """The scenario, and the file to point into when a name in it turns out to be wrong."""
-    file = Located(path)
+    file = TomlSource(path)
     version = file.data.get("version", VERSION)
     if version != VERSION:
         raise file.error(

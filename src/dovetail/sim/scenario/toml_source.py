@@ -18,7 +18,7 @@ import msgspec
 
 from ...errors import DovetailError, ScenarioError
 
-__all__ = ["Located", "key_lines"]
+__all__ = ["TomlSource", "key_lines"]
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-class Located:
+class TomlSource:
     """A parsed file that knows where its keys stand."""
 
     def __init__(self, path: Path) -> None:

@@ -27,7 +27,7 @@ from ..arrivals import Stream
 from ..branching import Draws, plan_draws
 from .declared import catalogue_graph, inline_graph
 from .file import DeviceEntry, FileEntry, Scenario, Times, WorkflowEntry
-from .toml_source import Located
+from .toml_source import TomlSource
 
 __all__ = ["Place", "World", "build_world"]
 
@@ -63,13 +63,13 @@ class _Stage(msgspec.Struct, frozen=True):
     key: str
 
 
-def build_world(scenario: Scenario, file: Located) -> World:
+def build_world(scenario: Scenario, file: TomlSource) -> World:
     """Find everything that the scenario names."""
     return _Builder(scenario, file).build()
 
 
 class _Builder:
-    def __init__(self, scenario: Scenario, file: Located) -> None:
+    def __init__(self, scenario: Scenario, file: TomlSource) -> None:
         self.scenario = scenario
         self.file = file
         self.folder = file.path.parent

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.errors import ScenarioError
-from dovetail.sim.scenario.toml_source import Located, key_lines
+from dovetail.sim.scenario.toml_source import TomlSource, key_lines
 
 TEXT = '''\
 # a comment
@@ -74,21 +74,21 @@ def test_keys_are_found_where_they_stand() -> None:
 def test_an_error_points_at_the_key_or_at_what_is_around_it(tmp_path: Path, key: str, line: int) -> None:
     path = tmp_path / "s.toml"
     path.write_text(TEXT)
-    assert str(Located(path).error(key, "is wrong")) == f"{path}:{line}: {key}: is wrong"
+    assert str(TomlSource(path).error(key, "is wrong")) == f"{path}:{line}: {key}: is wrong"
 
 
 def test_without_a_place_the_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text("")
-    assert str(Located(path).error("", "is empty")) == f"{path}: is empty"
-    assert str(Located(path).error("seed", "is missing")) == f"{path}: seed: is missing"
+    assert str(TomlSource(path).error("", "is empty")) == f"{path}: is empty"
+    assert str(TomlSource(path).error("seed", "is missing")) == f"{path}: seed: is missing"
 
 
 def test_broken_syntax_has_its_line(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text('seed = 1\nname = "x\n')
     with pytest.raises(ScenarioError, match=r"s\.toml:2: illegal character"):
-        Located(path)
+        TomlSource(path)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_broken_syntax_has_its_line(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read(tmp_path: Path, make: object, message: str) -> None:
     make(tmp_path / "s.toml")  # type: ignore[operator]
     with pytest.raises(ScenarioError, match=message):
-        Located(tmp_path / "s.toml")
+        TomlSource(tmp_path / "s.toml")
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ScenarioError, match="not text in UTF-8"):
-        Located(tmp_path / "s.toml")
+        TomlSource(tmp_path / "s.toml")

@@ -1,0 +1,185 @@
+"""What a lane does: kernels one after the other while the grant allows, and the answer.
+
+Rules of this file
+- A lane looks whether its grant was revoked before every kernel, and tells nobody before the grant has ended.
+- Every batch is answered once: by its results, or by what it raised.
+- Nothing waits for room for results but the batch that they are of.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from ...device.events import TO_THE_END, Grant, GrantEnded
+from ...record.kernels import KernelRecord
+from ..kernels.cut_model import BatchRun
+from ..links.wire import Done, Failed, Run
+from ..tensors.arena import ArenaFull
+from .executor import Answer, Values, counts
+from .kernel_log import KernelLog
+from .models import Models, WholeRun, stage_failed
+
+__all__ = ["Lanes", "TakenBatch"]
+
+#: How long a finished batch waits for room for its results before it counts as failed. The front admits no more than
+#: should fit (`memory_admission`), so this is for the rare case that requests grew.
+MEMORY_WAIT_SECONDS = 0.5
+
+
+class TakenBatch:
+    """A batch from when it was taken until it is answered."""
+
+    __slots__ = ("begin_ns", "busy_ns", "expected", "message", "plan", "revoked", "task", "withdrawn")
+
+    def __init__(self, task: int, message: Run) -> None:
+        self.task = task
+        self.message = message
+        #: Under which name its kernels are known before it begins; empty if they are not.
+        self.expected = ""
+        #: Its kernels, once it has begun.
+        self.plan: BatchRun | WholeRun | None = None
+        self.begin_ns = 0
+        self.busy_ns = 0
+        #: No further kernel of its grant is to begin.
+        self.revoked = False
+        #: Nobody waits for its answer.
+        self.withdrawn = False
+
+
+class Lanes:
+    """Carries out grants, each in the thread that calls."""
+
+    def __init__(
+        self,
+        name: str,
+        models: Models,
+        values: Values,
+        answer: Answer,
+        now_ns: Callable[[], int],
+        planned: Callable[[TakenBatch, BatchRun | WholeRun], None],
+        log: KernelLog | None,
+    ) -> None:
+        """`planned` is told what the kernels of a batch are, before the first of them."""
+        self._name = name
+        self._models = models
+        self._values = values
+        self._answer = answer
+        self._now_ns = now_ns
+        self._planned = planned
+        self._log = log
+        #: Batches of each ingress whose results wait for room.
+        self._unstored = Counter[int]()
+        self._counting = threading.Lock()
+
+    def carry_out(self, batch: TakenBatch, grant: Grant) -> GrantEnded:
+        """Run kernels while the grant allows, and answer if the batch is over."""
+        message, task = batch.message, batch.task
+        first = grant.first
+        now_ns = self._now_ns()
+        try:
+            if batch.plan is None:
+                batch.begin_ns = now_ns
+                if now_ns > message.batch.latest_ns:
+                    self.refuse(message, "too_late", "", now_ns)
+                    return GrantEnded(task, first)
+                batch.plan = self._models.plan(message, self._values.columns(message))
+                self._planned(batch, batch.plan)
+            plan = batch.plan
+            kernels = plan.kernels
+            last = len(kernels) - 1 if grant.last == TO_THE_END else min(grant.last, len(kernels) - 1)
+            spans: list[tuple[int, int]] = []
+            position = first
+            while position <= last and not batch.revoked and (not spans or spans[-1][1] < grant.until_ns):
+                begin_ns = self._now_ns()
+                try:
+                    if len(kernels) == 1:
+                        with self._models.at_work(message, plan):
+                            kernels[0]()
+                    else:
+                        kernels[position]()
+                except Exception as error:
+                    plan.rescue(error)
+                    position = last = len(kernels) - 1
+                spans.append((begin_ns, self._now_ns()))
+                if self._log is not None:
+                    self._note(self._log, batch, plan.idents[position], position, grant.why, *spans[-1])
+                position += 1
+        except BaseException as error:  # also a stage that calls sys.exit: the batch must be answered
+            if batch.plan is not None:
+                batch.plan.release()
+            self._fail(batch, error)
+            return GrantEnded(task, first)
+        batch.busy_ns += sum(end_ns - begin_ns for begin_ns, end_ns in spans)
+        over = position == len(kernels)
+        if over:
+            self._finish(batch, plan)
+        measured = tuple(spans) if len(spans) == position - first else ()
+        return GrantEnded(task, position, over, measured)
+
+    def refuse(self, message: Run, reason: str, detail: str, now_ns: int) -> None:
+        """The batch is not going to run."""
+        batch = message.batch
+        self._answer(batch.ingress, Failed(batch.batch, batch.cause, now_ns, now_ns, reason, detail))
+
+    def owes(self, ingress: int) -> bool:
+        """Whether results for an ingress wait for room."""
+        return self._unstored[ingress] > 0
+
+    def rest(self) -> None:
+        """Nothing is to be done for a while: what ran is written down."""
+        if self._log is not None:
+            self._log.flush()
+
+    # -- the answer ---------------------------------------------------------------------------------------------
+
+    def _finish(self, batch: TakenBatch, plan: BatchRun | WholeRun) -> None:
+        """Put the results into the arena and answer."""
+        try:
+            values = plan.values()
+            counted = counts(values, batch.message.counted)
+            if batch.withdrawn:
+                return
+            try:
+                self._done(batch, values, counted, 0.0)
+            except ArenaFull:
+                # The device does not wait for room, and whoever listens must go on doing so: that is what makes room.
+                with self._counting:
+                    self._unstored[batch.message.batch.ingress] += 1
+                threading.Thread(target=self._finish_later, args=(batch, values, counted), daemon=True).start()
+        except BaseException as error:
+            self._fail(batch, error)
+
+    def _finish_later(self, batch: TakenBatch, values: list[Any], counted: tuple[int, ...]) -> None:
+        try:
+            self._done(batch, values, counted, MEMORY_WAIT_SECONDS)
+        except BaseException as error:
+            self._fail(batch, error)
+        with self._counting:
+            self._unstored[batch.message.batch.ingress] -= 1
+
+    def _done(self, batch: TakenBatch, values: list[Any], counted: tuple[int, ...], wait_s: float) -> None:
+        decided = batch.message.batch
+        results = self._values.store(values, wait_s, decided.ingress)
+        end_ns = self._now_ns()
+        busy_ns = batch.busy_ns if batch.plan is not None and len(batch.plan.kernels) > 1 else 0
+        done = Done(decided.batch, decided.cause, batch.begin_ns, end_ns, results, counted, busy_ns)
+        self._answer(decided.ingress, done)
+
+    def _fail(self, batch: TakenBatch, error: BaseException) -> None:
+        if batch.withdrawn:
+            return
+        decided, end_ns = batch.message.batch, self._now_ns()
+        reason = "no_memory" if isinstance(error, ArenaFull) else "error"
+        detail = stage_failed(decided.stage, error)
+        failed = Failed(decided.batch, decided.cause, batch.begin_ns, end_ns, reason, detail)
+        self._answer(decided.ingress, failed)
+
+    def _note(
+        self, log: KernelLog, batch: TakenBatch, what: str, kernel: int, why: str, begin_ns: int, end_ns: int
+    ) -> None:
+        decided = batch.message.batch
+        times = (begin_ns, end_ns, batch.begin_ns)
+        log.add(KernelRecord(batch.task, decided.stage, kernel, decided.priority, *times, what, why, self._name))
