@@ -6,6 +6,7 @@ The planner here is restless: what it offers of a stage depends on the time and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tests.golden.test_actions import SLO_NS, TIMES_MS, arrived, play, run, stage, with_worker
 
@@ -22,13 +23,13 @@ from dovetail.workflow.graph import chain
 Mood = Callable[[str, int, int], int | Hold]
 
 
-class Moody(FirstComePlanner):
-    """Offers what its mood says."""
+class Moody:
+    """Offers what its mood says; for the rest, first come."""
 
     restless = True
 
     def __init__(self, mood: Mood) -> None:
-        super().__init__()
+        self._plain = FirstComePlanner()
         self._mood = mood
         self._started = 0
 
@@ -38,6 +39,9 @@ class Moody(FirstComePlanner):
 
     def started(self, batch: Batch) -> None:
         self._started += 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
 
 
 def moody(mood: Mood) -> Controller:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -192,14 +193,20 @@ def test_loads_and_evictions_of_its_models_are_part_of_it() -> None:
     assert "3 #5 gpu1 was asked to evict the model of read: look-ahead: 3 unused" in told
 
 
-class Patient(FirstComePlanner):
-    """Holds every batch for 5 ms."""
+class Patient:
+    """Holds every batch for 5 ms; for the rest, first come."""
+
+    def __init__(self) -> None:
+        self._plain = FirstComePlanner()
 
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         head = queue.head()
         if head is not None and now_ns < head.queued_ns + 5 * MS:
             return Hold(head.queued_ns + 5 * MS, "waiting for company")
-        return super().choose(queue, now_ns)
+        return self._plain.choose(queue, now_ns)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
 
 
 def test_a_policy_that_held_it_back() -> None:

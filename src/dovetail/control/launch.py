@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
+from typing import Final
 
 from ..plan import Hold
 from ..state import Batch, Cluster, CompiledNode, Config, Item, Queue, Request, Worker
@@ -26,7 +27,7 @@ from .step import Step
 __all__ = ["MAX_REFUSALS", "Launcher"]
 
 #: Workers that may refuse an item for their queue; the next one has to take it, or no one can in time.
-MAX_REFUSALS = 4
+MAX_REFUSALS: Final = 4
 
 
 class Launcher:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from .item import Item
@@ -11,9 +13,9 @@ from .run_batch import FULL_QUOTA
 __all__ = ["FULL_SHARE", "Batch", "Config", "Worker", "WorkerSpec"]
 
 #: Shares are whole per cents of a device.
-FULL_SHARE = 100
+FULL_SHARE: Final = 100
 #: Free cores of a worker whose cores are not counted.
-UNCOUNTED_CPUS = 1 << 30
+UNCOUNTED_CPUS: Final = 1 << 30
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):
