@@ -164,7 +164,7 @@ def tests_for(mutant: Mutant, known: Reach) -> list[str]:
             for number, line in enumerate(path.read_text().splitlines(), start=1):
                 if uses.search(line):
                     found |= known.of(str(path.relative_to(ROOT)), number, number)
-        found = found or known.of_file(mutant.file)
+        found |= known.of_file(mutant.file)
     near = f"tests/{mutant.file.split('/')[2]}/"
     ordered = sorted(found, key=lambda test: (not known.tests[test].startswith(near), known.seconds[test], test))
     chosen: list[str] = []

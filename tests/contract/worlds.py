@@ -1,40 +1,99 @@
-"""The same worker several times: simulated, real on this machine's cores with whole batches and kernel by kernel, and
-emulated, behind one small interface (`sim_world.World`); with memory that is scarce, and with memory that is not.
-
-A world is asked as the controller asks a worker and answers with the controller's events. The simulated one has a
-clock of its own; the others are processes behind a doorbell, and their clock is the machine's.
+"""The same worker in every set-up: simulated, emulated and live; with ample and with scarce memory; whole batches and
+kernel by kernel; asked by the ingress that has started it and by another one.
 """
 
 from __future__ import annotations
 
-import pytest
-from tests.contract.sim_world import SimWorld, World, make_entries
+from collections.abc import Iterable
+from itertools import product
+from typing import Literal
 
-from dovetail.profile.table import Entry
+import msgspec
+import pytest
+from tests.contract.sim_world import SimWorld, World
+from tests.contract.stages import make_cuts, make_entries
+
 from dovetail.state import WorkerSpec
 from dovetail.workflow.graph import StageSpec
 
-SIMULATED = ("simulated", "simulated by kernel")
-#: What models may take: two heavy ones fit, three do not. Of its budget a real worker sets aside more than half.
-KEPT_BYTES = {**dict.fromkeys(SIMULATED, 16_000_000), "emulated": 16_000_000, "cpu": 40_000_000}
-CPU, KERNELLED, EMULATED = (pytest.param(n, marks=pytest.mark.cpu) for n in ("cpu", "kernelled", "emulated"))
+__all__ = ["SETUPS", "Setup", "make_world", "params"]
+
+#: Memory that is scarce: two heavy models fit, three do not. Of its budget a real worker sets aside more than half.
+SCARCE_BYTES = {"simulated": 16_000_000, "emulated": 16_000_000, "live": 40_000_000}
 
 
-def make_world(name: str, stages: dict[str, StageSpec], memory_bytes: int = 0) -> World:
-    """A fresh worker of that kind; with `memory_bytes` of memory, if that is to be counted."""
-    if name in SIMULATED:
-        return SimWorld(stages, memory_bytes=memory_bytes, kernels=name == "simulated by kernel")
-    if name == "emulated":
-        spec = WorkerSpec("gpu-0", "gpu", ("onnx",), 0, memory_bytes, 0.0, "emulated")
-        return _process(stages, spec, make_entries("gpu", stages))
-    by_kernel = name == "kernelled"
-    cores = 1 if by_kernel else 2
-    spec = WorkerSpec("cpu-0", "cpu", ("onnx",), cores, memory_bytes, 0.0, "cooperative", preempts=by_kernel)
-    return _process(stages, spec, [])
+class Setup(msgspec.Struct, frozen=True):
+    """What a worker is like."""
+
+    kind: Literal["simulated", "emulated", "live"]
+    #: What it may use for models, and for running them; 0 is not counted.
+    memory_bytes: int
+    #: Batches of some stages are several kernels.
+    kernels: bool
+
+    @property
+    def scarce(self) -> bool:
+        """Whether not all models fit at once."""
+        return self.memory_bytes > 0
+
+    def __str__(self) -> str:
+        memory = "scarce" if self.scarce else "ample"
+        return f"{self.kind}-{memory}-{'kernels' if self.kernels else 'whole'}"
 
 
-def _process(stages: dict[str, StageSpec], spec: WorkerSpec, entries: list[Entry]) -> World:
+SETUPS = tuple(
+    Setup(kind, SCARCE_BYTES[kind] if scarce else 0, kernels)
+    for kind, scarce, kernels in product(("simulated", "emulated", "live"), (False, True), (False, True))
+)
+
+
+def params(setups: Iterable[Setup] = SETUPS) -> list[object]:
+    """These set-ups for `parametrize`; those with processes are marked."""
+    return [
+        pytest.param(setup, id=str(setup), marks=() if setup.kind == "simulated" else pytest.mark.cpu)
+        for setup in setups
+    ]
+
+
+def make_world(setup: Setup, stages: dict[str, StageSpec]) -> World:
+    """A fresh worker."""
+    if setup.kind == "simulated":
+        return SimWorld(stages, memory_bytes=setup.memory_bytes, kernels=setup.kernels)
     # Imported here: the contract of the simulated worker needs nothing of the live one.
     from tests.contract.process_world import ProcessWorld
 
-    return ProcessWorld(stages, spec, entries)
+    from dovetail.live.links.wire import Hello
+
+    emulated = setup.kind == "emulated"
+    spec = WorkerSpec(
+        "gpu-0" if emulated else "cpu-0",
+        "gpu" if emulated else "cpu",
+        ("onnx",),
+        0 if emulated else 2,
+        setup.memory_bytes,
+        0.0,
+        "emulated" if emulated else "cooperative",
+        preempts=setup.kernels,
+    )
+
+    def make_hello(origin_ns: int, listen: str) -> Hello:
+        return Hello(
+            1,
+            spec,
+            "",
+            [],
+            list(stages.values()),
+            make_entries("gpu", stages) if emulated else [],
+            (1,),
+            origin_ns,
+            64 << 20,
+            listen=listen,
+            strict=setup.scarce and not emulated,
+            kernels="auto" if setup.kernels else "never",
+            # Any stage may be asked for by a class as low as that, and another one by the highest.
+            lowest=dict.fromkeys(stages, 4),
+            highest=1,
+            cuts=make_cuts(stages) if setup.kernels else [],
+        )
+
+    return ProcessWorld(make_hello)

@@ -29,11 +29,12 @@ from dovetail.control import (
 )
 from dovetail.control.controller import MAX_ATTEMPTS
 from dovetail.control.validate import validate
+from dovetail.plan import Hold
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.scale import Adjustment
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
-from dovetail.state import Cluster, Queue, Worker, WorkerSpec
+from dovetail.state import Cluster, Config, Queue, Worker, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec, chain
 
@@ -284,4 +285,45 @@ def test_shares_are_taken_when_a_batch_starts_and_given_back_once_when_it_ends()
     assert len(of(RunBatch, c.step(BatchFinished(10 * MS, 1, 1, 0, 10 * MS)))) == 1
     c.step(BatchFinished(10 * MS, 1, 1, 0, 10 * MS))
     assert c.workers[1].free_pct == 20, "an answer that comes twice gives nothing back"
+    validate(c)
+
+
+def test_a_model_takes_the_bytes_that_its_worker_says_once_it_is_there() -> None:
+    c = controller([stage("a", weights_bytes=60), stage("b", weights_bytes=30)], Wishes(["a", "b"]))
+    c.step(WorkerJoined(0, 0, 1, WorkerSpec("gpu", "gpu", ("model",), memory_bytes=100)))
+    assert c.workers[1].resident_bytes == 90, "as declared, from the moment that they are asked for"
+    c.step(ModelLoaded(0, 0, 1, "a", 65))
+    assert c.workers[1].resident_bytes == 95
+    c.step(ModelLoaded(0, 0, 1, "b", 20))
+    assert c.workers[1].resident_bytes == 85
+    validate(c)
+
+
+class Holding(FirstComePlanner):
+    """Holds everything until a given time."""
+
+    def __init__(self, until_ns: int) -> None:
+        super().__init__()
+        self.until_ns = until_ns
+
+    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+        return Hold(self.until_ns, "a test says so") if now_ns < 5 * MS else super().choose(queue, now_ns)
+
+
+@pytest.mark.parametrize(("until_ns", "fails"), [(1 * MS, True), (1 * MS + 1, False)])
+def test_a_hold_that_has_no_future_is_an_error(until_ns: int, fails: bool) -> None:
+    c = joined(controller([stage("read")], planner=Holding(until_ns)), "read")
+    if fails:
+        with pytest.raises(ValueError, match="holds queue 'read' until the past"):
+            c.step(RequestArrived(1 * MS, 0, 1, 0))
+        return
+    (timer,) = of(SetTimer, c.step(RequestArrived(1 * MS, 0, 1, 0)))
+    assert (timer.at_ns, timer.reason) == (until_ns, "a test says so")
+
+
+def test_a_hold_ends_with_its_time_whoever_says_so() -> None:
+    c = joined(controller([stage("read")], planner=Holding(5 * MS)), "read")
+    c.step(RequestArrived(1 * MS, 0, 1, 0))
+    assert of(RunBatch, c.step(RequestCancelled(5 * MS - 1, 0, 99))) == []
+    assert len(of(RunBatch, c.step(RequestCancelled(5 * MS, 0, 99)))) == 1
     validate(c)

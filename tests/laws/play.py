@@ -240,7 +240,7 @@ class Play:
                 self.answers[action.request].append(action)
             elif isinstance(action, RunBatch):
                 assert action.worker in self.held, "a batch for a worker that is not there"
-                loaded = action.worker in self.keeping or action.stage in self.held[action.worker]
+                loaded = self._brings(action.worker) or action.stage in self.held[action.worker]
                 assert loaded, "a batch for a worker without its model"
                 self.running[action.batch] = action
             elif isinstance(action, LoadModel):
@@ -257,6 +257,10 @@ class Play:
         self._check_devices()
         validate(self.controller)
 
+    def _brings(self, worker: int) -> bool:
+        """Whether the worker brings models itself: it is sent work ahead, or its models do not fit together."""
+        return worker in self.keeping or self.controller.workers[worker].swaps
+
     def _check_devices(self) -> None:
         shares: Counter[int] = Counter()
         items: Counter[tuple[int, int, int]] = Counter()
@@ -268,7 +272,7 @@ class Play:
         assert all(times <= 1 for times in items.values()), "an item runs twice at once"
         for worker, held in self.held.items():
             budget = self.budgets[worker]
-            kept = worker in self.keeping  # its own business
+            kept = self._brings(worker)  # its own business
             assert kept or not budget or sum(held.values()) <= budget, f"worker {worker} holds too much"
 
     def check_end(self) -> None:

@@ -9,20 +9,10 @@ import msgspec
 import pytest
 
 from dovetail.device import ArbiterSettings, GapArbiter, GapSettings, KernelArbiter, PriorityArbiter
-from dovetail.lab.kernels.device import (
-    BESIDE,
-    OPPOSITE,
-    SAME_COMPUTE,
-    ClientSpec,
-    Job,
-    KernelDevice,
-    KernelRun,
-    Sharing,
-    rests,
-    slowdown,
-)
+from dovetail.lab.kernels.device import ClientSpec, KernelDevice, Sharing, rests
 from dovetail.lab.kernels.sharing import Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
 from dovetail.record.kernels import KernelRecord
+from dovetail.sim.contention import BESIDE
 from dovetail.sim.sequences import AHEAD, SYNC, Host, Kernel, KernelSequence
 from dovetail.units import MS, US
 
@@ -240,13 +230,3 @@ def learned(*sequences: KernelSequence):  # type: ignore[no-untyped-def]
         play(Arbitrated(GapArbiter(found)), ClientSpec(s, 1, 10))
         assert stats.known(0)
     return found
-
-
-def test_kernels_together_slow_each_other_down_the_more_the_less_they_fit() -> None:
-    def run(kind: str, share_pct: int) -> KernelRun:
-        return KernelRun(Job(1, 0, 1, 0), 0, 100, share_pct, kind, 0)
-
-    assert slowdown(run("compute", 30), run("memory", 70)) == BESIDE
-    assert slowdown(run("compute", 100), run("compute", 100)) == SAME_COMPUTE
-    assert slowdown(run("compute", 100), run("memory", 100)) == OPPOSITE
-    assert slowdown(run("memory", 60), run("memory", 60)) == slowdown(run("memory", 70), run("memory", 50))

@@ -70,6 +70,30 @@ def test_settings_override_the_catalogue(tmp_path: Path) -> None:
     assert (stream.process, stream.priority, stream.timeout_ns) == (Gamma(0.5, 2.5), 2, SECOND)
 
 
+TWO_CLASSES = (
+    'duration = "5s"\n'
+    '[[workflows]]\nname = "quick"\nslo = "1s"\nstages = [{ name = "look", model = "resnet50" }]\n'
+    '[[devices]]\nkind = "v100"\n'
+    '[[devices]]\nkind = "v100"\nkernels = "never"\nhost = 1\n'
+    '[[arrivals]]\nworkflow = "quick"\nkind = "poisson"\nrate = 3\n'
+    '[[arrivals]]\nworkflow = "quick"\nkind = "poisson"\nrate = 3\nclass = 2\n'
+)
+
+
+def test_kernels_are_told_apart_where_they_are_known_two_classes_come_and_nobody_says_never(tmp_path: Path) -> None:
+    _, world = read(tmp_path, TWO_CLASSES)
+    assert list(world.sequences) == ["look"] and len(world.sequences["look"].kernels) == 175
+    assert [(p.spec.name, p.spec.preempts) for p in world.places] == [
+        ("v100-0-0", True),
+        ("v100-1-0", False),
+        ("host-1-0", False),
+    ]
+    _, one_class = read(tmp_path, TWO_CLASSES.replace("class = 2", "class = 1"))
+    assert not one_class.sequences and not any(p.spec.preempts for p in one_class.places)
+    _, unknown = read(tmp_path, TWO_CLASSES.replace('"resnet50"', '"vgg13"'))
+    assert not unknown.sequences and not any(p.spec.preempts for p in unknown.places)
+
+
 def test_workflows_of_the_catalogue_share_models_but_not_steps_on_the_host(tmp_path: Path) -> None:
     names = ["compass/translation", "compass/image-to-sound", "compass/question-answer"]
     text = 'duration = "5s"\n' + "".join(f'[[workflows]]\ncatalogue = "{n}"\n' for n in names)
@@ -360,6 +384,9 @@ def stages(text: str) -> str:
             "workflows[0]",
             "'input' gives a list that is mapped over",
         ),
+        (LEAST + "[contention]\nbeside = 0.5\n", 11, "contention.beside", ">= 1"),
+        (LEAST + "[contention]\nbesides = 2.0\n", 11, "contention.besides", "did you mean 'beside'?"),
+        (LEAST.replace(V100, V100 + 'kernels = "always"\n'), 6, "devices[0].kernels", "always"),
     ],
 )
 def test_a_mistake_is_reported_where_it_stands(tmp_path: Path, text: str, line: int, key: str, message: str) -> None:

@@ -228,7 +228,8 @@ class Controller:
         self._planner.finished(batch)
         if batch.routed and self._router is not None:
             self._router.ended(batch, now, True)
-        cost = duration * worker.usd_per_ns(config) / len(items)
+        share_usd, cpu_usd = worker.usd_per_share_ns, worker.usd_per_cpu_ns
+        cost = duration * (config.share_pct * share_usd + config.cpus * cpu_usd) / len(items)
         origin = worker.id
         counts = event.counts
         at = 0

@@ -63,7 +63,8 @@ class Launcher:
         before = self._last_batch
         if self.freed:
             self.freed = False
-            self._dispatch(self._with_room())
+            if queues := self._with_room():
+                self._dispatch(queues)
         elif self._restless:
             self._dispatch([q for q in self._queues.values() if q.size and (not q.held_until_ns or q in touched)])
         elif touched:
@@ -106,8 +107,6 @@ class Launcher:
 
     def _dispatch(self, queues: list[Queue]) -> None:
         """Start what can be started from these queues, which all have work; the one with the first item first."""
-        if not queues:
-            return
         if len(queues) == 1:
             queue = queues[0]
             while self._start_batch(queue) and queue.size:
@@ -151,13 +150,13 @@ class Launcher:
             return False
         if queue.held_until_ns:
             self._let_go(queue)
-        batch = self._batch(queue, worker, config, queue.pop(config.batch))
         worker.free_pct -= config.share_pct
         worker.free_cpus -= config.cpus
-        if worker.lending:
+        lending = worker.lending
+        batch = self._launch(queue, worker, config, queue.pop(config.batch), 0, lending)
+        if lending:
             batch.ahead = True
             worker.ahead.append(batch)
-        self._run(batch, reason=worker.lending)
         return True
 
     def _look_ahead(self) -> bool:
@@ -207,63 +206,68 @@ class Launcher:
             queue.push(self._planner.order(item.request, item.node), item)
             return
         worker = self._workers[route.worker]
-        batch = self._batch(queue, worker, Config(1, worker.spec.cores or 1, FULL_SHARE), [item])
-        batch.routed = True
+        config = Config(1, worker.spec.cores or 1, FULL_SHARE)
         # Whoever was refused so often goes where it is sent, however long it takes there.
         accept_ns = route.latest_ns if item.refused < MAX_REFUSALS else 0
-        self._run(batch, route.order, route.reason, accept_ns)
+        batch = self._launch(queue, worker, config, [item], route.order, route.reason, accept_ns, True)
         router.sent(batch, now)
 
     # -- the books of what runs -------------------------------------------------------------------------------
 
-    def _batch(self, queue: Queue, worker: Worker, config: Config, items: list[Item]) -> Batch:
-        """Enter a new batch into the books."""
+    def _launch(
+        self,
+        queue: Queue,
+        worker: Worker,
+        config: Config,
+        items: list[Item],
+        order: int = 0,
+        reason: str = "",
+        accept_ns: int = 0,
+        routed: bool = False,
+    ) -> Batch:
+        """Enter a new batch into the books, and tell its worker all that it has to know of it."""
+        step, stage = self._step, queue.stage
+        now = step.now_ns
         self._last_batch = ident = self._last_batch + 1
-        now = self._step.now_ns
-        expected = self._predictor.run(queue.stage, worker.spec.kind, len(items), config)
-        batch = Batch(ident, queue, worker, config, items, now, expected.mean_ns, expected.spread)
+        expected = self._predictor.run(stage, worker.spec.kind, len(items), config)
+        mean_ns, spread = expected.mean_ns, expected.spread
+        batch = Batch(ident, queue, worker, config, items, now, mean_ns, spread, routed)
         self._batches[ident] = worker.running[ident] = batch
-        return batch
-
-    def _run(self, batch: Batch, order: int = 0, reason: str = "", accept_ns: int = 0) -> None:
-        """Tell the worker all that it has to know of the batch."""
         self._planner.started(batch)
-        items = batch.items
         if len(items) == 1:
             item = items[0]
             request, node = item.request, item.node
             triples: tuple[tuple[int, int, int], ...] = ((request.id, node, item.index),)
             latest, priority, objective = request.deadline_ns or NEVER_NS, request.priority, request.objective_ns
-            compiled = request.graph.nodes[node]
-            follows = bool(compiled.models_next) and _follows(request, compiled)
+            follows = _follows(request, request.graph.nodes[node])
         else:
             triples = tuple([(item.request.id, item.node, item.index) for item in items])
             latest, priority, objective, follows = _joint(items)
-        step, config = self._step, batch.config
         step.out.append(
             RunBatch(
                 step.number,
-                batch.id,
-                batch.worker.id,
-                batch.queue.stage.name,
+                ident,
+                worker.id,
+                stage.name,
                 triples,
                 config.cpus,
                 config.share_pct,
-                batch.sent_ns,
+                now,
                 latest,
-                batch.expected_ns,
+                mean_ns,
                 order,
                 reason,
                 accept_ns,
                 priority,
                 objective,
-                batch.expected_spread,
+                spread,
                 config.quota_pct,
                 "",
                 follows,
                 self._ingress,
             )
         )
+        return batch
 
     def release(self, ident: int) -> Batch | None:
         """Take a batch off its worker; None if it is not known any more."""
@@ -303,5 +307,7 @@ def _joint(items: Sequence[Item]) -> tuple[int, int, int, bool]:
 
 def _follows(request: Request, node: CompiledNode) -> bool:
     """Whether a model follows as soon as an item of this node is done: one that waits for nothing else."""
-    missing, each_next = request.missing, node.each_next
-    return any(missing[index] <= 1 or index in each_next for index in node.models_next)
+    for index in node.models_next:  # noqa: SIM110 - this is asked for every batch
+        if request.missing[index] <= 1 or index in node.each_next:
+            return True
+    return False

@@ -101,6 +101,8 @@ class Device:
         self._alone: RunBatch | None = None
         self._alone_ident = 0
         self._alone_ns = 0
+        #: Something is to be done when it ends.
+        self._alone_matters = False
         #: The lowest class that was ever here; hints are of use to classes above it only.
         self._lowest = 1
         #: Tasks whose kernels a host launches one by one.
@@ -126,9 +128,11 @@ class Device:
 
     def step(self, event: DeviceEvent, now_ns: int) -> list[DeviceAction]:
         """Take one event and say what is to be done."""
-        if self._alone is not None:
+        alone = self._alone
+        if alone is not None:
             if type(event) is GrantEnded and event.over and event.task == self._alone_ident:
-                return self._alone_ended(self._alone, now_ns)
+                self._alone = None
+                return self._alone_ended(alone, now_ns) if self._alone_matters else []
             self._write_down()
         elif type(event) is RunBatch and not self._queue.tasks and self._runs_alone(event, now_ns):
             return [Grant(self._alone_ident)]
@@ -156,12 +160,14 @@ class Device:
         self._alone = run
         self._alone_ident = task_of(run.ingress, run.batch) if run.ingress else run.batch
         self._alone_ns = now_ns
-        if run.priority > self._lowest:
-            self._lowest = run.priority
+        follows = run.follows
+        if run.priority >= self._lowest:
+            self._lowest, follows = run.priority, False
+        loading = self._loading
+        self._alone_matters = bool(nbytes or follows or self.cache.hints or loading.orders or loading.drops)
         return True
 
     def _alone_ended(self, run: RunBatch, now_ns: int) -> list[DeviceAction]:
-        self._alone = None
         weights, nbytes = self._models[run.stage]
         if nbytes:
             self.cache.use(weights, now_ns)

@@ -34,7 +34,7 @@ def configs_for(stage: StageSpec, worker: WorkerSpec, space: Space) -> list[Conf
         return [Config(b, 1, FULL_SHARE) for b in batches]
     if worker.kind == "cpu":
         cores = max(1, worker.cores)
-        counts = [2**i for i in range(cores.bit_length()) if 2**i <= cores] if space.sharing else []
+        counts = [2**i for i in range(cores.bit_length())] if space.sharing else []
         return [Config(b, c, FULL_SHARE * c // cores) for b in batches for c in sorted({*counts, cores})]
     shares = space.shares_pct if space.sharing else (space.shares_pct[-1],)
     cpus = [c for c in space.cpus if not worker.cores or c <= worker.cores]

@@ -82,8 +82,6 @@ class Branching(Protocol):
 class _Run(Flow):
     """A batch that was taken and is not answered yet."""
 
-    #: How many elements its results have, where that counts.
-    counts: tuple[int, ...] = ()
     #: Work up to the end of each of its kernels; () while that is not known.
     ends_ns: tuple[int, ...] = ()
     #: Kernels of its grant: the first, and the first that is not to run.
@@ -94,9 +92,11 @@ class _Run(Flow):
     #: How long it had the device, if it was stopped in between.
     busy_ns = 0
 
-    def __init__(self, task: int, action: RunBatch) -> None:
+    def __init__(self, task: int, action: RunBatch, counts: tuple[int, ...]) -> None:
         self.task = task
         self.action = action
+        #: How many elements its results have, where that counts.
+        self.counts = counts
 
 
 class _Fetch(msgspec.Struct, eq=False):
@@ -207,20 +207,25 @@ class SimDevice:
         A `LoadModel` that is a hint is answered when it leads to a load, or if the model can never be held.
         """
         if type(action) is RunBatch:
+            # Asked now, while the requests are surely open; by the end of the batch some may have been closed.
+            counts = () if self._branching is None else self._branching.counts(action.items)
             task = task_of(action.ingress, action.batch) if action.ingress else action.batch
-            self._runs[task] = run = _Run(task, action)
-            if self._branching is not None:
-                # Asked now, while the requests are surely open; by the end of the batch some may have been closed.
-                run.counts = self._branching.counts(action.items)
             weights = self._weights.get(action.stage)
             if weights is not None and self.machine.cache.tier(weights) == "resident":
                 self.here_when_taken += 1
             if not self._whole:
-                return self._take(run, now_ns)
+                return self._take(task, action, counts, now_ns)
             answers = self.machine.step(action, now_ns)
-            if len(answers) == 1 and type(answers[0]) is Grant:
-                self._begin(run, answers[0], now_ns)
-                return []
+            if len(answers) == 1:
+                grant = answers[0]
+                if type(grant) is Grant and grant.task == task and not grant.wait_ns:
+                    # Most batches are whole and begin at once: nothing can happen to them but their end.
+                    self.used = True
+                    if weights is not None:
+                        self.hits += 1
+                    self._schedule(now_ns + self.service(action), self, (action, task, now_ns, counts))
+                    return []
+            self._runs[task] = _Run(task, action, counts)
             return self._carry_out(answers, action, now_ns)
         if isinstance(action, LoadModel):
             return self._load(action, now_ns)
@@ -230,13 +235,14 @@ class SimDevice:
             return self._carry_out(self.machine.step(ModelDropped(weights, action.reason), now_ns), action, now_ns)
         return []
 
-    def _take(self, run: _Run, now_ns: int) -> list[Event]:
+    def _take(self, task: int, action: RunBatch, counts: tuple[int, ...], now_ns: int) -> list[Event]:
         """A batch where kernels are told apart, or where those that run together slow each other down."""
-        action = run.action
-        run.stage, run.share_pct = action.stage, action.share_pct
+        self._runs[task] = run = _Run(task, action, counts)
+        run.share_pct = action.share_pct
         sequence = self._sequences.get(action.stage)
         event: RunBatch | PlannedBatch = action
         if sequence is not None:
+            run.kind = sequence.bound
             run.ends_ns = self._kernel_ends(action, sequence)
             idents = tuple(kernel.ident for kernel in sequence.kernels)
             event = PlannedBatch(action, sequence.name, idents, len(idents))
@@ -274,6 +280,12 @@ class SimDevice:
 
     def wake(self, payload: object, now_ns: int) -> list[Event]:
         """A time that this device asked for has come."""
+        if type(payload) is tuple:
+            action, task, begin_ns, counts = payload
+            self.busy_pct_ns += (now_ns - begin_ns) * action.share_pct
+            answers = self.machine.step(GrantEnded(task, 1), now_ns)
+            finished = BatchFinished(now_ns, action.cause, action.batch, begin_ns, now_ns, counts, 0, action.ingress)
+            return [finished, *self._carry_out(answers, action, now_ns)] if answers else [finished]
         if type(payload) is _Run:
             # Otherwise its end was put off, or it has ended. Against the real clock a wake comes late, never early.
             return self._ended(payload, now_ns) if 0 <= payload.end_ns <= now_ns else []
@@ -381,10 +393,7 @@ class SimDevice:
 
     def _ended(self, run: _Run, now_ns: int) -> list[Event]:
         action, task = run.action, run.task
-        if self._whole:
-            run.end_ns = -1
-        else:
-            self._fluid.end(run, now_ns)
+        self._fluid.end(run, now_ns)
         took_ns = now_ns - run.begin_ns
         self.busy_pct_ns += took_ns * action.share_pct
         kernels, busy_ns = len(run.ends_ns), 0

@@ -20,8 +20,7 @@ __all__ = ["Contention", "Flow", "Fluid"]
 class Flow:
     """One piece of work: a grant that is carried out."""
 
-    #: What it is, how much of the device it has, and what bounds it ("compute", "memory") where that is known.
-    stage = ""
+    #: How much of the device it has, and what bounds it ("compute", "memory") where that is known.
     share_pct = FULL_SHARE
     kind = ""
     begin_ns = 0

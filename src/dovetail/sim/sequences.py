@@ -86,6 +86,14 @@ class KernelSequence(msgspec.Struct, frozen=True):
         """Time on the device."""
         return sum(kernel.duration_ns for kernel in self.kernels)
 
+    @property
+    def bound(self) -> str:
+        """What bounds most of its time."""
+        times: dict[str, int] = {}
+        for kernel in self.kernels:
+            times[kernel.kind] = times.get(kernel.kind, 0) + kernel.duration_ns
+        return max(times, key=lambda kind: times[kind], default="")
+
     def draw(self, rng: random.Random) -> tuple[list[int], list[int]]:
         """Durations and host times of one run."""
         gauss, exp = rng.gauss, math.exp

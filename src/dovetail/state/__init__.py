@@ -12,7 +12,8 @@ from .queue import Queue
 from .request import OUTCOMES, Request
 from .row import WorkerRow
 from .run_batch import NEVER_NS, RunBatch
-from .worker import Batch, Config, Worker, WorkerSpec
+from .worker import Batch, Worker
+from .worker_spec import Config, WorkerSpec
 
 __all__ = [
     "NEVER_NS",

@@ -15,7 +15,6 @@ class CompiledNode:
 
     __slots__ = (
         "counted",
-        "domain",
         "each_next",
         "each_sources",
         "index",
@@ -44,8 +43,6 @@ class CompiledNode:
         self.models_next: tuple[int, ...] = ()
         #: How many element-wise sources it has.
         self.each_sources = sum(s.each for s in node.args)
-        #: The mapped node whose list decides the number of items; itself for the first of a chain.
-        self.domain = index
         #: Outputs whose count a worker reports with each item.
         self.counted: tuple[int, ...] = ()
 
@@ -74,10 +71,6 @@ class CompiledGraph:
             compiled.each_next = tuple(j for j, n in enumerate(graph.nodes) for s in n.args if s.node == i and s.each)
             followers = compiled.each_next if compiled.node.mapped else (*compiled.whole_next, *compiled.each_next)
             compiled.models_next = tuple(j for j in followers if not graph.stage_of(j).on_host)
-            for source in compiled.node.args:
-                if source.each:
-                    compiled.domain = self.nodes[source.node].domain
-                    break
         #: Nodes that can open when the request arrives.
         self.entries = tuple(
             c for c, missing in zip(self.nodes, self.missing, strict=True) if not missing and not c.each_sources

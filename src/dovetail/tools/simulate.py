@@ -24,6 +24,7 @@ from ..record.log import Header, make_header
 from ..sim import SimDevice, Simulation
 from ..sim.arrivals import requests
 from ..sim.branching import Branches
+from ..sim.contention import PairContention
 from ..sim.driver import Observer
 from ..sim.network import Network
 from ..sim.scenario.file import read_scenario
@@ -194,12 +195,25 @@ class ScenarioRun:
     def _join(self, simulation: Simulation, branches: Branches | None) -> list[SimDevice]:
         table, stages = ProfileTable(self.world.entries), self.controller.stages
         several = len(self.controllers) > 1
+        declared = self.scenario.contention
+        contention = None if declared is None else PairContention(declared.beside)
         devices: list[SimDevice] = []
         hosts = 0
         for ident, place in enumerate(self.world.places, start=1):
             rng = random.Random(f"{self.seed}/{place.spec.name}")
-            device = SimDevice(ident, place.spec, stages, table, simulation.schedule, rng=rng, branching=branches)
-            if several and place.spec.kind == HOST:
+            host = place.spec.kind == HOST
+            device = SimDevice(
+                ident,
+                place.spec,
+                stages,
+                table,
+                simulation.schedule,
+                rng=rng,
+                branching=branches,
+                contention=None if host else contention,
+                sequences=self.world.sequences if place.spec.preempts else None,
+            )
+            if several and host:
                 simulation.join_host(device, hosts % len(self.controllers), place.join_ns)
                 hosts += 1
             else:

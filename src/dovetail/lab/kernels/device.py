@@ -17,15 +17,11 @@ from typing import Protocol
 import msgspec
 
 from ...record.kernels import KernelRecord
+from ...sim.contention import slowdown
 from ...sim.sequences import KernelSequence
 
-__all__ = ["ClientSpec", "Job", "KernelDevice", "KernelRun", "Sharing", "TaskResult", "rests", "slowdown"]
+__all__ = ["ClientSpec", "Job", "KernelDevice", "KernelRun", "Sharing", "TaskResult", "rests"]
 
-#: Two kernels that each want the whole device, run together, take so many times as long each: from the speed-ups over
-#: one after the other that Orion's authors report (0.98, 1.08, 1.41; second-hand, unverified).
-SAME_COMPUTE, SAME_MEMORY, OPPOSITE = 2.04, 1.85, 1.42
-#: Two kernels that fit beside each other: median of 1,500 partitioned pairs measured by iGniter on a V100.
-BESIDE = 1.09
 #: So many rests of a client without a number of tasks are spread evenly at a time.
 EVERLASTING_RESTS = 16
 
@@ -107,14 +103,6 @@ class KernelRun:
         self.why = "turn"
         #: What runs is a part of it that others follow.
         self.more = False
-
-
-def slowdown(one: KernelRun, other: KernelRun) -> float:
-    """How many times as long each of two kernels takes that run together."""
-    same = SAME_COMPUTE if one.kind == "compute" else SAME_MEMORY
-    full = same if one.kind == other.kind else OPPOSITE
-    over = max(0, one.share_pct + other.share_pct - 100) / 100
-    return BESIDE + (full - BESIDE) * over
 
 
 def rests(spec: ClientSpec, seed: int, client: int) -> Iterator[int]:
@@ -293,7 +281,8 @@ class KernelDevice:
             self._rate, first = 1.0, running[0]
         else:
             assert len(running) == 2, "two kernels at a time at most"
-            self._rate = 1 / slowdown(running[0], running[1])
+            one, other = running
+            self._rate = 1 / slowdown(one.kind, one.share_pct, other.kind, other.share_pct)
             first = min(running, key=lambda r: r.left_ns)
         change = self._changes
         end_ns = self.now_ns + max(0, round(first.left_ns / self._rate))

@@ -17,6 +17,7 @@ from ...units import MS, parse_bytes, parse_duration, parse_rate
 from ...version import __version__
 from ..arrivals import Diurnal, Gamma, Poisson, Process, Steps
 from ..branching import FanOut
+from ..contention import BESIDE
 from ..recorded import Recorded
 from .toml_source import TomlSource, text_hook
 
@@ -122,6 +123,8 @@ class DeviceEntry(_Table, frozen=True, kw_only=True):
     #: Memory for models; what the catalogue says if not given.
     memory: Bytes | None = None
     usd_per_hour: Annotated[float, Meta(ge=0)] | None = None
+    #: Batches of models whose kernels are known can be stopped between two of them, or run whole ("never").
+    kernels: Literal["auto", "never"] = "auto"
     #: When they come and go; there from the start to the end if not given.
     join: Duration = Duration(0)
     leave: Duration | None = None
@@ -201,6 +204,13 @@ class Noise(_Table, frozen=True, kw_only=True):
     spread: Annotated[float, Meta(ge=0, le=2)] | None = None
 
 
+class ContentionEntry(_Table, frozen=True, kw_only=True):
+    """Batches that run side by side slow each other down."""
+
+    #: How many times as long one takes beside another: see `sim.contention`.
+    beside: Annotated[float, Meta(ge=1, le=10)] = BESIDE
+
+
 class Ingresses(_Table, frozen=True, kw_only=True):
     """Controllers that share the workers and know them through the state table only."""
 
@@ -228,19 +238,21 @@ class Scenario(_Table, frozen=True, kw_only=True):
     #: A `wiring.PolicySpec`, read where policies are known.
     policy: dict[str, Any] = {}
     noise: Noise = Noise()
+    #: None: batches that run side by side do not notice each other.
+    contention: ContentionEntry | None = None
     cluster: Ingresses = Ingresses()
 
 
 _HOOK = text_hook({Duration: parse_duration, Rate: parse_rate, Bytes: parse_bytes})
 _TABLES = (
-    Scenario, WorkflowEntry, StageEntry, Times, FanOut, DeviceEntry, Noise, Ingresses,
+    Scenario, WorkflowEntry, StageEntry, Times, FanOut, DeviceEntry, Noise, ContentionEntry, Ingresses,
     PoissonEntry, GammaEntry, StepsEntry, DiurnalEntry, FileEntry,
 )  # fmt: skip
 #: What can stand in a scenario, to guess misspelt words from.
 _WORDS = (
     *sorted({name for table in _TABLES for name in table.__struct_encode_fields__}), "kind",
     "poisson", "gamma", "steps", "diurnal", "file", "fixed", "geometric",
-    "timestamps", "azure-functions-2021", "azure-llm",
+    "timestamps", "azure-functions-2021", "azure-llm", "auto", "never",
 )  # fmt: skip
 
 

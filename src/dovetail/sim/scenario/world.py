@@ -25,6 +25,7 @@ from ...workflow.app import load_target
 from ...workflow.graph import Graph, StageSpec
 from ..arrivals import Stream
 from ..branching import Draws, plan_draws
+from ..sequences import KernelSequence, catalogue_sequences
 from .declared import catalogue_graph, inline_graph
 from .file import DeviceEntry, FileEntry, Scenario, Times, WorkflowEntry
 from .toml_source import TomlSource
@@ -49,6 +50,8 @@ class World(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...]
     places: tuple[Place, ...]
     streams: tuple[Stream, ...]
+    #: Kernels of stages, for workers that tell them apart (`WorkerSpec.preempts`).
+    sequences: dict[str, KernelSequence]
     #: Processor cores of the largest device.
     cores: int
     #: What the user should know of how it was put together.
@@ -77,10 +80,15 @@ class _Builder:
         self.draws: list[Draws] = []
         self.stages: dict[str, _Stage] = {}
         self.notes: list[str] = []
+        self.sequences: dict[str, KernelSequence] = {}
 
     def build(self) -> World:
         for number, workflow in enumerate(self.scenario.workflows):
             self._workflow(workflow, f"workflows[{number}]")
+        # Of one class alone nobody is in anybody's way, so that kernels would only take time to simulate.
+        usual = {graph.name: graph.priority for graph in self.graphs}
+        if len({entry.class_ or usual.get(entry.workflow, 1) for entry in self.scenario.arrivals}) > 1:
+            self.sequences = catalogue_sequences(s.spec for s in self.stages.values() if not s.spec.on_host)
         places = [p for number, entry in enumerate(self.scenario.devices) for p in self._places(entry, number)]
         self._check_room([place.spec for place in places])
         return World(
@@ -89,6 +97,7 @@ class _Builder:
             entries=tuple(self._entries([place.spec for place in places])),
             places=tuple(places),
             streams=tuple(self._streams()),
+            sequences=self.sequences,
             cores=max([1, *(place.spec.cores for place in places if place.spec.kind != HOST)]),
             notes=tuple(self.notes),
         )
@@ -170,9 +179,18 @@ class _Builder:
             usd_per_hour = entry.usd_per_hour
         join_ns, leave_ns = int(entry.join), None if entry.leave is None else int(entry.leave)
         mark = f"{number}-" if len(self.scenario.devices) > 1 else ""  # names are unique over all entries
+        by_kernel = bool(self.sequences) and entry.kernels == "auto"
         for i in range(entry.count):
-            name = f"{entry.kind}-{mark}{i}"
-            spec = WorkerSpec(name, entry.kind, ("onnx", "model"), cores, memory_bytes, usd_per_hour, "simulated")
+            spec = WorkerSpec(
+                f"{entry.kind}-{mark}{i}",
+                entry.kind,
+                ("onnx", "model"),
+                cores,
+                memory_bytes,
+                usd_per_hour,
+                "simulated",
+                preempts=by_kernel,
+            )
             yield Place(spec, join_ns, leave_ns)
         for i in range(entry.host):
             spec = WorkerSpec(f"{HOST}-{mark}{i}", HOST, ("python",), 1, 0, usd_per_core_hour, "simulated")
