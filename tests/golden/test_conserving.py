@@ -6,15 +6,15 @@ The planner here is restless: what it offers of a stage depends on the time and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tests.golden.test_actions import SLO_NS, TIMES_MS, arrived, play, run, stage, with_worker
+from tests.schedule.almost_first_come import AlmostFirstCome
 
 from dovetail.control import Controller, Policy, RequestArrived, RequestCancelled, SetTimer, TimerFired
 from dovetail.plan import Hold
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
-from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
+from dovetail.schedule import FirstFitPlacer, LoadEverything
 from dovetail.state import Batch, Config, Queue
 from dovetail.units import MS
 from dovetail.workflow.graph import chain
@@ -23,13 +23,13 @@ from dovetail.workflow.graph import chain
 Mood = Callable[[str, int, int], int | Hold]
 
 
-class Moody:
-    """Offers what its mood says; for the rest, first come."""
+class Moody(AlmostFirstCome):
+    """Offers what its mood says."""
 
     restless = True
 
     def __init__(self, mood: Mood) -> None:
-        self._plain = FirstComePlanner()
+        super().__init__()
         self._mood = mood
         self._started = 0
 
@@ -39,9 +39,6 @@ class Moody:
 
     def started(self, batch: Batch) -> None:
         self._started += 1
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
 
 
 def moody(mood: Mood) -> Controller:
