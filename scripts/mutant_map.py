@@ -27,6 +27,8 @@ class Reach:
     def __init__(self, path: Path) -> None:
         read = json.loads(path.read_text())
         self.digest: str = read["digest"]
+        #: Tests that fail although nothing was changed: they say nothing.
+        self.failed: list[str] = read["failed"]
         self.tests: list[str] = read["tests"]
         self.seconds: list[float] = read["seconds"]
         self._lines: dict[str, dict[str, list[int]]] = read["lines"]
@@ -51,6 +53,7 @@ class _Recorder:
         self._root = source.parent.parent
         self._coverage = coverage.Coverage(data_file=None, source=[str(source)], config_file=False, branch=False)
         self._tests: dict[str, float] = {}
+        self._failed: set[str] = set()
         self._coverage.start()
 
     @pytest.hookimpl(wrapper=True)
@@ -64,18 +67,31 @@ class _Recorder:
             test, took = _plain(item.nodeid), time.process_time() - begin
             self._tests[test] = round(self._tests.get(test, 0.0) + took, 3)
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.add(_plain(report.nodeid))
+
     def pytest_sessionfinish(self) -> None:
         self._coverage.stop()
         data = self._coverage.get_data()
+        for test in self._failed:
+            self._tests.pop(test, None)
         number = {test: i for i, test in enumerate(self._tests)}
         lines: dict[str, dict[str, list[int]]] = {}
         for file in sorted(data.measured_files()):
             by_line = data.contexts_by_lineno(file)
             name = str(Path(file).relative_to(self._root))
             lines[name] = {
-                str(line): sorted({number[_plain(c)] for c in contexts if c}) for line, contexts in by_line.items()
+                str(line): sorted({number[_plain(c)] for c in contexts if _plain(c) in number})
+                for line, contexts in by_line.items()
             }
-        found = {"digest": "", "tests": list(self._tests), "seconds": list(self._tests.values()), "lines": lines}
+        found = {
+            "digest": "",
+            "failed": sorted(self._failed),
+            "tests": list(self._tests),
+            "seconds": list(self._tests.values()),
+            "lines": lines,
+        }
         Path(os.environ[MAP_FILE]).write_text(json.dumps(found))
 
 

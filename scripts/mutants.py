@@ -36,7 +36,7 @@ PACKAGES = ("state", "plan", "place", "scale", "predict", "device", "schedule", 
 #: Tests that need no process, socket or model.
 PURE_TESTS = (
     "tests/state", "tests/plan", "tests/place", "tests/scale", "tests/predict", "tests/device", "tests/schedule",
-    "tests/control", "tests/golden", "tests/laws", "tests/sim", "tests/record", "tests/profile", "tests/rivals",
+    "tests/control", "tests/golden", "tests/laws", "tests/sim", "tests/record", "tests/profile",
 )  # fmt: skip
 #: Files that only check or only declare.
 UNTOUCHED = ("validate.py", "protocol.py", "__init__.py")
@@ -148,11 +148,14 @@ def reach(*, as_it_is: bool) -> Reach:
     there = [place for place in PURE_TESTS if (ROOT / place).exists()]
     verdict, by = tree.test(there, 1800.0, "-p", "mutant_map", "-m", "not cpu", environment=environment)
     tree.close()
-    if verdict != "passed":
-        sys.exit(f"the tests have to pass before anything is changed: {verdict} {by}")
+    if verdict not in ("passed", "failed") or not fresh.exists():
+        sys.exit(f"the tests have to end before anything is changed: {verdict} {by}")
     fresh.write_text(fresh.read_text().replace('"digest": ""', f'"digest": "{now}"', 1))
     fresh.replace(path)
-    return Reach(path)
+    known = Reach(path)
+    for test in known.failed:
+        print(f"left out, for it fails already: {test}")
+    return known
 
 
 def tests_for(mutant: Mutant, known: Reach) -> list[str]:

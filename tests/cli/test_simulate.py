@@ -182,10 +182,11 @@ def test_the_examples_run(path: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_scenarios_of_the_manual_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole, workflow, cluster = re.findall(r"^```toml\n(.*?)^```", MANUAL.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```toml\n(.*?)^```", MANUAL.read_text(), re.MULTILINE | re.DOTALL)
+    whole, workflow, contention, cluster = blocks
     rest = '[[devices]]\nkind = "v100"\nhost = 1\n[[arrivals]]\nworkflow = "tag"\nkind = "poisson"\nrate = 5\n'
     several = whole.replace('"by-class"', '"place"') + cluster
-    for text in (whole, several, f'duration = "9s"\n{workflow}{rest}'):
+    for text in (whole, whole + contention, several, f'duration = "9s"\n{workflow}{rest}'):
         (tmp_path / "s.toml").write_text(text)
         code, out, err = simulate(capsys, str(tmp_path / "s.toml"), "--check")
         assert code == 0, out + err

@@ -38,6 +38,7 @@ from dovetail.live.links.wire import (
 )
 from dovetail.live.tensors.arena import Arena
 from dovetail.live.tensors.codec import decode, encode
+from dovetail.record.kernels import KernelRecord, decode_records
 
 __all__ = ["PATIENCE_SECONDS", "ProcessWorld"]
 
@@ -68,9 +69,12 @@ class _Ingress:
 
 
 class ProcessWorld:
-    """A worker process. `make_hello` is given the clock's origin and the socket for further ingresses."""
+    """A worker process.
 
-    def __init__(self, make_hello: Callable[[int, str], Hello]) -> None:
+    `make_hello` is given the clock's origin, the socket for further ingresses, and the file for kernels that ran.
+    """
+
+    def __init__(self, make_hello: Callable[[int, str, str], Hello]) -> None:
         self.results: dict[tuple[int, int], list[Any]] = {}
         self._origin_ns = time.monotonic_ns()
         self._heard: deque[tuple[int, Event]] = deque()
@@ -79,7 +83,9 @@ class ProcessWorld:
         self._scratch = Path(tempfile.mkdtemp(prefix="dovetail-contract-"))
         self._socket = self._scratch / "worker.sock"
         self._ingresses: dict[int, _Ingress] = {}
-        hello = make_hello(self._origin_ns, str(self._socket))
+        self._kernel_log = self._scratch / "kernels.jsonl"
+        self._kernel_log.touch()
+        hello = make_hello(self._origin_ns, str(self._socket), str(self._kernel_log))
 
         async def start() -> None:
             first = self._ingresses[0] = _Ingress(0)
@@ -207,6 +213,17 @@ class ProcessWorld:
     def next_event(self) -> tuple[int, Event]:
         self._loop.run_until_complete(self._until(lambda: self._heard))
         return self._heard.popleft()
+
+    def kernels(self, last: int) -> list[KernelRecord]:
+        """All kernels that ran, once that batch is among them: they are written when the worker has nothing to do."""
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with self._kernel_log.open("rb") as lines:
+                found = list(decode_records(lines))
+            if any(record.task == last for record in found):
+                return found
+            assert time.monotonic() < give_up, f"batch {last} is not among the kernels that ran"
+            time.sleep(0.01)
 
     def close(self) -> None:
         for number in [n for n in self._ingresses if n]:

@@ -12,7 +12,7 @@ from dovetail.control import BatchFailed, BatchFinished
 from dovetail.units import MS
 
 #: Batches of all ingresses.
-BATCHES = 60
+BATCHES = 40
 
 
 def play(worker: Observed, seed: int, ingresses: tuple[int, ...], classes: int, shares: tuple[int, ...]) -> None:

@@ -10,6 +10,7 @@ from tests.contract.observed import Key, Observed
 from tests.contract.worlds import SETUPS, params
 
 from dovetail.control import BatchFinished
+from dovetail.state.run_batch import task_of
 
 
 def assert_within_the_device(worker: Observed, shares: Mapping[Key, int]) -> None:
@@ -46,6 +47,28 @@ def test_nor_do_they_if_two_ingresses_ask(shared: Observed) -> None:
         shares[key] = share_pct
     shared.until_answered()
     assert_within_the_device(shared, shares)
+
+
+@pytest.mark.parametrize("setup", params(s for s in SETUPS if s.kind == "live"), indirect=True)
+def test_nor_do_they_kernel_by_kernel_where_classes_stop_each_other(shared: Observed) -> None:
+    """By what the worker writes down of every kernel: begin and end of a batch that was stopped do not tell."""
+    chance = random.Random(13)
+    shares: dict[int, int] = {}
+    for i in range(40):
+        share_pct, stage = chance.choice((100, 100, 60, 50, 30)), chance.choice(["quick", "slow", "slow", "a"])
+        options = {"priority": chance.randint(1, 4), "follows": chance.random() < 0.3, "ingress": i % 2}
+        ingress, number = shared.run(stage, items=chance.randint(1, 3), share_pct=share_pct, **options)
+        shares[task_of(ingress, number)] = share_pct
+        if chance.random() < 0.3:
+            shared.hear()
+    shared.until_answered()
+    last = shared.run("quick")
+    shared.until_answered()
+    records = [r for r in shared.world.kernels(task_of(*last)) if r.task in shares]  # type: ignore[attr-defined]
+    assert {r.task for r in records} == set(shares)
+    for record in records:
+        together = [r for r in records if r.begin_ns <= record.begin_ns < r.end_ns]
+        assert sum(shares[r.task] for r in together) <= 100, together
 
 
 @pytest.mark.parametrize("setup", params(s for s in SETUPS if s.kind == "simulated"), indirect=True)

@@ -76,7 +76,7 @@ def make_world(setup: Setup, stages: dict[str, StageSpec]) -> World:
         preempts=setup.kernels,
     )
 
-    def make_hello(origin_ns: int, listen: str) -> Hello:
+    def make_hello(origin_ns: int, listen: str, kernel_log: str) -> Hello:
         return Hello(
             1,
             spec,
@@ -94,6 +94,7 @@ def make_world(setup: Setup, stages: dict[str, StageSpec]) -> World:
             lowest=dict.fromkeys(stages, 4),
             highest=1,
             cuts=make_cuts(stages) if setup.kernels else [],
+            kernel_log=kernel_log,
         )
 
     return ProcessWorld(make_hello)

@@ -197,3 +197,60 @@ def test_the_controller_on_its_machine_hears_of_a_workers_models() -> None:
     peers([Fixed([2, 2, 2]), Fixed([1, 1, 1])], stream(1, 10, 2), 2, observers=[watch]).run()
     assert told
     assert all(ingress == worker - 1 for ingress, worker in told)
+
+
+class NoDelays(Delays):
+    """Everything is everywhere at once."""
+
+    def message_ns(self, nbytes: int) -> int:
+        return 0
+
+    def result_ns(self, nbytes: int) -> int:
+        return 0
+
+
+def test_a_controller_must_know_which_ingress_it_is() -> None:
+    policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(ProfileTable(ENTRIES)))
+    with pytest.raises(ValueError, match="ingress 1 has a controller that takes itself for 0"):
+        Network([Controller([GRAPH], policy), Controller([GRAPH], policy)], Delays())
+
+
+def test_one_ingress_over_a_network_that_takes_no_time_is_the_plain_case() -> None:
+    def ends(linked: bool) -> list[tuple[int, int, str]]:
+        seen: list[tuple[int, int, str]] = []
+
+        def watch(event: Event, actions: list[Action]) -> None:
+            seen.extend((a.request, event.at_ns, a.outcome) for a in actions if isinstance(a, Reply | Reject))
+
+        graph = chain("flow", 100 * MS, STAGES)
+        table = ProfileTable(ENTRIES)
+        router = Fixed([1, 2, 1])
+        policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(table), router)
+        controller = Controller([graph], policy)
+        ledger, arrivals = Ledger([("flow", graph.slo_ns)]), [a for _, a in stream(4, 60, 1)]
+        if linked:
+            free = Network([controller], NoDelays(), Staleness(0, 0), message_ns=0)
+            pairs = iter([(0, a) for a in arrivals])
+            simulation = Simulation.linked([controller], free, ledger, pairs, [lambda i, e, a: watch(e, a)])
+        else:
+            simulation = Simulation(controller, ledger, iter(arrivals), [watch])
+        for ident in (1, 2):
+            spec = WorkerSpec(f"w{ident}", "gpu", ("model",), memory_bytes=100 * MB)
+            simulation.join(SimDevice(ident, spec, controller.stages, table, simulation.schedule))
+        simulation.run()
+        return sorted(seen)
+
+    assert ends(linked=True) == ends(linked=False)
+    assert len(ends(linked=False)) == 60
+
+
+def test_workers_tell_batches_of_one_number_of_two_ingresses_apart() -> None:
+    """Both ingresses number their batches from 1 on, and send all of them to worker 1."""
+    done: list[tuple[int, int]] = []
+
+    def watch(ingress: int, event: Event, actions: list[Action]) -> None:
+        done.extend((ingress, a.request) for a in actions if isinstance(a, Reply))
+
+    arrivals = [(number % 2, RequestArrived(0, 0, number, 0)) for number in range(1, 9)]
+    peers([Fixed([1, 1, 1]), Fixed([1, 1, 1])], iter(arrivals), 2, observers=[watch]).run()
+    assert sorted(done) == [(0, 2), (0, 4), (0, 6), (0, 8), (1, 1), (1, 3), (1, 5), (1, 7)]

@@ -36,6 +36,7 @@ __all__ = [
     "TaskBegan",
     "TaskExpected",
     "TaskGone",
+    "TaskKnown",
 ]
 
 #: A deadline that nobody gave.
@@ -128,6 +129,14 @@ class TaskBegan(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True
     free_ns: int = -1
 
 
+class TaskKnown(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """It has turned out of which sequence the kernels of a task are; one of them may run already."""
+
+    at_ns: int
+    task: int
+    sequence: str
+
+
 class TaskExpected(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """A hint: a task of this class is likely to begin at about `expected_ns`, e.g. the next stage of a workflow.
 
@@ -165,7 +174,7 @@ class SetAlarm(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True)
 
 
 ArbiterEvent = KernelReady | KernelFinished | TaskGone
-KernelEvent = ArbiterEvent | KernelRevoked | KernelRunning | TaskBegan | TaskExpected | AlarmRang
+KernelEvent = ArbiterEvent | KernelRevoked | KernelRunning | TaskBegan | TaskKnown | TaskExpected | AlarmRang
 ArbiterAction = StartKernel | SetAlarm
 
 

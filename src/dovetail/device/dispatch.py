@@ -32,6 +32,7 @@ from .arbiter import (
     TaskBegan,
     TaskExpected,
     TaskGone,
+    TaskKnown,
 )
 from .events import TO_THE_END
 from .task import Task, TaskState
@@ -93,6 +94,12 @@ class KernelDispatch:
         self._tell(KernelRunning(at_ns, task.ident, task.first, task.share_pct, min(task.since_ns, at_ns)))
         if self._by_launch:
             self._announce(task, task.first + 1, now_ns)
+
+    def known(self, task: Task, now_ns: int) -> None:
+        """The kernels of a task are known now. It stays where it is: in between another one could start."""
+        self._tell(TaskKnown(self._at(now_ns), task.ident, task.sequence))
+        if self._by_launch:
+            self._announce(task, 1, now_ns)
 
     def _announce(self, task: Task, first: int, now_ns: int) -> None:
         """Launched kernels from this one on are ready: the next of them, or all if their order counts."""

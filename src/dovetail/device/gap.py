@@ -30,7 +30,7 @@ from ..profile.kernels import KernelStats
 from ..state.worker import FULL_SHARE
 from ..units import MS, US
 from .account import Account
-from .arbiter import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone
+from .arbiter import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone, TaskKnown
 from .arbiter_tasks import ArbiterSettings, ArbiterTask, Offer
 from .outlook import delay_to, peak
 from .priority import PriorityArbiter
@@ -125,9 +125,17 @@ class GapArbiter(PriorityArbiter):
     def _begin(self, event: TaskBegan) -> ArbiterTask:
         self._classes[event.priority] = self._classes.get(event.priority, 0) + 1
         task = super()._begin(event)
+        self._note_slack(task)
+        return task
+
+    def _known(self, event: TaskKnown) -> None:
+        super()._known(event)
+        if (task := self._tasks.get(event.task)) is not None:
+            self._note_slack(task)
+
+    def _note_slack(self, task: ArbiterTask) -> None:
         if self.settings.catch_up and task.stats is not None and task.stats.launches_ahead:
             self._slack_ns[task.ident] = list(accumulate(gap.mean_ns for gap in reversed(task.stats.gaps)))
-        return task
 
     def _ready(self, event: KernelReady) -> None:
         task = self._tasks.get(event.task)

@@ -34,6 +34,7 @@ from .arbiter import (
     TaskBegan,
     TaskExpected,
     TaskGone,
+    TaskKnown,
 )
 from .arbiter_tasks import ArbiterSettings, ArbiterTask, Offer, Started, Waiting
 
@@ -99,6 +100,8 @@ class PriorityArbiter:
             self._gone(event)
         elif type(event) is TaskExpected:
             self._expected[event.task] = event
+        elif type(event) is TaskKnown:
+            self._known(event)
         elif type(event) is KernelRunning:
             self._adopt(event)
         elif type(event) is KernelRevoked:
@@ -119,6 +122,11 @@ class PriorityArbiter:
         task = ArbiterTask(event, self.stats.get(event.sequence), self._starts - (1 << 40), self.settings.order)
         self._tasks[event.task] = task
         return task
+
+    def _known(self, event: TaskKnown) -> None:
+        task = self._tasks.get(event.task)
+        if task is not None:
+            task.stats = self.stats.get(event.sequence)
 
     def _ready(self, event: KernelReady) -> None:
         if not 0 < event.share_pct <= FULL_SHARE:

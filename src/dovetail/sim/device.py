@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import msgspec
@@ -58,7 +57,8 @@ from ..profile.table import ProfileTable
 from ..state import WorkerRow, WorkerSpec
 from ..state.run_batch import NEVER_NS, task_of
 from ..workflow.graph import StageSpec
-from .fluid import Contention, Flow, Fluid
+from .batch_run import BatchRun
+from .fluid import Contention, Fluid
 from .sequences import KernelSequence
 from .service import ProfiledService
 
@@ -77,26 +77,6 @@ class Branching(Protocol):
     def counts(self, items: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
         """For each item (request, node, index) in turn, the counts of the node's counted outputs."""
         ...
-
-
-class _Run(Flow):
-    """A batch that was taken and is not answered yet."""
-
-    #: Work up to the end of each of its kernels; () while that is not known.
-    ends_ns: tuple[int, ...] = ()
-    #: Kernels of its grant: the first, and the first that is not to run.
-    first = 0
-    stop = 1
-    #: When it first began; -1 before.
-    first_ns = -1
-    #: How long it had the device, if it was stopped in between.
-    busy_ns = 0
-
-    def __init__(self, task: int, action: RunBatch, counts: tuple[int, ...]) -> None:
-        self.task = task
-        self.action = action
-        #: How many elements its results have, where that counts.
-        self.counts = counts
 
 
 class _Fetch(msgspec.Struct, eq=False):
@@ -168,7 +148,7 @@ class SimDevice:
         self._whole = contention is None and not self._sequences
         #: Weights by stage, of stages that have some.
         self._weights = {name: stage.weights for name, stage in stages.items() if stage.weights_bytes}
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, BatchRun] = {}
         #: Loads that were asked for, until the model is there: orders are all answered, of hints the last.
         self._orders: dict[str, list[LoadModel]] = {}
         self._hints: dict[str, LoadModel] = {}
@@ -225,7 +205,7 @@ class SimDevice:
                         self.hits += 1
                     self._schedule(now_ns + self.service(action), self, (action, task, now_ns, counts))
                     return []
-            self._runs[task] = _Run(task, action, counts)
+            self._runs[task] = BatchRun(task, action, counts)
             return self._carry_out(answers, action, now_ns)
         if isinstance(action, LoadModel):
             return self._load(action, now_ns)
@@ -237,22 +217,16 @@ class SimDevice:
 
     def _take(self, task: int, action: RunBatch, counts: tuple[int, ...], now_ns: int) -> list[Event]:
         """A batch where kernels are told apart, or where those that run together slow each other down."""
-        self._runs[task] = run = _Run(task, action, counts)
+        self._runs[task] = run = BatchRun(task, action, counts)
         run.share_pct = action.share_pct
         sequence = self._sequences.get(action.stage)
         event: RunBatch | PlannedBatch = action
         if sequence is not None:
             run.kind = sequence.bound
-            run.ends_ns = self._kernel_ends(action, sequence)
+            run.ends_ns = sequence.ends_ns(self.service(action))
             idents = tuple(kernel.ident for kernel in sequence.kernels)
             event = PlannedBatch(action, sequence.name, idents, len(idents))
         return self._carry_out(self.machine.step(event, now_ns), action, now_ns)
-
-    def _kernel_ends(self, action: RunBatch, sequence: KernelSequence) -> tuple[int, ...]:
-        """Work up to the end of each kernel: the batch's time in the sequence's proportions."""
-        total_ns = self.service(action)
-        so_far = list(accumulate(kernel.duration_ns for kernel in sequence.kernels))
-        return tuple(max(1, total_ns * end_ns // so_far[-1]) for end_ns in so_far)
 
     def _load(self, action: LoadModel, now_ns: int) -> list[Event]:
         stage = self._stages[action.stage]
@@ -286,7 +260,7 @@ class SimDevice:
             answers = self.machine.step(GrantEnded(task, 1), now_ns)
             finished = BatchFinished(now_ns, action.cause, action.batch, begin_ns, now_ns, counts, 0, action.ingress)
             return [finished, *self._carry_out(answers, action, now_ns)] if answers else [finished]
-        if type(payload) is _Run:
+        if type(payload) is BatchRun:
             # Otherwise its end was put off, or it has ended. Against the real clock a wake comes late, never early.
             return self._ended(payload, now_ns) if 0 <= payload.end_ns <= now_ns else []
         if type(payload) is _Fetch:
@@ -351,7 +325,7 @@ class SimDevice:
 
     # -- grants -------------------------------------------------------------------------------------------------
 
-    def _begin(self, run: _Run, grant: Grant, now_ns: int) -> None:
+    def _begin(self, run: BatchRun, grant: Grant, now_ns: int) -> None:
         action = run.action
         at_ns = now_ns + grant.wait_ns
         if run.first_ns < 0:
@@ -379,7 +353,7 @@ class SimDevice:
             run.stop = stop
         self._fluid.begin(run, ends_ns[stop - 1] - done_ns, at_ns)
 
-    def _stop(self, run: _Run, now_ns: int) -> None:
+    def _stop(self, run: BatchRun, now_ns: int) -> None:
         """Let no further kernel begin."""
         ends_ns, first = run.ends_ns, run.first
         before_ns = ends_ns[first - 1] if first else 0
@@ -391,7 +365,7 @@ class SimDevice:
             self._fluid.shorten(run, ends_ns[run.stop - 1] - ends_ns[stop - 1], now_ns)
             run.stop = stop
 
-    def _ended(self, run: _Run, now_ns: int) -> list[Event]:
+    def _ended(self, run: BatchRun, now_ns: int) -> list[Event]:
         action, task = run.action, run.task
         self._fluid.end(run, now_ns)
         took_ns = now_ns - run.begin_ns
@@ -401,7 +375,7 @@ class SimDevice:
             answers = self.machine.step(GrantEnded(task, 1), now_ns)
         else:
             over = run.stop == kernels
-            answers = self.machine.step(GrantEnded(task, run.stop, over, self._spans(run, now_ns)), now_ns)
+            answers = self.machine.step(GrantEnded(task, run.stop, over, run.spans(now_ns)), now_ns)
             if not over:
                 run.busy_ns += took_ns
                 return self._carry_out(answers, action, now_ns)
@@ -411,14 +385,3 @@ class SimDevice:
             now_ns, action.cause, action.batch, run.first_ns, now_ns, run.counts, busy_ns, action.ingress
         )
         return [finished, *self._carry_out(answers, action, now_ns)] if answers else [finished]
-
-    def _spans(self, run: _Run, now_ns: int) -> tuple[tuple[int, int], ...]:
-        """When each kernel of the grant ran, at an even rate."""
-        before_ns = run.ends_ns[run.first - 1] if run.first else 0
-        work_ns = run.ends_ns[run.stop - 1] - before_ns
-        took_ns = now_ns - run.begin_ns
-        ends = (
-            run.begin_ns + (end_ns - before_ns) * took_ns // max(1, work_ns)
-            for end_ns in run.ends_ns[run.first : run.stop]
-        )
-        return tuple(pairwise((run.begin_ns, *ends)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable
+from itertools import accumulate
 from statistics import NormalDist
 
 import msgspec
@@ -93,6 +94,11 @@ class KernelSequence(msgspec.Struct, frozen=True):
         for kernel in self.kernels:
             times[kernel.kind] = times.get(kernel.kind, 0) + kernel.duration_ns
         return max(times, key=lambda kind: times[kind], default="")
+
+    def ends_ns(self, total_ns: int) -> tuple[int, ...]:
+        """Work up to the end of each kernel, if all of them take so long together."""
+        so_far = list(accumulate(kernel.duration_ns for kernel in self.kernels))
+        return tuple(max(1, total_ns * end_ns // so_far[-1]) for end_ns in so_far)
 
     def draw(self, rng: random.Random) -> tuple[list[int], list[int]]:
         """Durations and host times of one run."""

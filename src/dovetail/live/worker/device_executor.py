@@ -28,6 +28,7 @@ from ...device.events import (
     ModelDropped,
     ModelHinted,
     ModelOrdered,
+    PlannedBatch,
     Refuse,
     Revoke,
     SetAlarm,
@@ -37,7 +38,7 @@ from ...device.events import Evict as EvictAction
 from ...device.events import Load as LoadAction
 from ...predict import Estimator
 from ...profile.table import ProfileTable
-from ...state.run_batch import cause_of, task_of
+from ...state.run_batch import RunBatch, cause_of, task_of
 from ...units import MS, US
 from ...workflow.app import App
 from ..kernels.cut_model import BatchRun
@@ -155,14 +156,14 @@ class DeviceExecutor:
         if taken.task in self._batches:
             raise BadMessage(f"batch {batch.batch} of ingress {batch.ingress} was taken before")
         expected = self._models.expected(message)
+        event: RunBatch | PlannedBatch = batch
+        if expected is not None:
+            # Known before its first turn, so that it may fill a gap, or is kept out of one that is too short.
+            taken.expected, idents = expected
+            event = PlannedBatch(batch, taken.expected, idents, len(idents))
         with self._lock:
             self._batches[taken.task] = taken
-            answers = self._machine.step(batch, now_ns)
-            if expected is not None:
-                # Known before its first turn, so that it may fill a gap, or is kept out of one that is too short.
-                taken.expected, idents = expected
-                answers = [*answers, *self._plan(taken, taken.expected, idents, now_ns)]
-            return self._perform(answers, task_of(batch.ingress, batch.cause), now_ns)
+            return self._perform(self._machine.step(event, now_ns), task_of(batch.ingress, batch.cause), now_ns)
 
     def load(self, message: Load, ingress: int, now_ns: int) -> Work | None:
         """A model is wanted here: by order, or as a hint. A hint is answered if it leads to a load or never can."""
@@ -355,14 +356,11 @@ class DeviceExecutor:
         if len(plan.kernels) > 1 or batch.expected or self._models.several:
             now_ns = self._now_ns()
             with self._lock:
-                answers = self._plan(batch, plan.name, tuple(plan.idents), now_ns)
+                planned = TaskPlanned(batch.task, plan.name, tuple(plan.idents), len(plan.idents))
                 cause = task_of(message.batch.ingress, message.batch.cause)
-                work = self._perform(answers, cause, now_ns)
+                work = self._perform(self._machine.step(planned, now_ns), cause, now_ns)
             if work is not None:
                 self._hand(work)
-
-    def _plan(self, batch: TakenBatch, name: str, idents: tuple[str, ...], now_ns: int) -> list[DeviceAction]:
-        return self._machine.step(TaskPlanned(batch.task, name, idents, len(idents)), now_ns)
 
     def _load_ended(self, weights: str, problem: str, took_ns: int) -> Work | None:
         """A load has ended, well or not; under the lock."""
