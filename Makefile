@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-pure test-torch check bench mutants clean
+.PHONY: setup demo test test-pure test-torch compiled test-compiled check bench mutants clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,14 @@ test-torch: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch]'
 	$(BIN)/python -m pytest tests/torch
 
+# What every event passes through as extension modules, beside the Python files, in build/compiled; needs a C compiler.
+# To use it: PYTHONPATH=build/compiled
+compiled: setup
+	DOVETAIL_COMPILED=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/compiled .
+
+test-compiled: compiled
+	DOVETAIL_COMPILED=1 PYTHONPATH=build/compiled $(BIN)/python -m pytest -m "not cpu"
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -55,4 +63,4 @@ mutants: setup
 	$(BIN)/python scripts/mutants.py sample
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build out

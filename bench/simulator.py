@@ -29,7 +29,7 @@ from dovetail.record.ledger import Ledger
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.sim import SimDevice, Simulation
 from dovetail.sim.arrivals import Poisson, Stream, requests, stream_rng
-from dovetail.state import Worker, WorkerSpec
+from dovetail.state import WorkerSpec
 from dovetail.units import MS, SECOND
 from dovetail.workflow.graph import StageSpec, chain
 
@@ -43,26 +43,19 @@ ROUNDS = 7
 BATCH_OF_8_NS = 3 * SERVICE_NS
 
 
-class OneStageEach(LoadEverything):
-    """Worker i holds stage i, as each of the tandem's servers has its own queue."""
-
-    def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec]:
-        """The stage whose kind of device this is."""
-        return [stage for stage in stages if stage.name == worker.spec.kind]
-
-
 def simulation(count: int, batch: int) -> Simulation:
     """Three stages one behind the other, a worker each, first come first served."""
     names = [f"stage-{i}" for i in range(STAGES)]
-    graph = chain("three-stage", 50 * MS, [StageSpec(n, "model", (batch,), model=n) for n in names])
+    # Worker i runs stage i alone, as each of the tandem's servers has its own queue.
+    graph = chain("three-stage", 50 * MS, [StageSpec(n, n, (batch,), model=n) for n in names])
     points = (Point(1, 1, SERVICE_NS, 0.0, 1), Point(8, 1, BATCH_OF_8_NS, 0.0, 1))
     table = ProfileTable([Entry(stage=n, kind=n, points=points) for n in names])
-    policy = Policy(FirstComePlanner(), FirstFitPlacer(), OneStageEach(), Estimator(table))
+    policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(table))
     controller = Controller([graph], policy)
     arrivals = requests([Stream(Poisson(RATES[batch]), 0)], seed=SEED, limit=count)
     simulation = Simulation(controller, Ledger([(graph.name, graph.slo_ns)]), arrivals)
     for ident, name in enumerate(names, start=1):
-        spec = WorkerSpec(name, name, ("model",))
+        spec = WorkerSpec(name, name, (name,))
         simulation.join(SimDevice(ident, spec, controller.stages, table, simulation.schedule))
     return simulation
 

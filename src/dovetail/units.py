@@ -7,14 +7,15 @@ machine. Text such as ``"300ms"`` exists only at the edge and is turned into int
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from .errors import DeclarationError
 
 __all__ = ["MS", "SECOND", "US", "format_bytes", "format_ns", "parse_bytes", "parse_duration", "parse_rate"]
 
-US = 1_000
-MS = 1_000_000
-SECOND = 1_000_000_000
+US: Final = 1_000
+MS: Final = 1_000_000
+SECOND: Final = 1_000_000_000
 
 _TIME_UNITS = {"ns": 1, "us": US, "µs": US, "ms": MS, "s": SECOND, "min": 60 * SECOND, "h": 3600 * SECOND}
 _BYTE_UNITS = {

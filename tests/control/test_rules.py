@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.schedule.almost_first_come import AlmostFirstCome
 
 from dovetail.control import (
     NEVER_NS,
@@ -29,7 +30,7 @@ from dovetail.control import (
 )
 from dovetail.control.controller import MAX_ATTEMPTS
 from dovetail.control.validate import validate
-from dovetail.plan import Hold
+from dovetail.plan import Hold, Planner
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.scale import Adjustment
@@ -69,7 +70,7 @@ def controller(
     scaler: object = None,
     *,
     slo_ms: int = 100,
-    planner: FirstComePlanner | None = None,
+    planner: Planner | None = None,
 ) -> Controller:
     """One workflow for each stage; a batch of any size takes 10 ms."""
     points = (Point(1, 1, 10 * MS, 0.0, 1), Point(4, 1, 10 * MS, 0.0, 1))
@@ -299,7 +300,7 @@ def test_a_model_takes_the_bytes_that_its_worker_says_once_it_is_there() -> None
     validate(c)
 
 
-class Holding(FirstComePlanner):
+class Holding(AlmostFirstCome):
     """Holds everything until a given time."""
 
     def __init__(self, until_ns: int) -> None:
@@ -307,7 +308,7 @@ class Holding(FirstComePlanner):
         self.until_ns = until_ns
 
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
-        return Hold(self.until_ns, "a test says so") if now_ns < 5 * MS else super().choose(queue, now_ns)
+        return Hold(self.until_ns, "a test says so") if now_ns < 5 * MS else self.plain.choose(queue, now_ns)
 
 
 @pytest.mark.parametrize(("until_ns", "fails"), [(1 * MS, True), (1 * MS + 1, False)])

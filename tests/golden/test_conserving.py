@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tests.golden.test_actions import SLO_NS, TIMES_MS, arrived, play, run, stage, with_worker
+from tests.schedule.almost_first_come import AlmostFirstCome
 
 from dovetail.control import Controller, Policy, RequestArrived, RequestCancelled, SetTimer, TimerFired
 from dovetail.plan import Hold
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
-from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
+from dovetail.schedule import FirstFitPlacer, LoadEverything
 from dovetail.state import Batch, Config, Queue
 from dovetail.units import MS
 from dovetail.workflow.graph import chain
@@ -22,7 +23,7 @@ from dovetail.workflow.graph import chain
 Mood = Callable[[str, int, int], int | Hold]
 
 
-class Moody(FirstComePlanner):
+class Moody(AlmostFirstCome):
     """Offers what its mood says."""
 
     restless = True

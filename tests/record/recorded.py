@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -61,16 +60,21 @@ class Words:
         return tuple(request * 7 % 13 % 6 for request, node, _ in items if node == 0 and request % 2)
 
 
-class FlakyDevice(SimDevice):
-    """Fails one batch in ten after it has run."""
+class Flaky:
+    """A device whose batches fail, one in ten, after they have run."""
 
-    def __init__(self, *args: Any, rng: random.Random, **options: Any) -> None:
-        super().__init__(*args, rng=rng, **options)
+    def __init__(self, device: SimDevice, rng: random.Random) -> None:
+        self._device = device
         self._moods = rng
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was lost."""
+        return self._device.gone
 
     def wake(self, payload: object, now_ns: int) -> list[Event]:
         """As a sound device, but for the failures."""
-        return [self._spoil(event) for event in super().wake(payload, now_ns)]
+        return [self._spoil(event) for event in self._device.wake(payload, now_ns)]
 
     def _spoil(self, event: Event) -> Event:
         if isinstance(event, BatchFinished) and self._moods.random() < 0.1:
@@ -110,10 +114,14 @@ def run(
             validate(controller)
 
         sim = Simulation(controller, Ledger([("plain", 1), ("document", 1)]), arrivals(count, rng, rate), [record])
+
+        def schedule(at_ns: int, device: SimDevice, payload: object) -> None:
+            sim.schedule(at_ns, Flaky(device, rng), payload)
+
         for ident in (1, 2, 3):
             spec_of = WorkerSpec(f"gpu{ident}", "gpu", ("model",), cores=2, usd_per_hour=1.0)
             table = ProfileTable(log.entries)
-            device = FlakyDevice(ident, spec_of, controller.stages, table, sim.schedule, rng=rng, branching=Words())
+            device = SimDevice(ident, spec_of, controller.stages, table, schedule, rng=rng, branching=Words())
             sim.join(device, at_ns=ident * MS)
         for _ in range(count // 8):
             sim.post(RequestCancelled(rng.randrange(1, 200) * MS, 0, rng.randrange(1, count + 1)))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.record.recorded import document, plain, run
 from tests.record.test_follow import SPECS
+from tests.schedule.almost_first_come import AlmostFirstCome
 
 from dovetail.control import (
     Action,
@@ -31,7 +32,7 @@ from dovetail.control import (
     WorkerJoined,
     WorkerLost,
 )
-from dovetail.plan import Hold
+from dovetail.plan import Hold, Planner
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.log import Step
@@ -51,7 +52,7 @@ TABLE = ProfileTable([Entry(s, "gpu", points=(Point(1, 1, 10 * MS, 0.0, 1),)) fo
 class Scene:
     """A controller that is told events one by one; times are milliseconds."""
 
-    def __init__(self, graph: Graph, planner: FirstComePlanner | None = None) -> None:
+    def __init__(self, graph: Graph, planner: Planner | None = None) -> None:
         self.graphs = [graph]
         policy = Policy(planner or FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(TABLE))
         self.controller = Controller(self.graphs, policy)
@@ -192,14 +193,14 @@ def test_loads_and_evictions_of_its_models_are_part_of_it() -> None:
     assert "3 #5 gpu1 was asked to evict the model of read: look-ahead: 3 unused" in told
 
 
-class Patient(FirstComePlanner):
+class Patient(AlmostFirstCome):
     """Holds every batch for 5 ms."""
 
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         head = queue.head()
         if head is not None and now_ns < head.queued_ns + 5 * MS:
             return Hold(head.queued_ns + 5 * MS, "waiting for company")
-        return super().choose(queue, now_ns)
+        return self.plain.choose(queue, now_ns)
 
 
 def test_a_policy_that_held_it_back() -> None:

@@ -14,6 +14,7 @@ are `roster.py`; the walk through a graph (fan-out, joins, conditions) is `walk.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ..state import Batch, Cluster, Item, Request, Worker, compile_graphs
 from ..state.worker import FULL_SHARE
@@ -46,9 +47,9 @@ __all__ = ["MAX_ATTEMPTS", "MAX_REFUSALS", "Controller", "Policy"]
 
 #: Failed batches that an item may be part of before its request fails. Three: once in a batch with others, once
 #: alone, and once more for a worker that died meanwhile.
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS: Final = 3
 #: What a client is told to wait while the server drains: a restart takes about this long.
-DRAIN_RETRY_NS = 2_000 * MS
+DRAIN_RETRY_NS: Final = 2_000 * MS
 
 
 class Controller:
@@ -68,8 +69,7 @@ class Controller:
         self._observe_run = policy.predictor.observe_run
         self._step = step = Step()
         self.timers = step.timers
-        launcher = Launcher(cluster, policy, step, ingress)
-        self._start, self._send, self._release = launcher.start, launcher.send, launcher.release
+        self._launcher = launcher = Launcher(cluster, policy, step, ingress)
         self._touched = launcher.touched
         self._roster = roster = Roster(cluster, self.stages, policy, step, launcher)
         self._planner, self._router = policy.planner, policy.router
@@ -112,7 +112,7 @@ class Controller:
         out: list[Action] = []
         step.out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
-        self._start()
+        self._launcher.start()
         if self._scaler_adjusts:
             self._roster.adjust()
         if self.draining and not self.requests and not self._drained:
@@ -183,7 +183,7 @@ class Controller:
             item.origin = origin
             queue = nodes[item.node].queue
             if routed and not queue.stage.on_host:
-                self._send(item, queue)
+                self._launcher.send(item, queue)
                 continue
             queue.push(planner.order(request, item.node), item)
             planner.note(item, now)
@@ -218,7 +218,7 @@ class Controller:
     # -- results ----------------------------------------------------------------------------------------------
 
     def _batch_finished(self, event: BatchFinished) -> None:
-        batch = self._release(event.batch)
+        batch = self._launcher.release(event.batch)
         if batch is None:
             return  # its worker was lost and the items have gone elsewhere
         now = event.at_ns
@@ -250,7 +250,7 @@ class Controller:
             self._continue(request, ready, origin)
 
     def _batch_failed(self, event: BatchFailed) -> None:
-        batch = self._release(event.batch)
+        batch = self._launcher.release(event.batch)
         if batch is not None:
             self._retry(batch, f"{event.reason}: {event.detail}" if event.detail else event.reason, event.reason)
 
@@ -284,7 +284,7 @@ class Controller:
             # it fails by itself.
             item.alone = item.alone or reason != "too_late"
             if routed:
-                self._send(item, queue)
+                self._launcher.send(item, queue)
                 continue
             queue.push(self._planner.order(request, item.node), item)
             self._touched.append(queue)
@@ -294,7 +294,7 @@ class Controller:
         if worker is None:
             return
         for ident in list(worker.running):
-            batch = self._release(ident)
+            batch = self._launcher.release(ident)
             if batch is not None:
                 self._retry(batch, f"worker {worker.spec.name} was lost: {event.detail}", "worker_lost")
         worker.free_pct = FULL_SHARE

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
+from typing import Final
 
 from ..plan import Hold
 from ..state import Batch, Cluster, CompiledNode, Config, Item, Queue, Request, Worker
@@ -26,7 +27,7 @@ from .step import Step
 __all__ = ["MAX_REFUSALS", "Launcher"]
 
 #: Workers that may refuse an item for their queue; the next one has to take it, or no one can in time.
-MAX_REFUSALS = 4
+MAX_REFUSALS: Final = 4
 
 
 class Launcher:
@@ -230,7 +231,7 @@ class Launcher:
         self._last_batch = ident = self._last_batch + 1
         expected = self._predictor.run(stage, worker.spec.kind, len(items), config)
         mean_ns, spread = expected.mean_ns, expected.spread
-        batch = Batch(ident, queue, worker, config, items, now, mean_ns, now, spread, routed)
+        batch = Batch(ident, queue, worker, config, items, now, mean_ns, spread, routed)
         self._batches[ident] = worker.running[ident] = batch
         self._planner.started(batch)
         if len(items) == 1:

@@ -10,6 +10,8 @@ Rules of this file
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from ..state.run_batch import NEVER_NS, RunBatch
@@ -40,9 +42,9 @@ __all__ = [
 ]
 
 #: `task` of a load or an eviction that no batch asked for.
-NOBODY = -1
+NOBODY: Final = -1
 #: `Grant.last` of a grant over all kernels that are left, as they are launched.
-TO_THE_END = -1
+TO_THE_END: Final = -1
 
 
 class TaskPlanned(msgspec.Struct, frozen=True, gc=False):

@@ -14,7 +14,7 @@ model is fetched then, the cached set changes when the fetch ends, and copying o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ..state import WorkerRow
 from ..state.run_batch import NEVER_NS, RunBatch, task_of
@@ -55,8 +55,10 @@ __all__ = ["Device"]
 
 
 #: Model of a stage that this worker does not know.
-_UNKNOWN = ("", -1)
-_RUNNING, _STOPPING, _SUSPENDED = TaskState.RUNNING, TaskState.STOPPING, TaskState.SUSPENDED
+_UNKNOWN: Final = ("", -1)
+_RUNNING: Final = TaskState.RUNNING
+_STOPPING: Final = TaskState.STOPPING
+_SUSPENDED: Final = TaskState.SUSPENDED
 
 
 class Device:

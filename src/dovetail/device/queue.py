@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
+from typing import Final
 
 from ..state.worker import FULL_SHARE
 from .cache import ModelCache
@@ -20,8 +21,11 @@ from .task import Task, TaskState
 __all__ = ["WorkerQueue"]
 
 #: Batches that `done_ns` looks at one by one; those behind them are taken to fill the device without gaps.
-FORECAST_BATCHES = 32
-_QUEUED, _EARLY, _RUNNING, _OVER = TaskState.QUEUED, TaskState.EARLY, TaskState.RUNNING, TaskState.OVER
+FORECAST_BATCHES: Final = 32
+_QUEUED: Final = TaskState.QUEUED
+_EARLY: Final = TaskState.EARLY
+_RUNNING: Final = TaskState.RUNNING
+_OVER: Final = TaskState.OVER
 
 
 class WorkerQueue:

@@ -26,7 +26,7 @@ from ..sim import SimDevice, Simulation
 from ..sim.arrivals import Poisson, Stream, requests
 from ..sim.driver import Observer
 from ..sim.service import ProfiledService
-from ..state import Worker, WorkerSpec
+from ..state import WorkerSpec
 from ..units import MS, SECOND
 from ..workflow.graph import StageSpec, chain
 
@@ -101,20 +101,14 @@ class Exponential:
         return self.drawn_ns[-1]
 
 
-class _OneStationEach(LoadEverything):
-    """A worker holds the stage that its kind is named after."""
-
-    def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec]:
-        return [stage for stage in stages if stage.name == worker.spec.kind]
-
-
 def _build(queue: Queueing, *observers: Observer) -> tuple[Simulation, list[SimDevice]]:
     names = [f"station-{i}" for i in range(queue.stations)]
-    graph = chain("queue", SECOND, [StageSpec(name, "model", (1,), model=name) for name in names])
+    # A worker of a station runs the stage of that station and no other.
+    graph = chain("queue", SECOND, [StageSpec(name, name, (1,), model=name) for name in names])
     point = Point(1, 1, SERVICE_NS, queue.cv, 1)
     table = ProfileTable([Entry(name, name, points=(point,), spread=queue.cv) for name in names])
     planner = FirstComePlanner(by_class=len(queue.loads) > 1, max_open=queue.customers)
-    controller = Controller([graph], Policy(planner, FirstFitPlacer(), _OneStationEach(), Estimator(table)))
+    controller = Controller([graph], Policy(planner, FirstFitPlacer(), LoadEverything(), Estimator(table)))
     streams = [
         Stream(Poisson(load * queue.servers * SECOND / SERVICE_NS), 0, priority)
         for priority, load in enumerate(queue.loads, start=1)
@@ -127,7 +121,7 @@ def _build(queue: Queueing, *observers: Observer) -> tuple[Simulation, list[SimD
         for server in range(queue.servers):
             ident = len(devices) + 1
             rng = random.Random(f"{queue.seed} {name} {server}")
-            spec = WorkerSpec(f"{name}-{server}", name, ("model",))
+            spec = WorkerSpec(f"{name}-{server}", name, (name,))
             service = Exponential(rng) if queue.exponential else ProfiledService(table, name, rng).run_ns
             device = SimDevice(ident, spec, controller.stages, table, simulation.schedule, service=service)
             devices.append(device)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from ..errors import DeclarationError
-from ..state.worker import FULL_SHARE, Config
+from ..state import Config
+from ..state.worker import FULL_SHARE
 
 __all__ = ["Option", "Prices", "item_cost_usd", "options_for", "pareto"]
 

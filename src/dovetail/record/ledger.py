@@ -8,6 +8,7 @@ within 1.6 % of the true one however many requests there were.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -17,7 +18,7 @@ from ..units import SECOND
 
 __all__ = ["Histogram", "Ledger", "Summary"]
 
-_STEP_BITS = 6
+_STEP_BITS: Final = 6
 
 
 class Histogram:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -39,15 +39,30 @@ from ..record.ledger import Ledger
 from .device import SimDevice
 from .network import Network
 
-__all__ = ["IngressObserver", "Observer", "Simulation"]
+__all__ = ["IngressObserver", "Observer", "Simulation", "Sleeper"]
 
 #: Order of simultaneous entries.
-_WORKER, _ARRIVAL, _TIMER = 0, 1, 2
+_WORKER: Final = 0
+_ARRIVAL: Final = 1
+_TIMER: Final = 2
 
 #: Called after every step with the event and its actions; tests, traces and logs hang here.
 Observer = Callable[[Event, list[Action]], None]
 #: The same, and first of all the number of the ingress whose step it was.
 IngressObserver = Callable[[int, Event, list[Action]], None]
+
+
+class Sleeper(Protocol):
+    """Who is woken at a time: a device, or what stands before one."""
+
+    @property
+    def gone(self) -> bool:
+        """It was lost, and is not woken any more."""
+        ...
+
+    def wake(self, payload: object, now_ns: int) -> list[Event]:
+        """Its time has come."""
+        ...
 
 
 class _Ingress:
@@ -126,7 +141,7 @@ class Simulation:
 
     # -- building -----------------------------------------------------------------------------------------------
 
-    def schedule(self, at_ns: int, device: SimDevice, payload: object) -> None:
+    def schedule(self, at_ns: int, device: Sleeper, payload: object) -> None:
         """Wake a device at a time."""
         self._sequence = sequence = self._sequence + 1
         heappush(self._heap, (at_ns, _WORKER, sequence, device, payload))
@@ -175,7 +190,7 @@ class Simulation:
         """Go on until nothing happens any more, or until a time."""
         heap, network = self._heap, self._network
         plain = self._ingresses[0]
-        step, observers, perform = plain.controller.step, plain.observers, self._perform
+        controller, observers = plain.controller, plain.observers
         if not self._begun:
             self._begun = True
             self._next_arrival()
@@ -192,7 +207,7 @@ class Simulation:
                 if network is not None:
                     self._decide(target, payload, network)
                     continue
-                events = (payload,)
+                events: Sequence[Event] = (payload,)
             elif target.gone:
                 continue
             elif network is not None:
@@ -201,11 +216,11 @@ class Simulation:
             else:
                 events = target.wake(payload, at_ns)
             for event in events:
-                actions = step(event)
+                actions = controller.step(event)
                 for observe in observers:
                     observe(event, actions)
                 if actions:
-                    perform(actions)
+                    self._perform(actions)
 
     def _perform(self, actions: list[Action]) -> None:
         """The plain case: workers are asked at once."""

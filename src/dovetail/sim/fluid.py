@@ -58,7 +58,7 @@ class Fluid:
             self._schedule(end_ns, self._owner, flow)
             return
         flow.end_ns, flow.since_ns, flow.rate = -1, at_ns, 1.0
-        flow.work_ns = flow.left_ns = work_ns
+        flow.work_ns = flow.left_ns = float(work_ns)
         self.running.append(flow)
         self._flow_on(at_ns)
 

@@ -7,11 +7,13 @@ event of every request.
 
 from .cluster import Cluster
 from .graph import CompiledGraph, CompiledNode, compile_graphs
-from .queue import Item, Queue
+from .item import Item
+from .queue import Queue
 from .request import OUTCOMES, Request
 from .row import WorkerRow
 from .run_batch import NEVER_NS, RunBatch
-from .worker import Batch, Config, Worker, WorkerSpec
+from .worker import Batch, Worker
+from .worker_spec import Config, WorkerSpec
 
 __all__ = [
     "NEVER_NS",

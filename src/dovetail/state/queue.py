@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
-
-import msgspec
 
 from ..workflow.graph import StageSpec
+from .item import Item
+from .request import Request
 
-if TYPE_CHECKING:
-    from .request import Request
-
-__all__ = ["Item", "Queue"]
-
-
-class Item(msgspec.Struct, eq=False):
-    """One element of one node of one request: the unit that is batched."""
-
-    request: Request
-    node: int
-    index: int
-    queued_ns: int
-    #: Worker that made its last input: where its data is. 0 at the start.
-    origin: int = 0
-    #: Batches it was part of that failed.
-    attempts: int = 0
-    #: Must not share a batch, because a batch with it raised.
-    alone: bool = False
-    #: Workers that refused it because they could not start it in its window.
-    refused: int = 0
+__all__ = ["Queue"]
 
 
 class Queue:

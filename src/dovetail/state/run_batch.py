@@ -9,16 +9,18 @@ Rule of this file: field order is the log format. Append, never reorder.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 __all__ = ["FULL_QUOTA", "NEVER_NS", "RunBatch", "cause_of", "task_of"]
 
 #: A time that never comes: `latest_ns` of a batch without deadline.
-NEVER_NS = (1 << 62) - 1
+NEVER_NS: Final = (1 << 62) - 1
 #: Quotas are whole per cents of the time of a device.
-FULL_QUOTA = 100
+FULL_QUOTA: Final = 100
 #: Batches of one ingress at most; those of another are numbered beyond.
-_MOST_BATCHES = 48
+_MOST_BATCHES: Final = 48
 
 
 class RunBatch(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):

@@ -1,0 +1,45 @@
+"""What is declared of workers and decided of batches: records that logs and messages hold."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .run_batch import FULL_QUOTA
+
+__all__ = ["Config", "WorkerSpec"]
+
+
+class Config(msgspec.Struct, frozen=True, gc=False):
+    """How a stage is run: largest batch, processor cores, share of the device and of its time in per cent."""
+
+    batch: int
+    cpus: int
+    share_pct: int
+    #: Part of the device's time.
+    quota_pct: int = FULL_QUOTA
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """A worker as it introduces itself when it joins."""
+
+    name: str
+    #: What kind of device it is; profiles are kept by kind: "cpu", "host", "v100"...
+    kind: str
+    #: Kinds of stages it can run: "onnx", "python", "model".
+    runs: tuple[str, ...]
+    #: Processor cores that batches on it share; 0 if they are not counted.
+    cores: int = 0
+    memory_bytes: int = 0
+    #: Price of the whole device; a batch pays for its share of it.
+    usd_per_hour: float = 0.0
+    #: What holds a share of this device: "none", "cooperative", "mps", "mig", "simulated".
+    enforcement: str = "none"
+    #: Price of one core beside the device; a batch pays for the cores it takes.
+    usd_per_core_hour: float = 0.0
+    #: It may stop a batch between two kernels: one of a higher class takes the device from a lower one.
+    preempts: bool = False
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it runs ordinary Python instead of models."""
+        return "python" in self.runs
