@@ -10,7 +10,7 @@ __all__ = ["Item"]
 class Item:
     """One element of one node of one request."""
 
-    __slots__ = ("alone", "attempts", "index", "node", "origin", "queued_ns", "refused", "request")
+    __slots__ = ("alone", "attempts", "index", "node", "origin", "queued_ns", "refused", "request", "waits")
 
     def __init__(
         self, request: Request, node: int, index: int, queued_ns: int, origin: int = 0, alone: bool = False
@@ -27,3 +27,5 @@ class Item:
         self.alone = alone
         #: Workers that refused it because they could not start it in its window.
         self.refused = 0
+        #: It is in a queue of the ingress.
+        self.waits = False

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 __all__ = ["OUTCOMES", "Request"]
 
 #: How a request can end, and each ends in exactly one way. `ok`: answered within its objective; `late`: answered
-#: after it; `shed`: refused at the door; `expired`: its hard deadline passed first; `failed`: a stage could not
-#: do it; `cancelled`: the client gave up.
+#: after it; `shed`: refused, when it came or when it could not be in time any more; `expired`: its hard deadline
+#: passed first; `failed`: a stage could not do it; `cancelled`: the client gave up.
 OUTCOMES = ("ok", "late", "shed", "expired", "failed", "cancelled")
 
 

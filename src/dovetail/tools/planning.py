@@ -134,13 +134,13 @@ def advise(
     plan = WorkflowPlan(beyond, Estimator(ProfileTable(entries)), space, percentile)
     interval_ns = round(SECOND / rate_per_s)
     plan.build(holders, {s.name: interval_ns for s in graph.stages})
-    times, costs, _ = plan.frontiers.points(0)
+    times, costs, _ = plan.frontiers().points(0)
     frontier = [(float(t) / MS, float(c) * 1000) for t, c in zip(times, costs, strict=True)]
     at = max((i for i, (ms, _) in enumerate(frontier) if ms <= graph.slo_ns / MS), default=0)
     feasible = frontier[at][0] <= graph.slo_ns / MS
 
     def point(index: int) -> Plan:
-        options = plan.frontiers.plan(int(times[index])) or plan.fastest
+        options = plan.frontiers().plan(int(times[index])) or plan.fastest
         return Plan(frontier[index][0], frontier[index][1], _steps(graph, plan, options))
 
     def neighbour(step: int) -> Plan | None:

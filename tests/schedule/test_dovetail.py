@@ -21,12 +21,12 @@ from dovetail.control import (
 )
 from dovetail.control.validate import validate
 from dovetail.place import BestFitPlacer
-from dovetail.plan import DovetailPlanner, PlannerSettings, Space
+from dovetail.plan import Space
 from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.ledger import Ledger
-from dovetail.schedule import LoadEverything
+from dovetail.schedule import DovetailPlanner, LoadEverything, PlannerSettings
 from dovetail.sim import SimDevice, Simulation
 from dovetail.state import WorkerSpec
 from dovetail.units import MS

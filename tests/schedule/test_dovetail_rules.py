@@ -13,11 +13,11 @@ from dovetail.control import (
     WorkerJoined,
 )
 from dovetail.place import BestFitPlacer
-from dovetail.plan import DovetailPlanner, Hold, PlannerSettings, Space
+from dovetail.plan import Hold, Space
 from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
-from dovetail.schedule import LoadEverything
+from dovetail.schedule import DovetailPlanner, LoadEverything, PlannerSettings
 from dovetail.state import Batch, Config, Item, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec, chain
