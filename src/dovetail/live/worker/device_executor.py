@@ -41,7 +41,7 @@ from ...profile.table import ProfileTable
 from ...state.run_batch import RunBatch, cause_of, task_of
 from ...units import MS, US
 from ...workflow.app import App
-from ..kernels.cut_model import BatchRun
+from ..kernels.batch_run import BatchRun
 from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Recut, Run, State
 from .executor import Answer, BadMessage, Values, WakeAt, Work
 from .kernel_log import KernelLog

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...device.events import TO_THE_END, Grant, GrantEnded
 from ...record.kernels import KernelRecord
-from ..kernels.cut_model import BatchRun
+from ..kernels.batch_run import BatchRun
 from ..links.wire import Done, Failed, Run
 from ..tensors.arena import ArenaFull
 from .executor import Answer, Values, counts

@@ -31,7 +31,8 @@ from ...units import format_bytes
 from ...workflow.app import App
 from ...workflow.graph import StageSpec
 from ...workflow.runners import Runner, make_runner
-from ..kernels.cut_model import BatchRun, CutModel
+from ..kernels.batch_run import BatchRun
+from ..kernels.cut_model import CutModel
 from ..links.wire import FromWorker, Hello, LoadFailure, Ready, Run, Weighed
 from .executor import error_text
 from .footprint import anonymous_bytes, blocks_apart, one_heap, trim, weigh
