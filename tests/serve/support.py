@@ -17,8 +17,9 @@ import numpy as np
 
 from dovetail.errors import BadRequest, Overloaded
 from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, ModelInfo, TensorSpec
+from dovetail.serve.framing import Limits
 from dovetail.serve.http import HttpServer
-from dovetail.serve.oip import Limits, start
+from dovetail.serve.oip import start
 
 HOST = "127.0.0.1"
 

@@ -13,10 +13,9 @@ import msgspec
 from ..control import Action, Event
 from ..errors import DeclarationError, DovetailError
 from ..live.devices import hosts_for, parse_device
-from ..live.front.kernel_store import KernelStore
 from ..live.front.share import FirstFront, JoinedFront, Serves
+from ..live.front.stores import KernelStore, TimesStore
 from ..live.front.system import LiveSystem, Settings
-from ..live.front.times_store import TimesStore
 from ..profile.machine import this_machine
 from ..profile.store import ProfileStore
 from ..profile.table import Entry
@@ -26,8 +25,9 @@ from ..units import SECOND
 from ..wiring import ROUTED_POLICIES, PolicySpec, find_policy, make_controller
 from ..workflow.app import App
 from .adapter import LiveBackend
+from .framing import Limits
 from .http import HttpServer
-from .oip import Limits, start
+from .oip import start
 
 __all__ = ["Options", "Served", "launch"]
 

@@ -23,11 +23,13 @@ import msgspec
 from .. import __version__
 from ..errors import BadRequest, Overloaded
 from .backend import Answer, Backend, Call, ModelInfo, TensorSpec
-from .http import DEFAULT_LIMITS, Cancel, HttpError, HttpRequest, HttpResponse, HttpServer, Limits, serve
+from .connection import Cancel
+from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
+from .http import HttpServer, serve
 from .oip_request import InferRequest, Place, Upload, call_of, inputs_of, only_input, parse, wanted_of
 from .tensors import OutputTensor, Parameters, decode_raw, encode
 
-__all__ = ["EXTENSIONS", "Limits", "OpenInference", "start"]
+__all__ = ["EXTENSIONS", "OpenInference", "start"]
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "schedule_policy"]
 MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it

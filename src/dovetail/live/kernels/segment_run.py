@@ -22,7 +22,7 @@ import numpy as np
 
 from ...errors import ModelError
 from ...profile.kernels import kernel_ids
-from ...workflow.runners import NUMPY_OF_ORT
+from ...workflow.tensor import NUMPY_OF_ORT
 from ..tensors.arena import ALIGN_BYTES
 
 __all__ = ["Allocate", "Binding", "Bound", "Part", "Segments", "Shape", "Written", "aligned", "load_session"]

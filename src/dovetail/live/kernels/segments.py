@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from ...errors import ModelError
-from ...workflow.runners import NUMPY_OF_ORT
+from ...workflow.tensor import NUMPY_OF_ORT, ONNX_OF_ORT
 from .onnx_graph import OnnxGraph, OnnxNode, read_graph, write_part
 from .segment_run import Part, Segments, Shape, Written, load_session
 
@@ -54,12 +54,6 @@ SHARED_BYTES = 1024
 PROFILED_RUNS = 5
 #: What was written, beside the files of the segments.
 INDEX = "cuts.msgpack"
-
-_ELEMENT_TYPE = {
-    "tensor(float)": 1, "tensor(uint8)": 2, "tensor(int8)": 3, "tensor(uint16)": 4, "tensor(int16)": 5,
-    "tensor(int32)": 6, "tensor(int64)": 7, "tensor(bool)": 9, "tensor(float16)": 10, "tensor(double)": 11,
-    "tensor(uint32)": 12, "tensor(uint64)": 13,
-}  # fmt: skip
 
 
 def cut(
@@ -146,7 +140,7 @@ def _write_segments(
     parts = []
     for number, (first, last) in enumerate(pairwise([0, *cuts, len(graph.nodes)])):
         part = _part(graph, types, first, last, f"{prefix}segment-{number}.onnx", live, places)
-        inputs = {n: _ELEMENT_TYPE[types[n]] for n in part.inputs}
+        inputs = {n: ONNX_OF_ORT[types[n]] for n in part.inputs}
         write_part(directory / part.file, graph, graph.nodes[first:last], inputs, part.outputs)
         parts.append(part)
     return Written(parts, types, list(graph.outputs), places)
@@ -316,7 +310,7 @@ def _tensor_types(graph: OnnxGraph, directory: Path) -> dict[str, str]:
     write_part(probe, graph, graph.nodes, dict.fromkeys(graph.inputs, 0), outputs)
     session = load_session(probe)
     found = {i.name: i.type for i in (*session.get_outputs(), *session.get_inputs())}
-    return {name: kind for name, kind in found.items() if kind in _ELEMENT_TYPE}
+    return {name: kind for name, kind in found.items() if kind in ONNX_OF_ORT}
 
 
 def _live(graph: OnnxGraph) -> list[frozenset[str]]:
