@@ -22,7 +22,8 @@ import msgspec
 
 from .. import __version__
 from ..errors import BadRequest, Overloaded
-from .backend import Answer, Backend, Call, ModelInfo, TensorSpec
+from ..workflow.graph import Port
+from .backend import Answer, Backend, Call, ModelInfo
 from .connection import Cancel
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
 from .http import HttpServer, serve
@@ -71,8 +72,8 @@ class _Known(msgspec.Struct, frozen=True, gc=False):
     into, so that the same JSON before as many bytes means the same again."""
 
     #: Of the model that it was read for.
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
     #: Without inputs.
     call: Call
     places: tuple[tuple[str, Place], ...]
@@ -255,7 +256,7 @@ def _metadata(info: ModelInfo) -> dict[str, object]:
 def _config(info: ModelInfo) -> dict[str, object]:
     """As Triton prints a model configuration; batching is ours and clients see none of it."""
 
-    def tensors(specs: tuple[TensorSpec, ...]) -> list[dict[str, object]]:
+    def tensors(specs: tuple[Port, ...]) -> list[dict[str, object]]:
         kinds = {"BYTES": "STRING"}
         return [
             {"name": spec.name, "data_type": f"TYPE_{kinds.get(spec.datatype, spec.datatype)}", "dims": spec.shape}

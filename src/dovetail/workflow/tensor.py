@@ -11,7 +11,7 @@ from ..errors import DeclarationError
 
 __all__ = ["NUMPY_OF", "NUMPY_OF_ORT", "OIP_OF", "OIP_OF_ONNX", "ONNX_OF_ORT", "TensorSpec", "tensor"]
 
-#: Names in the Open Inference Protocol, numpy and onnxruntime, number in onnx.proto. BYTES (8 there) has no fixed size.
+#: Name in the Open Inference Protocol, in numpy, in onnxruntime; number in onnx.proto, where BYTES is 8.
 _TYPES = (
     ("BOOL", "bool", "bool", 9),
     ("UINT8", "uint8", "uint8", 2),
