@@ -58,10 +58,8 @@ class Values:
         self.arenas = arenas
         self._own = own
         self._freed = threading.Condition()
-        #: The ingress that has started the worker, with which the process ends.
-        self._first = first
-        #: Blocks of each of the others, which somebody has to free when it is gone.
-        self._blocks: dict[int, set[int]] = {}
+        #: Blocks of each ingress, which somebody has to free when it is gone. The `first` has started the worker.
+        self._blocks: dict[int, set[int]] = {first: set()}
 
     def columns(self, message: Run) -> list[list[Any]]:
         """The batch's arguments; a value that several items use is decoded once."""
@@ -108,8 +106,6 @@ class Values:
         with self._freed:
             while True:
                 try:
-                    if ingress == self._first:
-                        return self._store(values)
                     if ingress not in self._blocks:
                         raise DovetailError(f"ingress {ingress} is gone, and nobody wants these results")
                     refs = self._store(values)
@@ -140,16 +136,12 @@ class Values:
     def free(self, offsets: list[int], ingress: int = 0) -> None:
         """Nobody reads these blocks of an ingress any more."""
         with self._freed:
-            if ingress == self._first:
-                for offset in offsets:
-                    self._own.free(offset)
-            else:
-                theirs = self._blocks[ingress]
-                for offset in offsets:
-                    if offset not in theirs:
-                        raise BadMessage(f"ingress {ingress} has no block at {offset}")
-                    theirs.remove(offset)
-                    self._own.free(offset)
+            theirs = self._blocks[ingress]
+            for offset in offsets:
+                if offset not in theirs:
+                    raise BadMessage(f"ingress {ingress} has no block at {offset}")
+                theirs.remove(offset)
+                self._own.free(offset)
             self._freed.notify_all()
 
 
