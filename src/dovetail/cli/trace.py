@@ -10,8 +10,6 @@ import argparse
 import sys
 from pathlib import Path
 
-import msgspec
-
 from ..arbiters import ARBITERS, find_arbiter
 from ..errors import DovetailError
 from ..extras import has, load
@@ -22,7 +20,7 @@ from ..tools.lanes import Lane, draw_lanes, lanes, write_lanes
 from ..tools.table import results_console
 from ..units import MS, format_ns, parse_duration
 from .flags import refuse
-from .reading import new_table
+from .reading import new_table, print_json, writing
 
 __all__ = ["configure", "run"]
 
@@ -55,15 +53,13 @@ def run(args: argparse.Namespace) -> int:
         records, title = _simulate(args)
     if not records:
         raise DovetailError("there is no kernel to draw")
-    try:
+    with writing(args.out):
         args.out.mkdir(parents=True, exist_ok=True)
         if drawn:
             draw_lanes(records, args.out / "lanes.png", title=title, length_ns=round(args.ms * MS))
         write_lanes(records, args.out / "lanes.json.gz", title=title)
         if args.log is None:
             (args.out / "kernels.jsonl").write_bytes(b"".join(map(encode_record, records)))
-    except OSError as error:
-        raise DovetailError(f"cannot write to {args.out}: {error.strerror}") from None
     if drawn:
         _say(f"drew {args.out}/lanes.png; {args.out}/lanes.json.gz is for ui.perfetto.dev")
     else:
@@ -71,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         _say("no lanes.png: it needs matplotlib, which is not installed; run: pip install 'dovetail[plot]'")
     found = lanes(records)
     if args.json:
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
     else:
         _show(found, max(r.end_ns for r in records) - min(r.begin_ns for r in records))
     return 0

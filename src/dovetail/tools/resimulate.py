@@ -14,7 +14,7 @@ Rules of this file
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -140,7 +140,6 @@ class Resimulation:
     """A recorded run that is ready to be simulated, once."""
 
     def __init__(self, path: Path, *, policy: str | None = None, seed: int = 1) -> None:
-        self.path = path
         self.recorded = recorded = _Recorded(path)
         if not recorded.arrivals:
             raise LogError(f"{path} has no requests: there is nothing to simulate")
@@ -170,7 +169,7 @@ class Resimulation:
     def go(self) -> Compared:
         """Simulate, and set it beside what was recorded."""
         recorded = self.recorded
-        simulation = Simulation(self.controller, self.ledger, self._arrivals())
+        simulation = Simulation(self.controller, self.ledger, iter(recorded.arrivals))
         stages = self.controller.stages
         for ident, (at_ns, spec) in recorded.workers.items():
             service = _Service(recorded, spec.kind, stages, f"{self.seed}/{spec.name}")
@@ -190,9 +189,6 @@ class Resimulation:
                 simulation.lose(ident, recorded.lost[ident])
         simulation.run()
         return Compared(recorded.ledger.summary(), self.ledger.summary(), self.policy, self.seed)
-
-    def _arrivals(self) -> Iterator[RequestArrived]:
-        return iter(self.recorded.arrivals)
 
     def _sequences(self, kind: str) -> dict[str, KernelSequence]:
         """Kernels of equal length for stages that had some."""

@@ -2,7 +2,7 @@
 
 This is the only file that runs whole models with onnxruntime. Workers, the profiler and `Workflow.local` all come
 through here, so what is profiled is what is served; models that are cut into kernels have their own runner
-(`live.segmentrun`). onnxruntime is imported when the first model is loaded, not before.
+(`live.kernels`). onnxruntime is imported when the first model is loaded, not before.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 from ..errors import DeclarationError, DovetailError, ModelError
 from .graph import StageSpec
 from .stage import Stage
+from .tensor import NUMPY_OF_ORT
 
-__all__ = ["NUMPY_OF_ORT", "OnnxRunner", "PythonRunner", "Runner", "StageFailed", "make_runner"]
+__all__ = ["OnnxRunner", "PythonRunner", "Runner", "StageFailed", "make_runner"]
 
 #: Columns: one list per argument, all of the batch's length.
 Columns = Sequence[Sequence[Any]]
@@ -172,23 +173,6 @@ class OnnxRunner:
         if len(outputs) == 1:
             return list(outputs[0])
         return [tuple(output[i] for output in outputs) for i in range(size)]
-
-
-#: What onnxruntime calls a tensor's type -> numpy's.
-NUMPY_OF_ORT = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(int16)": np.int16,
-    "tensor(int8)": np.int8,
-    "tensor(uint64)": np.uint64,
-    "tensor(uint32)": np.uint32,
-    "tensor(uint16)": np.uint16,
-    "tensor(uint8)": np.uint8,
-    "tensor(bool)": np.bool_,
-}
 
 
 def _padded(column: list[np.ndarray[Any, Any]], fill: float) -> list[np.ndarray[Any, Any]]:

@@ -25,8 +25,8 @@ import torch
 from torch import fx
 
 from ...errors import ModelError
+from ...live.kernels.segment_run import Allocate, Shape, aligned
 from ...profile.kernels import kernel_ids
-from .segment_run import Allocate, Shape, aligned
 from .source import Source
 
 __all__ = ["TorchModel", "group", "trace"]
