@@ -301,16 +301,6 @@ class KernelStats(msgspec.Struct):
             return Stale("durations drifted", f"{self.name}: kernels take {math.exp(self.drift):.2f} times as long")
         return None
 
-    def pooled(self) -> tuple[dict[str, Spread], dict[str, Spread]]:
-        """Durations and waits by name, all kernels of one name together: what FIKIT keeps."""
-        durations: dict[str, Spread] = {}
-        gaps: dict[str, Spread] = {}
-        for position, ident in enumerate(self.kernels):
-            name = kernel_name(ident)
-            durations.setdefault(name, Spread()).merge(self.durations[position])
-            gaps.setdefault(name, Spread()).merge(self.gaps[position + 1])
-        return durations, gaps
-
 
 class Cut(msgspec.Struct, frozen=True):
     """Where a model was cut into kernels: cut elsewhere at the next start, nothing learned of them would hold."""
