@@ -14,6 +14,7 @@ every gap and starved the task behind it (measured), so what is asked for here i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Literal
@@ -28,6 +29,7 @@ __all__ = [
     "Stale",
     "kernel_ids",
     "kernel_name",
+    "numbered",
     "sequence_model",
     "sequence_name",
 ]
@@ -62,14 +64,21 @@ def kernel_ids(kernels: Iterable[tuple[str, Sequence[Sequence[int]]]]) -> tuple[
 
     ``conv2d[1x3x224x224,64x3x7x7]``; the second of the same is ``...#1``, and so on.
     """
-    seen: dict[str, int] = {}
+    return numbered(f"{what}{_shapes_text(shapes)}" for what, shapes in kernels)
+
+
+def numbered(names: Iterable[str]) -> tuple[str, ...]:
+    """Names that come again get a number from the second time on."""
+    seen: Counter[str] = Counter()
     found = []
-    for what, shapes in kernels:
-        name = f"{what}[{','.join('x'.join(map(str, shape)) for shape in shapes)}]"
-        number = seen.get(name, 0)
-        seen[name] = number + 1
-        found.append(f"{name}#{number}" if number else name)
+    for name in names:
+        found.append(f"{name}#{seen[name]}" if name in seen else name)
+        seen[name] += 1
     return tuple(found)
+
+
+def _shapes_text(shapes: Sequence[Sequence[int]]) -> str:
+    return f"[{','.join('x'.join(map(str, shape)) for shape in shapes)}]"
 
 
 def kernel_name(ident: str) -> str:
@@ -82,7 +91,7 @@ def sequence_name(stage: str, shapes: Sequence[Shape], model: str, cut: str) -> 
 
     ``read[1x3x48x320]@b5bb9d8014a0f9b1/3c9d1f02``; two sequences of one name have the same kernels.
     """
-    return f"{stage}[{','.join('x'.join(map(str, shape)) for shape in shapes)}]@{model[:_MODEL_DIGITS]}/{cut}"
+    return f"{stage}{_shapes_text(shapes)}@{model[:_MODEL_DIGITS]}/{cut}"
 
 
 def sequence_model(name: str) -> str:
