@@ -15,21 +15,9 @@ import msgspec
 from ..state.worker import FULL_SHARE
 
 __all__ = [
-    "AlarmRang",
-    "ArbiterAction",
-    "KernelArbiter",
-    "KernelEvent",
-    "KernelFinished",
-    "KernelReady",
-    "KernelRevoked",
-    "KernelRunning",
-    "SetAlarm",
-    "StartKernel",
-    "TaskBegan",
-    "TaskExpected",
-    "TaskGone",
-    "TaskKnown",
-]
+    "AlarmRang", "ArbiterAction", "KernelArbiter", "KernelEvent", "KernelFinished", "KernelReady", "KernelRevoked",
+    "KernelRunning", "SetAlarm", "StartKernel", "TaskBegan", "TaskExpected", "TaskGone", "TaskKnown",
+]  # fmt: skip
 
 #: A deadline that nobody gave.
 NO_DEADLINE_NS = 1 << 62

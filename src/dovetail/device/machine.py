@@ -58,7 +58,6 @@ __all__ = ["Device"]
 _UNKNOWN: Final = ("", -1)
 _RUNNING: Final = TaskState.RUNNING
 _STOPPING: Final = TaskState.STOPPING
-_SUSPENDED: Final = TaskState.SUSPENDED
 
 
 class Device:
@@ -104,20 +103,13 @@ class Device:
         self._lowest = 1
         #: When all will have ended, if that was asked since something changed.
         self._done_ns: int | None = None
+        #: What comes often; the rest is `_changed`'s.
         self._handlers: dict[type, Any] = {
             RunBatch: self._take,
             PlannedBatch: self._take_planned,
             GrantEnded: self._ended,
             TaskPlanned: self._planned,
             KernelsLaunched: self._launched,
-            BatchWithdrawn: self._withdrawn,
-            ModelHinted: self._hinted,
-            ModelOrdered: self._ordered,
-            ModelDropped: self._dropped,
-            LoadDone: self._loaded,
-            LoadBroke: self._load_broke,
-            BudgetChanged: self._budget_changed,
-            AlarmRang: self._alarm_rang,
         }
 
     def step(self, event: DeviceEvent, now_ns: int) -> list[DeviceAction]:
@@ -130,7 +122,7 @@ class Device:
             self._write_down()
         elif type(event) is RunBatch and self._whole and not self._tasks and self._runs_alone(event, now_ns):
             return [Grant(self._alone_ident)]
-        actions: list[DeviceAction] = self._handlers[type(event)](event, now_ns)
+        actions: list[DeviceAction] = self._handlers.get(type(event), self._changed)(event, now_ns)
         return actions
 
     # -- a batch that nobody else is here with --------------------------------------------------------------------
@@ -329,40 +321,33 @@ class Device:
                 self.dispatch.ended(task, first, False, begin_ns, end_ns, now_ns)
         return self._go(now_ns)
 
-    def _withdrawn(self, event: BatchWithdrawn, now_ns: int) -> list[DeviceAction]:
-        task = self._queue.tasks.get(event.task)
-        if task is None:
-            return []
-        self._starting.forget(task, now_ns)
-        return self._go(now_ns)
-
-    def _alarm_rang(self, event: AlarmRang, now_ns: int) -> list[DeviceAction]:
-        self._starting.rang(now_ns)
-        return self._go(now_ns)
-
-    # -- models -------------------------------------------------------------------------------------------------
-
-    def _hinted(self, event: ModelHinted, now_ns: int) -> list[DeviceAction]:
-        if not event.nbytes or not self.rules.prefetch or self.cache.too_large(event.weights, event.nbytes):
-            return []
-        self._loading.hint(event.weights, event.nbytes, now_ns)
-        return self._go(now_ns)
-
-    def _ordered(self, event: ModelOrdered, now_ns: int) -> list[DeviceAction]:
-        self._loading.order(event.weights, event.nbytes)
-        return self._go(now_ns)
-
-    def _dropped(self, event: ModelDropped, now_ns: int) -> list[DeviceAction]:
-        return self._loading.drop(event.weights, event.reason) + self._go(now_ns)
-
-    def _budget_changed(self, event: BudgetChanged, now_ns: int) -> list[DeviceAction]:
-        return self._loading.set_budget(event.usable_bytes, event.reason) + self._go(now_ns)
-
-    def _loaded(self, event: LoadDone, now_ns: int) -> list[DeviceAction]:
-        return self._starting.loaded(event.weights, now_ns) + self._go(now_ns)
-
-    def _load_broke(self, event: LoadBroke, now_ns: int) -> list[DeviceAction]:
-        return self._starting.broke(event.weights, event.detail, now_ns) + self._go(now_ns)
+    def _changed(self, event: DeviceEvent, now_ns: int) -> list[DeviceAction]:
+        """Something else has changed what can start or be loaded."""
+        starting, loading = self._starting, self._loading
+        actions: list[DeviceAction] = []
+        if type(event) is AlarmRang:
+            starting.rang(now_ns)
+        elif type(event) is LoadDone:
+            actions = starting.loaded(event.weights, now_ns)
+        elif type(event) is LoadBroke:
+            actions = starting.broke(event.weights, event.detail, now_ns)
+        elif type(event) is BatchWithdrawn:
+            if (task := self._queue.tasks.get(event.task)) is None:
+                return []
+            starting.forget(task, now_ns)
+        elif type(event) is ModelHinted:
+            if not event.nbytes or not self.rules.prefetch or self.cache.too_large(event.weights, event.nbytes):
+                return []
+            loading.hint(event.weights, event.nbytes, now_ns)
+        elif type(event) is ModelOrdered:
+            loading.order(event.weights, event.nbytes)
+        elif type(event) is ModelDropped:
+            actions = loading.drop(event.weights, event.reason)
+        elif type(event) is BudgetChanged:
+            actions = loading.set_budget(event.usable_bytes, event.reason)
+        else:
+            raise TypeError(f"{type(event).__name__} is no event of a device")
+        return actions + self._go(now_ns)
 
     # -- what is asked ------------------------------------------------------------------------------------------
 

@@ -22,17 +22,9 @@ from typing import Literal
 import msgspec
 
 __all__ = [
-    "MIN_COUNT",
-    "Cut",
-    "KernelStats",
-    "Spread",
-    "Stale",
-    "kernel_ids",
-    "kernel_name",
-    "numbered",
-    "sequence_model",
+    "MIN_COUNT", "Cut", "KernelStats", "Spread", "Stale", "kernel_ids", "kernel_name", "numbered", "sequence_model",
     "sequence_name",
-]
+]  # fmt: skip
 
 #: Fewer observations than this are no knowledge.
 MIN_COUNT = 5

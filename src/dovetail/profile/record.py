@@ -19,17 +19,8 @@ from .machine import CPU, HOST, LIBRARIES, Identity, core_counts, machine_text
 from .table import Entry, Point
 
 __all__ = [
-    "FRESH",
-    "MISSING",
-    "STALE",
-    "Key",
-    "LearnedRow",
-    "Measured",
-    "Record",
-    "Status",
-    "judge",
-    "wanted_points",
-]
+    "FRESH", "MISSING", "STALE", "Key", "LearnedRow", "Measured", "Record", "Status", "judge", "wanted_points",
+]  # fmt: skip
 
 #: States of a stage's profile.
 FRESH, STALE, MISSING = "fresh", "stale", "missing"

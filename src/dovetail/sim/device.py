@@ -57,8 +57,7 @@ from ..profile.table import ProfileTable
 from ..state import WorkerRow, WorkerSpec
 from ..state.run_batch import NEVER_NS, task_of
 from ..workflow.graph import StageSpec
-from .batch_run import BatchRun
-from .fluid import Contention, Fluid
+from .fluid import BatchRun, Contention, Fluid
 from .sequences import KernelSequence
 from .service import ProfiledService
 

@@ -247,14 +247,14 @@ class Simulation:
         if device is not None:
             device.gone = True
             if self._network is not None:
-                self._network.lose(worker)
+                self._network.table.lose(worker)
 
     # -- over a network -----------------------------------------------------------------------------------------
 
     def _decide(self, ingress: _Ingress, event: Event, network: Network) -> None:
         """Let a controller decide, on what it can know now."""
         if type(event) is BatchFinished or type(event) is BatchFailed or type(event) is RequestArrived:
-            rows = network.read(ingress.number, self.now_ns)
+            rows = network.table.read(ingress.number, self.now_ns)
             if rows:
                 self._step(ingress, PeerStateReceived(self.now_ns, 0, tuple(rows)), network)
         self._step(ingress, event, network)
@@ -287,8 +287,8 @@ class Simulation:
         now_ns = self.now_ns
         delivered = type(payload) is _Delivery
         events = device.take(payload.action, now_ns) if delivered else device.wake(payload, now_ns)
-        if network.shared(device.ident):
-            network.write(device.row(now_ns))
+        if device.ident in network.table:
+            network.table.write(device.row(now_ns))
         for event in events:
             ingress, delay_ns = network.heard(device.ident, event)
             at_ns = now_ns + delay_ns

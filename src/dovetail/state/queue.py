@@ -5,8 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from ..workflow.graph import StageSpec
-from .item import Item
-from .request import Request
+from .request import Item, Request
 
 __all__ = ["Queue"]
 
