@@ -5,7 +5,7 @@ queue (`queue`), model memory (`cache`, `eviction`, `loading`), quotas (`account
 arbiters). Its words are in `events`, those of arbiters in `arbiter`. docs/device.md tells the whole story.
 """
 
-from .account import Account, Unlimited, WindowQuota
+from .account import Account, WindowQuota
 from .arbiter import KernelArbiter
 from .arbiter_tasks import ArbiterSettings
 from .cache import ModelCache
@@ -18,5 +18,5 @@ from .times import DeviceTimes
 
 __all__ = [
     "Account", "ArbiterSettings", "Device", "DeviceTimes", "GapArbiter", "GapSettings", "KernelArbiter", "ModelCache",
-    "PriorityArbiter", "Rules", "TaskState", "Unlimited", "WindowQuota",
+    "PriorityArbiter", "Rules", "TaskState", "WindowQuota",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from ..state import WorkerRow
 from ..state.run_batch import NEVER_NS, RunBatch, task_of
 from ..state.worker import FULL_SHARE
 from ..units import format_ns
-from .account import Account, Unlimited
+from .account import Account
 from .arbiter import KernelArbiter
 from .cache import ModelCache
 from .dispatch import KernelDispatch
@@ -80,10 +80,8 @@ class Device:
         self.rules = rules = rules or Rules()
         self._models = models
         self._times = times
-        account = account or Unlimited()
         if arbiter is None:
-            limited = None if isinstance(account, Unlimited) else account
-            arbiter = GapArbiter(times.kernels, GapSettings(order="slack"), account=limited, learn=False)
+            arbiter = GapArbiter(times.kernels, GapSettings(order="slack"), account=account, learn=False)
         grace_ns = arbiter.settings.grace_ns if isinstance(arbiter, GapArbiter) else 0
         self.dispatch = KernelDispatch(arbiter, account, grace_ns, revokes_one=rules.revokes_one)
         self._loading = Loading(cache, rules, times)

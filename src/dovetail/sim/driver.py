@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -39,7 +39,7 @@ from ..record.ledger import Ledger
 from .device import SimDevice
 from .network import Network
 
-__all__ = ["IngressObserver", "Observer", "Simulation", "Sleeper"]
+__all__ = ["IngressObserver", "Observer", "Simulation"]
 
 #: Order of simultaneous entries.
 _WORKER: Final = 0
@@ -50,19 +50,6 @@ _TIMER: Final = 2
 Observer = Callable[[Event, list[Action]], None]
 #: The same, and first of all the number of the ingress whose step it was.
 IngressObserver = Callable[[int, Event, list[Action]], None]
-
-
-class Sleeper(Protocol):
-    """Who is woken at a time: a device, or what stands before one."""
-
-    @property
-    def gone(self) -> bool:
-        """It was lost, and is not woken any more."""
-        ...
-
-    def wake(self, payload: object, now_ns: int) -> list[Event]:
-        """Its time has come."""
-        ...
 
 
 class _Ingress:
@@ -141,8 +128,8 @@ class Simulation:
 
     # -- building -----------------------------------------------------------------------------------------------
 
-    def schedule(self, at_ns: int, device: Sleeper, payload: object) -> None:
-        """Wake a device at a time."""
+    def schedule(self, at_ns: int, device: Any, payload: object) -> None:
+        """Wake a device, or what stands before one, at a time."""
         self._sequence = sequence = self._sequence + 1
         heappush(self._heap, (at_ns, _WORKER, sequence, device, payload))
 

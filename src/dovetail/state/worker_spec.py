@@ -46,7 +46,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A worker at one moment: its row of the shared state table. It may be old when it is read; `at_ns` says how old."""
+    """A worker at one moment: its row of the shared state table. It may be old when read; `at_ns` says how old."""
 
     worker: int
     at_ns: int
