@@ -2,7 +2,8 @@
 
 Rules of this file
 1. One way in and one way out. No clock, no randomness, no thread: time comes in with the step. Simulated, emulated
-   and live workers have the same machine; what differs is who carries its actions out.
+   and live workers have the same machine; what differs is who carries its actions out. `begin_alone` and `end_alone`
+   are steps, too: the two commonest ones, for which a simulation need not make an event and an action.
 2. Everything starts by a grant. What starts, and what makes way, is `starting`'s business; models are `loading`'s.
 3. A batch ends once: it is refused, or what was granted of it last has ended it.
 4. Shares of what runs never add up to more than the device.
@@ -93,10 +94,12 @@ class Device:
         self._arrivals = 0
         #: The batch that runs and is in no book, its number, and since when.
         self._alone: RunBatch | None = None
-        self._alone_ident = 0
+        self._alone_task = -1
         self._alone_ns = 0
         #: Something is to be done when it ends.
         self._alone_matters = False
+        #: Models were to come or go when that was last looked at; it is looked at whenever it could begin.
+        self._models_wait = False
         #: The lowest class that was ever here; hints are of use to classes above it only.
         self._lowest = 1
         #: When all will have ended, if that was asked since something changed.
@@ -114,22 +117,25 @@ class Device:
         """Take one event and say what is to be done."""
         alone = self._alone
         if alone is not None:
-            if type(event) is GrantEnded and event.over and event.task == self._alone_ident:
+            if type(event) is GrantEnded and event.task == self._alone_task and event.over:
                 self._alone = None
                 return self._alone_ended(alone, now_ns) if self._alone_matters else []
             self._write_down()
-        elif type(event) is RunBatch and self._whole and not self._tasks and self._runs_alone(event, now_ns):
-            return [Grant(self._alone_ident)]
+        elif type(event) is RunBatch and self.begin_alone(event, now_ns):
+            return [Grant(self._alone_task)]
         actions: list[DeviceAction] = self._handlers.get(type(event), self._changed)(event, now_ns)
         return actions
 
     # -- a batch that nobody else is here with --------------------------------------------------------------------
 
-    def _runs_alone(self, run: RunBatch, now_ns: int) -> bool:
+    def begin_alone(self, run: RunBatch, now_ns: int) -> bool:
         """Start a batch, if it is whole and can start at once: most do on a device that is not crowded.
 
-        It is written into the books when something else happens before its end, and else never.
+        As `step` with this batch and `Grant` as its only answer; False: nothing has happened. The batch is written
+        into the books when something else happens before its end, and else never.
         """
+        if self._alone is not None or self._tasks or not self._whole:
+            return False
         weights, nbytes = self._models.get(run.stage, _UNKNOWN)
         if (
             nbytes < 0
@@ -142,13 +148,19 @@ class Device:
         ):
             return False
         self._alone = run
-        self._alone_ident = task_of(run.ingress, run.batch) if run.ingress else run.batch
+        self._alone_task = task_of(run.ingress, run.batch) if run.ingress else run.batch
         self._alone_ns = now_ns
         follows = run.follows
         if run.priority >= self._lowest:
             self._lowest, follows = run.priority, False
-        loading = self._loading
-        self._alone_matters = bool(nbytes or follows or self.cache.hints or loading.orders or loading.drops)
+        self._alone_matters = bool(nbytes or follows or self._models_wait)
+        return True
+
+    def end_alone(self, task: int) -> bool:
+        """As `step` with the end of a batch that is alone and no answer; False: nothing has happened."""
+        if self._alone is None or task != self._alone_task or self._alone_matters:
+            return False
+        self._alone = None
         return True
 
     def _alone_ended(self, run: RunBatch, now_ns: int) -> list[DeviceAction]:
@@ -166,7 +178,7 @@ class Device:
         if run is not None:
             self._alone = self._done_ns = None
             weights, nbytes = self._models[run.stage]
-            task = Task(self._alone_ident, run, weights, nbytes, self._key(run), begin_ns)
+            task = Task(self._alone_task, run, weights, nbytes, self._key(run), begin_ns)
             self._queue.run_at_once(task, begin_ns)
 
     def _key(self, run: RunBatch) -> tuple[int, int, int, int]:
@@ -178,7 +190,9 @@ class Device:
 
     def _go(self, now_ns: int) -> list[DeviceAction]:
         self._done_ns = None
-        return self._starting.go(now_ns)
+        actions = self._starting.go(now_ns)
+        self._models_wait = self._loading.busy
+        return actions
 
     # -- batches ------------------------------------------------------------------------------------------------
 
@@ -379,7 +393,7 @@ class Device:
         if self._alone is not None:
             weights, nbytes = self._models[self._alone.stage]
             assert not queue.tasks and self._alone_ns >= 0, "it is alone"
-            assert not nbytes or self.cache.tier(weights) == "resident", f"{self._alone_ident}: no model"
+            assert not nbytes or self.cache.tier(weights) == "resident", f"{self._alone_task}: no model"
         queue.validate()
         self._loading.validate()
         self._starting.validate()

@@ -178,6 +178,7 @@ class Simulation:
         heap, network = self._heap, self._network
         plain = self._ingresses[0]
         controller, observers = plain.controller, plain.observers
+        devices, ledger = self.devices, self.ledger
         if not self._begun:
             self._begun = True
             self._next_arrival()
@@ -197,34 +198,34 @@ class Simulation:
                 events: Sequence[Event] = (payload,)
             elif target.gone:
                 continue
-            elif network is not None:
+            elif network is None:
+                events = target.wake(payload, at_ns)
+            else:
                 self._report(target, payload, network)
                 continue
-            else:
-                events = target.wake(payload, at_ns)
             for event in events:
                 actions = controller.step(event)
                 for observe in observers:
                     observe(event, actions)
-                if actions:
-                    self._perform(actions)
+                for action in actions:
+                    kind = type(action)
+                    if kind is RunBatch:
+                        device = devices.get(action.worker)  # type: ignore[union-attr]
+                        if device is not None:
+                            for answer in device.take(action, at_ns):
+                                self.post(answer)
+                    elif kind is Reply or kind is Reject:
+                        ledger.add(action, at_ns)  # type: ignore[arg-type]
+                    else:
+                        self._perform(action)
 
-    def _perform(self, actions: list[Action]) -> None:
+    def _perform(self, action: Action) -> None:
         """The plain case: workers are asked at once."""
-        now_ns, ledger, devices = self.now_ns, self.ledger, self.devices
-        for action in actions:
-            kind = type(action)
-            if kind is Reply:
-                ledger.add(action, now_ns)  # type: ignore[arg-type]
-            elif kind is RunBatch or kind is LoadModel or kind is EvictModel:
-                device = devices.get(action.worker)  # type: ignore[union-attr]
-                if device is not None:
-                    for event in device.take(action, now_ns):
-                        self.post(event)
-            elif kind is Reject:
-                ledger.add(action, now_ns)  # type: ignore[arg-type]
-            elif kind is SetTimer:
-                self._set_timer(self._ingresses[0], action)  # type: ignore[arg-type]
+        if isinstance(action, SetTimer):
+            self._set_timer(self._ingresses[0], action)
+        elif isinstance(action, LoadModel | EvictModel) and (device := self.devices.get(action.worker)) is not None:
+            for event in device.take(action, self.now_ns):
+                self.post(event)
 
     def _set_timer(self, ingress: _Ingress, action: SetTimer) -> None:
         self._push(action.at_ns, _TIMER, ingress, TimerFired(action.at_ns, action.cause, action.timer))

@@ -55,7 +55,7 @@ class Batch:
     """Items that run together."""
 
     __slots__ = (
-        "ahead", "begun_ns", "config", "expected_ns", "expected_spread", "got_cpus", "got_pct", "id", "items",
+        "ahead", "begun_ns", "config", "expected_ns", "got_cpus", "got_pct", "id", "items",
         "lenders", "lent", "queue", "routed", "sent_ns", "worker",
     )  # fmt: skip
 
@@ -68,7 +68,6 @@ class Batch:
         items: list[Item],
         sent_ns: int,
         expected_ns: int,
-        expected_spread: float = 0.0,
         routed: bool = False,
     ) -> None:
         self.id = ident
@@ -78,8 +77,6 @@ class Batch:
         self.items = items
         self.sent_ns = sent_ns
         self.expected_ns = expected_ns
-        #: Standard deviation over mean of the expected run time.
-        self.expected_spread = expected_spread
         #: When its worker could begin it.
         self.begun_ns = sent_ns
         #: It was sent ahead by a router: its worker's queue and share account are the worker's own business.
