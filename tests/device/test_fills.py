@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.device import (
+from dovetail.device import ArbiterSettings, GapArbiter, GapSettings, PriorityArbiter
+from dovetail.device.arbiter import (
     AlarmRang,
-    ArbiterSettings,
-    FikitArbiter,
-    FikitSettings,
-    GapArbiter,
-    GapSettings,
     KernelFinished,
     KernelReady,
-    PriorityArbiter,
     SetAlarm,
     StartKernel,
     TaskBegan,
     TaskExpected,
     TaskGone,
 )
+from dovetail.lab.kernels.fikit import FikitArbiter, FikitSettings
 from dovetail.profile.kernels import KernelStats
 from dovetail.units import US
 

@@ -267,7 +267,7 @@ def serve_one(built, number, at_ms, times_ms=None):
     """One request alone; the batch that it became, and how sure its time was."""
     actions = built.step(RequestArrived(at_ms * MS, 0, number, 0))
     (run,) = [a for a in actions if isinstance(a, RunBatch)]
-    spread = built.batches[run.batch].expected_spread
+    spread = run.spread
     end_ms = at_ms + (times_ms or TRUE_MS)[run.share_pct]
     built.step(BatchFinished(end_ms * MS, run.cause, run.batch, at_ms * MS, end_ms * MS))
     return run, spread

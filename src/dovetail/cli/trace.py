@@ -15,7 +15,6 @@ from ..errors import DovetailError
 from ..extras import has, load
 from ..profile.catalogue.kernels import sequence
 from ..record.kernels import KernelRecord, decode_records, encode_record
-from ..sim.sequences import HOSTS
 from ..tools.lanes import Lane, draw_lanes, lanes, write_lanes
 from ..tools.table import results_console
 from ..units import MS, format_ns, parse_duration
@@ -33,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--high", metavar="MODEL", help="kernel sequence of the high class (resnet50)")
     parser.add_argument("--low", metavar="MODEL", help="kernel sequence of the low class (bert-large)")
     parser.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(ARBITERS)} (default: ours)")
-    parser.add_argument("--host", metavar="NAME", help=f"how high launches: {', '.join(HOSTS)} (default: sync)")
+    parser.add_argument("--host", metavar="NAME", help="how high launches: ahead, host, sync (default: sync)")
     parser.add_argument("--tasks", type=int, metavar="N", help="tasks of the high class (3)")
     parser.add_argument("--seed", type=int, metavar="N", help="which sequences (1)")
     parser.add_argument("--ageing", metavar="TIME", help="give a low task a start at least this often, e.g. 10ms")
@@ -82,8 +81,8 @@ def _simulate(args: argparse.Namespace) -> tuple[list[KernelRecord], str]:
     policy, host = args.policy or "ours", args.host or "sync"
     tasks, seed = 3 if args.tasks is None else args.tasks, 1 if args.seed is None else args.seed
     find_arbiter(policy)
-    if host not in HOSTS:
-        raise DovetailError(f"there is no host {host!r}; there are: {', '.join(HOSTS)}")
+    if host not in (hosts := load("lab.kernels.hosts:HOSTS")):
+        raise DovetailError(f"there is no host {host!r}; there are: {', '.join(hosts)}")
     if tasks < 1:
         raise DovetailError(f"--tasks {tasks}: at least one task is needed")
     ageing_ns = 0 if args.ageing is None else parse_duration(args.ageing, "--ageing")

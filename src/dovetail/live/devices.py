@@ -10,7 +10,6 @@ import msgspec
 
 from ..errors import DeclarationError
 from ..profile import catalogue
-from ..profile.modelled import modelled
 from ..profile.table import Entry
 from ..state import WorkerSpec
 from ..units import format_bytes
@@ -105,7 +104,7 @@ def _entries(kind: str, stages: Sequence[StageSpec]) -> tuple[Entry, ...]:
     for stage in stages:
         if stage.on_host:
             continue
-        entry = modelled(stage, kind)
+        entry = catalogue.modelled(stage, kind)
         if entry is None:
             raise DeclarationError(
                 f"stage {stage.name!r} has no curve for an emulated {kind}: say which catalogue model it is like, "

@@ -5,8 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from ..workflow.graph import StageSpec
-from .item import Item
-from .request import Request
+from .request import Item, Request
 
 __all__ = ["Queue"]
 
@@ -62,23 +61,23 @@ class Queue:
         heap = self._heap
         taken: list[Item] = []
         while heap:
-            item = heap[0][2]
+            entry = heappop(heap)
+            item = entry[2]
             request = item.request
             if request.outcome:
-                heappop(heap)
                 continue
             if item.alone:
                 if taken:
+                    heappush(heap, entry)
                     break
                 count = 1
-            heappop(heap)
             request.waiting[self] -= 1
             self._classes[request.priority] -= 1
             item.waits = False
+            self.size -= 1
             taken.append(item)
-            if len(taken) >= count:
+            if self.size == 0 or len(taken) >= count:
                 break
-        self.size -= len(taken)
         return taken
 
     def forget(self, request: Request) -> None:

@@ -15,7 +15,6 @@ from ..plan.tables import WorkflowPlan
 from ..predict import Estimator
 from ..profile import catalogue
 from ..profile.machine import this_machine
-from ..profile.modelled import modelled
 from ..profile.store import ProfileStore
 from ..profile.table import Entry, ProfileTable
 from ..sim.scenario.declared import catalogue_graph
@@ -95,7 +94,7 @@ def _entries(graph: Graph, device: str, store: Path) -> tuple[list[Entry], list[
     found = {(e.stage, e.kind): e for e in measured}
     if not cpu:
         for stage in graph.stages:
-            entry = None if stage.on_host else modelled(stage, device)
+            entry = None if stage.on_host else catalogue.modelled(stage, device)
             if entry is not None:
                 found[stage.name, device] = entry
     missing = [s.name for s in graph.stages if not any(stage == s.name for stage, _ in found)]

@@ -19,23 +19,14 @@ from pathlib import Path
 
 import msgspec
 
-from ..control import (
-    Action,
-    BatchFinished,
-    Event,
-    ModelLoaded,
-    RequestArrived,
-    RunBatch,
-    WorkerJoined,
-    WorkerLost,
-)
+from ..control import Action, BatchFinished, Event, ModelLoaded, RequestArrived, RunBatch, WorkerJoined, WorkerLost
 from ..errors import LogError
 from ..predict import Estimator
 from ..profile.table import ProfileTable
 from ..record.ledger import Ledger, Summary
 from ..record.log import LogReader
 from ..sim import SimDevice, Simulation
-from ..sim.sequences import SYNC, Kernel, KernelSequence
+from ..sim.sequences import Kernel, KernelSequence
 from ..state import Config, WorkerSpec
 from ..wiring import PolicySpec, make_controller
 from ..workflow.graph import StageSpec
@@ -199,8 +190,8 @@ class Resimulation:
             ]
             if times:
                 count = max(2, round(_median(times) / KERNEL_NS))
-                kernels = tuple(Kernel(f"{stage} {i}", "compute", 100, KERNEL_NS, 0) for i in range(count))
-                found[stage] = KernelSequence(stage, kernels, SYNC)
+                kernels = tuple(Kernel(f"{stage} {i}", "compute", 100, KERNEL_NS) for i in range(count))
+                found[stage] = KernelSequence(stage, kernels)
         return found
 
 
