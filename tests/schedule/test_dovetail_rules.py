@@ -70,7 +70,7 @@ def share_for(built: Controller, planner: DovetailPlanner, name: str, now_ns: in
     """The first choice for what waits in the queue."""
     choice = planner.choose(built.queues[name], now_ns)
     assert not isinstance(choice, Hold)
-    return choice[0].share_pct
+    return next(iter(choice)).share_pct
 
 
 def test_a_higher_class_goes_first_even_if_it_has_far_more_time() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, final
 
 import msgspec
@@ -51,7 +51,7 @@ class Planner(Protocol):
         """Smaller is served first; ties are first come, first served."""
         ...
 
-    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+    def choose(self, queue: Queue, now_ns: int) -> Iterable[Config] | Hold:
         """Configurations for the queue's next batch in order of preference. The first that can be placed runs.
 
         Asked again in the same state it says the same, and what it says later does not depend on being asked again.

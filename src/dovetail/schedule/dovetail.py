@@ -16,7 +16,7 @@ Rules of this file: ties are broken by order, and nothing is read but the cluste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -185,7 +185,7 @@ class DovetailPlanner:
         rest_ns = 0 if plan is None else plan.quick_rest_ns[node]
         return request.priority * _CLASS_STEP + request.objective_ns - rest_ns
 
-    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+    def choose(self, queue: Queue, now_ns: int) -> Iterable[Config] | Hold:
         """Configurations for the head's budget, the cheapest first, or a hold."""
         head = queue.head()
         assert head is not None
@@ -268,7 +268,7 @@ class DovetailPlanner:
 
     def _by_chance(
         self, plan: WorkflowPlan, chances: Chances, queue: Queue, size: int, node: int, left_ns: int, now_ns: int
-    ) -> Sequence[Config] | Hold:
+    ) -> Iterable[Config] | Hold:
         """The best way for each batch size at hand, cost and chance of being late weighed, or a hold."""
         ways: list[Way] = []
         for batch in queue.stage.batch:
@@ -283,18 +283,22 @@ class DovetailPlanner:
             if hold is not None:
                 self._held_since_ns.setdefault(queue.key, now_ns)
                 return hold
-        return [way.config for way in (*ways, *self._makeshifts(chances, queue, node, left_ns, ways))]
+        return self._configs(chances, queue, node, left_ns, ways)
 
-    def _makeshifts(
+    def _configs(
         self, chances: Chances, queue: Queue, node: int, left_ns: int, ways: Sequence[Way]
-    ) -> Sequence[Way]:
-        """What to do with where the best ways find no room: whatever is better than to wait as long as others did."""
+    ) -> Iterator[Config]:
+        """The best ways; and where none finds room, whatever is better than to wait as long as others did."""
+        for way in ways:
+            yield way.config
         waits = self._waits.get(queue.stage.name)
         if waits is None or not waits.value:
-            return ()
+            return
         best = ways[0].config.batch
         later = chances.weigh(node, left_ns - waits.value, best)
-        return () if later is None else chances.others(node, left_ns, best, later.value_usd)
+        if later is not None:
+            for way in chances.others(node, left_ns, best, later.value_usd):
+                yield way.config
 
     def _in_time(
         self,
