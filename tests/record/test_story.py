@@ -32,14 +32,14 @@ from dovetail.control import (
     WorkerJoined,
     WorkerLost,
 )
-from dovetail.plan import Hold, Planner
+from dovetail.plan import Hold, Planner, Refusal
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.log import Step
 from dovetail.record.story import Story, UnknownRequest, story
 from dovetail.record.worst import worst
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
-from dovetail.state import Config, Queue, WorkerSpec
+from dovetail.state import Config, Queue, Request, WorkerSpec
 from dovetail.units import MS
 from dovetail.wiring import PolicySpec
 from dovetail.workflow.graph import Graph, StageSpec, chain
@@ -252,6 +252,30 @@ def test_refused_at_the_door() -> None:
     told = scene.story(1)
     assert told.verdict == "shed on arrival: the server is draining; worth another try after 2 s"
     assert (told.path, told.visits) == ((), ())
+
+
+class _GivesUp:
+    """Gives up whoever waits after 5 ms."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._requests = scene.controller.requests
+
+    def hopeless(self, now_ns: int) -> list[tuple[Request, Refusal]]:
+        gone = [r for r in self._requests.values() if now_ns >= 5 * MS and any(r.waiting.values())]
+        return [(request, Refusal("no chance", 7 * MS)) for request in gone]
+
+
+def test_given_up_while_it_waited() -> None:
+    scene = Scene(one_stage())
+    scene.controller._dropper = _GivesUp(scene)
+    scene.join()
+    for request in (1, 2):
+        scene.arrive(0, request)
+    scene.tell(RequestCancelled(5 * MS, 0, 99))
+    told = scene.story(2)
+    assert told.outcome == "shed"
+    assert told.verdict.startswith("given up after 5 ms: no chance; worth another try after 7 ms: waited")
+    assert scene.story(1).outcome == "open"
 
 
 def test_turned_away_before_the_controller_could_refuse_it() -> None:

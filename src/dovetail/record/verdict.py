@@ -142,7 +142,7 @@ def verdict(
             because = f": its run time alone, {format_ns(alone_ns)}, is longer than its objective"
         return f"late by {format_ns(spent_ns - allowed_ns)}{because}"
     if outcome == "shed":
-        return f"shed on arrival: {reason}"
+        return f"given up after {spent}: {reason}{because}" if spent_ns else f"shed on arrival: {reason}"
     if outcome == "failed":
         where = f" in stage {path[-1].stage}" if path else ""
         tries = sum(1 for v in path if v.failed and v.node == path[-1].node)

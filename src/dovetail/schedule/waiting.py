@@ -91,7 +91,7 @@ class LastChances:
         hopeless.clear()
         found = []
         for request in requests.values():
-            waited = format_ns(now_ns - request.arrived_ns)
-            reason = f"after {waited} it waits and cannot be in time any more, and others can"
+            left = format_ns(max(0, request.objective_ns - now_ns))
+            reason = f"it waits with {left} left, cannot be in time any more, and is in the way of others who can"
             found.append((request, Refusal(reason, request.objective_ns - request.arrived_ns)))
         return found
