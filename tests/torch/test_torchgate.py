@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch", reason="the extra `torch` is not installed"
 from dovetail.errors import ModelError  # noqa: E402
 from dovetail.lab.experiments import fikit_models  # noqa: E402
 from dovetail.lab.gate.client import Gate, GateClient, GatePolicy  # noqa: E402
+from dovetail.live.kernels.segment_run import Bound  # noqa: E402
 from dovetail.live.kernels.source import Source  # noqa: E402
-from dovetail.live.kernels.torch_kernels import TorchKernels, group, trace  # noqa: E402
+from dovetail.live.kernels.torch_kernels import group, trace  # noqa: E402
 
 pytestmark = [pytest.mark.cpu, pytest.mark.torch]
 FINE = Source("torch", "", target_ns=1, shortest_ns=1)
@@ -32,7 +33,7 @@ class Choice(torch.nn.Module):
         return x if x.sum() > 0 else -x
 
 
-def run(kernels: TorchKernels) -> None:
+def run(kernels: Bound) -> None:
     for kernel in kernels.begin():
         kernel()
 

@@ -55,7 +55,7 @@ def parse_device(
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // workers
         price = usd_per_core_hour * int(count) / workers
         devices = tuple(
-            WorkerSpec(f"cpu-{i}", "cpu", ("onnx",), cores, memory, price, "cooperative", preempts=preempts)
+            WorkerSpec(f"cpu-{i}", "cpu", ("onnx", "torch"), cores, memory, price, "cooperative", preempts=preempts)
             for i in range(workers)
         )
         return (*_within(devices, stages, memory_bytes), *host_workers), (), cores
@@ -72,7 +72,7 @@ def parse_device(
         WorkerSpec(
             f"{kind}-{i}",
             kind,
-            ("onnx", "model"),
+            ("onnx", "torch", "model"),
             0,
             card.memory_bytes,
             card.usd_per_hour,

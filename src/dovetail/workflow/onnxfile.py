@@ -19,7 +19,7 @@ from ..errors import ModelError
 from .protobuf import BYTES, VARINT, NotProtobuf, fields, varint
 from .tensor import TensorSpec
 
-__all__ = ["OnnxFile", "read_onnx"]
+__all__ = ["ModelFile", "read_onnx"]
 
 # TensorProto.DataType numbers -> Open Inference Protocol names.
 _DATATYPES = {
@@ -28,7 +28,7 @@ _DATATYPES = {
 }  # fmt: skip
 
 
-class OnnxFile(msgspec.Struct, frozen=True):
+class ModelFile(msgspec.Struct, frozen=True):
     """What a declaration needs of a model file. Shapes still have their first (batch) dimension."""
 
     sha256: str
@@ -70,7 +70,7 @@ def _dim(data: mmap.mmap | bytes, start: int, end: int) -> int:
     return -1
 
 
-def read_onnx(path: Path, stage: str) -> OnnxFile:
+def read_onnx(path: Path, stage: str) -> ModelFile:
     """Inputs, outputs, size and content hash of the model at `path`, or a ModelError that names `stage`."""
     if not path.is_file():
         raise ModelError(f"stage {stage!r}: model file {path} does not exist; check the path in onnx(...)")
@@ -101,4 +101,4 @@ def read_onnx(path: Path, stage: str) -> OnnxFile:
             f"an ordinary @stage"
         )
     inputs = {name: spec for name, spec in inputs.items() if name not in weights}
-    return OnnxFile(digest, nbytes, inputs, outputs)
+    return ModelFile(digest, nbytes, inputs, outputs)

@@ -25,7 +25,7 @@ from ...profile.kernels import kernel_ids
 from ...workflow.runners import NUMPY_OF_ORT
 from ..tensors.arena import ALIGN_BYTES
 
-__all__ = ["Allocate", "Binding", "Bound", "Part", "Segments", "Shape", "aligned", "load_session"]
+__all__ = ["Allocate", "Array", "Binding", "Bound", "Part", "Segments", "Shape", "aligned", "load_session"]
 
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]

@@ -3,7 +3,7 @@
 Rules of this file
 - The module is traced once (torch.fx); its code is written out again as a generator that yields after every kernel.
   To go on costs a fraction of a microsecond; an interpreter of the graph or a dispatch mode costs 15 to 38 µs per
-  operator (measured). Generators are stepped by the device's loop, so tasks interleave without threads.
+  operator (measured). Whoever has the device steps the generator, so tasks interleave without threads.
 - Operators too short to be worth a gate go together with their neighbours, by lengths measured when it is traced.
 - What torch.fx cannot trace (control flow that depends on values) is refused, with its reason.
 
@@ -15,21 +15,22 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-from torch.fx.passes.shape_prop import ShapeProp
 
 import torch
 from torch import fx
 
 from ...errors import ModelError
 from ...profile.kernels import kernel_ids
-from .segment_run import Allocate, Shape, aligned
+from ...workflow.torch_runner import TorchRunner, flat
+from .segment_run import Allocate, Array, Binding, Bound, Part, Segments, Shape, aligned
 from .source import Source
 
-__all__ = ["TorchModel", "group", "trace"]
+__all__ = ["TorchBinding", "TorchModel", "cut_again", "cut_for_each", "group", "trace"]
 
 #: No kernel is made shorter on average: a boundary costs about 30 µs, and shall cost less than 5 %.
 SHORTEST_NS = 800_000
@@ -37,72 +38,104 @@ PROFILED_RUNS = 7
 _MARK = "dovetail_kernel_ends"
 
 
-def dovetail_kernel_ends() -> None:
-    """Stands in the graph where a kernel ends; the generated code yields there."""
+def dovetail_kernel_ends(*_read: Any) -> None:
+    """Stands in the graph where a kernel ends; the generated code yields there what the next one reads."""
 
 
-class TorchModel:
-    """A traced module, cut into kernels."""
-
-    def __init__(self, module: fx.GraphModule, groups: Sequence[Sequence[fx.Node]]) -> None:
-        self._module = module
-        self._groups = groups
-        self._code = _generator(module, [nodes[-1] for nodes in groups])
-        self.inputs = [node.target for node in module.graph.nodes if node.op == "placeholder"]
-        self.outputs = [f"output_{i}" for i in range(len(_results(module)))]
-
-    def bind(self, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> TorchKernels:
-        """Buffers for inputs of these shapes. Runs the model once on zeros, to know those of the outputs."""
-        allocate = allocate or (lambda _name, shape, dtype: aligned(shape, dtype))
-        given = []
-        for name in self.inputs:
-            if name not in shapes:
-                raise ModelError(f"no shape was given for input {name!r}")
-            buffer = allocate(name, tuple(shapes[name]), np.float32)
-            buffer[...] = 0
-            given.append(torch.from_numpy(buffer))
-        seen = _shapes(self._module, given)
-        found = [_tensors(v) for v in _flat(self._run_whole(given))]
-        written = [
-            torch.from_numpy(allocate(name, tuple(value.shape), value.numpy().dtype))
-            for name, value in zip(self.outputs, found, strict=True)
-        ]
-        whats = [(_what(nodes), [seen[n] for n in _read_from_outside(nodes) if n in seen]) for nodes in self._groups]
-        return TorchKernels(self._code, self._module, given, written, kernel_ids(whats))
-
-    def _run_whole(self, given: Sequence[torch.Tensor]) -> Any:
-        with torch.no_grad():
-            return self._module(*given)
-
-
-class TorchKernels:
-    """A traced module with buffers for one shape."""
+class TorchModel(Segments):
+    """A traced module in kernels: to whoever runs it the same as an ONNX model that was cut."""
 
     def __init__(
         self,
-        code: Callable[..., Iterator[None]],
         module: fx.GraphModule,
-        given: list[torch.Tensor],
-        written: list[torch.Tensor],
-        idents: Sequence[str],
+        groups: Sequence[Sequence[fx.Node]],
+        dtypes: Mapping[str, Any] | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Inputs of which no type is given are float32."""
+        self._module = module
+        self._threads = threads
+        self._dtypes = dtypes or {}
+        self._code = _generator(module, groups)
+        ends = list(accumulate(len(nodes) for nodes in groups))
+        self.parts = [
+            Part(end - len(nodes), end, (), (), _what(nodes), "") for end, nodes in zip(ends, groups, strict=True)
+        ]
+        self.inputs = [node.target for node in module.graph.nodes if node.op == "placeholder"]
+        self.outputs = [f"output_{i}" for i in range(len(_results(module)))]
+
+    def dtype(self, name: str) -> Any:
+        """Element type of an input."""
+        return self._dtypes.get(name, np.float32)
+
+    def binding(self, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> TorchBinding:
+        """Buffers for inputs of these shapes; those of outputs come with the first run."""
+        if missing := [name for name in self.inputs if name not in shapes]:
+            raise ModelError(f"no shape was given for input {missing[0]!r}")
+        allocate = allocate or (lambda _name, shape, dtype: aligned(shape, dtype))
+        given = {name: allocate(name, tuple(shapes[name]), self.dtype(name)) for name in self.inputs}
+        return TorchBinding(
+            partial(self._code, self._module), self.parts, given, self.outputs, allocate, self._threads
+        )
+
+
+class TorchBinding(Binding):
+    """Buffers for one shape, and the kernels that run on them, each a step of one generator."""
+
+    def __init__(
+        self,
+        code: Callable[..., Iterator[Sequence[Any]]],
+        parts: Sequence[Part],
+        given: dict[str, Array],
+        outputs: Sequence[str],
+        allocate: Allocate,
+        threads: int,
     ) -> None:
         self._code = code
-        self._module = module
-        self._given = given
-        self._written = written
-        self.idents = idents
+        self._parts = parts
+        self._given = [torch.from_numpy(buffer) for buffer in given.values()]
+        self._buffers = dict(given)
+        self._outputs = outputs
+        self._allocate = allocate
+        self._threads = threads
+        self._steps: Iterator[Sequence[Any]] | None = None
+        #: Shapes that each kernel reads, as far as the first run has come.
+        self._read: list[list[Shape]] = [[buffer.shape for buffer in given.values()]]
+        self._kernels = [partial(self._run, position) for position in range(len(parts))]
+        for buffer in given.values():
+            buffer[...] = 0
 
     def begin(self) -> Sequence[Callable[[], object]]:
-        """The kernels of one run: each steps the same generator."""
-        # Of the calling thread, so here: the device's loop runs what it begins.
+        """The kernels of one run; the first begins anew, however far the run before it came."""
+        return self._kernels
+
+    def _run(self, position: int) -> None:
+        # Of the calling thread, and a batch that was interrupted may go on in another one.
         torch.set_grad_enabled(False)
-        torch.set_num_threads(1)
-        step = self._code(self._module, self._deliver, *self._given).__next__
-        return [step] * len(self.idents)
+        torch.set_num_threads(self._threads)
+        if position == 0:
+            self._steps = self._code(self._deliver, *self._given)
+        assert self._steps is not None
+        read = next(self._steps)
+        if position + 1 == len(self._parts):
+            self._steps = None
+        elif len(self._read) == position + 1:
+            self._read.append([tuple(value.shape) for value in read if isinstance(value, torch.Tensor)])
 
     def _deliver(self, value: Any) -> None:
-        for written, result in zip(self._written, _flat(value), strict=True):
-            written.copy_(result)
+        for name, result in zip(self._outputs, flat(value), strict=True):
+            if not isinstance(result, torch.Tensor):
+                raise ModelError(f"an output is {type(result).__name__}; outputs must be tensors")
+            if name not in self._buffers:
+                self._buffers[name] = self._allocate(name, tuple(result.shape), result.numpy().dtype)
+            elif self._buffers[name].shape != tuple(result.shape):
+                raise ModelError(f"the shape of output {name!r} depends on values")
+            self._buffers[name][...] = result.numpy()
+
+    def bound(self) -> Bound:
+        """What was bound, after the last step."""
+        idents = kernel_ids((part.what, shapes) for part, shapes in zip(self._parts, self._read, strict=True))
+        return Bound(self._kernels, list(idents), self._buffers)
 
 
 def trace(module: torch.nn.Module, shapes: Mapping[str, Shape], source: Source) -> TorchModel:
@@ -111,20 +144,53 @@ def trace(module: torch.nn.Module, shapes: Mapping[str, Shape], source: Source) 
     Lengths are measured at `shapes`, of inputs by the names of `forward`'s parameters, all float32. No kernel is made
     shorter than `SHORTEST_NS` (or `source.shortest_ns`) on average.
     """
+    traced = _traced(module)
+    lengths_ns = _lengths(traced, shapes)
+    wanted_ns = source.target_ns or sum(lengths_ns.values()) // max(1, source.segments)
+    least_ns = max(wanted_ns, source.shortest_ns or SHORTEST_NS)
+    return TorchModel(traced, group(lengths_ns, least_ns, source.longest_ns))
+
+
+def cut_for_each(
+    runner: TorchRunner,
+    several: Sequence[Mapping[str, Shape]],
+    target_ns: int,
+    shortest_ns: int,
+    most: int,
+    threads: int = 1,
+) -> list[TorchModel]:
+    """The runner's module cut for each of these shapes by itself, into at most so many kernels; all share weights."""
+    traced = _traced(runner.module)
+    found = []
+    for shapes in several:
+        lengths_ns = _lengths(traced, shapes, runner.dtypes, threads)
+        least_ns = max(target_ns, shortest_ns, -(-sum(lengths_ns.values()) // most))
+        found.append(TorchModel(traced, group(lengths_ns, least_ns), runner.dtypes, threads))
+    return found
+
+
+def cut_again(runner: TorchRunner, several: Sequence[Sequence[int]], threads: int = 1) -> list[TorchModel]:
+    """The runner's module cut before these operators, once for each list of them; nothing is measured."""
+    traced = _traced(runner.module)
+    nodes = _operators(traced)
+    found = []
+    for cuts in several:
+        ends = [0, *cuts, len(nodes)]
+        if any(a >= b for a, b in pairwise(ends)):
+            raise ModelError("it was cut in other places than its trace has")
+        groups = [nodes[first:end] for first, end in pairwise(ends)]
+        found.append(TorchModel(traced, groups, runner.dtypes, threads))
+    return found
+
+
+def _traced(module: torch.nn.Module) -> fx.GraphModule:
     try:
         traced = fx.symbolic_trace(module.eval())
     except Exception as error:
         raise ModelError(f"torch.fx cannot trace {type(module).__name__}: {error}") from error
     for parameter in traced.parameters():
         parameter.requires_grad_(False)
-    names = [node.target for node in traced.graph.nodes if node.op == "placeholder"]
-    if missing := [name for name in names if name not in shapes]:
-        raise ModelError(f"no shape was given for input {missing[0]!r}")
-    lengths_ns = _lengths(traced, [torch.zeros(shapes[name]) for name in names])
-    total_ns = sum(lengths_ns.values())
-    wanted_ns = source.target_ns or total_ns // max(1, source.segments)
-    least_ns = max(wanted_ns, source.shortest_ns or SHORTEST_NS)
-    return TorchModel(traced, group(lengths_ns, least_ns, source.longest_ns))
+    return traced
 
 
 def group(lengths_ns: Mapping[Any, int], least_ns: int, longest_ns: int = 0) -> list[list[Any]]:
@@ -157,72 +223,57 @@ def _operators(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _results(module: fx.GraphModule) -> list[Any]:
-    return _flat(next(n for n in module.graph.nodes if n.op == "output").args[0])
+    return flat(next(n for n in module.graph.nodes if n.op == "output").args[0])
 
 
-def _flat(value: Any) -> list[Any]:
-    return [part for v in value for part in _flat(v)] if isinstance(value, list | tuple) else [value]
+def _generator(module: fx.GraphModule, groups: Sequence[Sequence[fx.Node]]) -> Callable[..., Iterator[Sequence[Any]]]:
+    """The module's code as a function (self, deliver, *inputs) that yields after each of these groups of nodes.
 
-
-def _tensors(value: Any) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        raise ModelError(f"an output is {type(value).__name__}; outputs must be tensors")
-    return value
-
-
-def _generator(module: fx.GraphModule, ends: Sequence[fx.Node]) -> Callable[..., Iterator[None]]:
-    """The module's code as a function (self, deliver, *inputs) that yields after each of these nodes.
-
-    The last yield comes after the result was handed to `deliver`.
+    It yields what the next group reads. The last yield comes after the result was handed to `deliver`.
     """
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     result = graph.graph_copy(module.graph, copies)
-    for node in ends[:-1]:
-        with graph.inserting_after(copies[node]):
-            graph.call_function(dovetail_kernel_ends)
+    for nodes, after in pairwise(groups):
+        with graph.inserting_after(copies[nodes[-1]]):
+            graph.call_function(dovetail_kernel_ends, tuple(copies[n] for n in _read_from_outside(after)))
     graph.output(result)
     written = graph.python_code("self")
     lines = []
     for line in written.src.splitlines():
         indent = line[: len(line) - len(line.lstrip())]
-        if re.match(rf"\s+\w+ = \S*{_MARK}\(\)", line):
-            lines.append(f"{indent}yield")
+        if found := re.match(rf"\s+\w+ = \S*{_MARK}\((.*?)\)", line):
+            lines.append(f"{indent}yield [{found[1]}]")
         elif found := re.match(r"\s+return (.*)", line):
-            lines += [f"{indent}deliver({found[1]})", f"{indent}yield"]
+            lines += [f"{indent}deliver({found[1]})", f"{indent}yield []"]
         else:
             lines.append(line)
     source = re.sub(r"def forward\(self, ", "def forward(self, deliver, ", "\n".join(lines), count=1)
     source = re.sub(r"^(def forward\(.*\))\s*->.*:$", r"\1:", source, count=1, flags=re.MULTILINE)
     names: dict[str, Any] = dict(written.globals)
     exec(compile(source, "<kernels>", "exec"), names)
-    if source.count("yield") < len(ends):
+    if source.count("yield") < len(groups):
         raise ModelError("this version of torch.fx writes code of another form; torch 2.13 is what this was made for")
-    generator: Callable[..., Iterator[None]] = names["forward"]
+    generator: Callable[..., Iterator[Sequence[Any]]] = names["forward"]
     return generator
 
 
-def _lengths(module: fx.GraphModule, given: Sequence[torch.Tensor]) -> dict[fx.Node, int]:
+def _lengths(
+    module: fx.GraphModule, shapes: Mapping[str, Shape], dtypes: Mapping[str, Any] | None = None, threads: int = 1
+) -> dict[fx.Node, int]:
     """How long each operator takes (ns), the lower quartile of some runs: a busy neighbour makes them look longer."""
     nodes = _operators(module)
-    code = _generator(module, nodes)
+    binding = TorchModel(module, [[node] for node in nodes], dtypes, threads).binding(shapes)
     runs = []
-    with torch.no_grad():
-        for _ in range(PROFILED_RUNS):
-            stamps = [time.perf_counter_ns()]
-            stamps.extend(time.perf_counter_ns() for _ in code(module, lambda _: None, *given))
-            runs.append([b - a for a, b in pairwise(stamps)])
+    for _ in range(PROFILED_RUNS):
+        stamps = [time.perf_counter_ns()]
+        for kernel in binding.begin():
+            kernel()
+            stamps.append(time.perf_counter_ns())
+        runs.append([b - a for a, b in pairwise(stamps)])
     return {
         node: sorted(column)[len(column) // 4] for node, column in zip(nodes, zip(*runs, strict=True), strict=True)
     }
-
-
-def _shapes(module: fx.GraphModule, given: Sequence[torch.Tensor]) -> dict[fx.Node, Shape]:
-    """Shape of every tensor at these inputs."""
-    with torch.no_grad():
-        ShapeProp(module).propagate(*given)
-    metas = {node: node.meta.get("tensor_meta") for node in module.graph.nodes}
-    return {node: tuple(meta.shape) for node, meta in metas.items() if hasattr(meta, "shape")}
 
 
 def _read_from_outside(nodes: Sequence[fx.Node]) -> list[fx.Node]:

@@ -142,9 +142,9 @@ class Models:
         return Ready(os.getpid(), list(self.measured.values()), self.usable_bytes)
 
     def _weigh(self) -> None:
-        """Measure what is not known. One goes before: the first session of a process also brings the library."""
+        """Measure what is not known. One of a kind goes before: the first also brings its library."""
         missing = [s for w, s in self.stages.items() if w not in self.measured]
-        for stage in sorted(self.stages.values(), key=lambda s: s.weights_bytes)[:1]:
+        for stage in {s.kind: s for s in sorted(self.stages.values(), key=lambda s: -s.weights_bytes)}.values():
             self._try(stage)
         for stage in missing:
             found: list[tuple[int, int, int]] = []
@@ -239,7 +239,7 @@ class Models:
         if not self._wanted(stage.weights) or model.wants is None:
             return model
         if self._strict:
-            if cut is not None and files:
+            if cut is not None and self._cheap(stage, files):
                 model.cut_like(cut, files)
         elif cut is not None or self._kernels == "always":
             self._cut(model)
@@ -256,13 +256,17 @@ class Models:
         """Cut the models of which it was found out how."""
         self._cuts[cut.model] = cut
         self._cut_files[cut.model] = files
-        if self._strict and not files:
-            return
         for made in list(self._loaded.values()):
             for model in made.values():
-                if isinstance(model, CutModel) and model.spec.model == cut.model and not model.ways[1]:
+                if not isinstance(model, CutModel) or model.spec.model != cut.model or model.ways[1]:
+                    continue
+                if not self._strict or self._cheap(model.spec, files):
                     # A strict worker weighs nothing here: what it reads takes less than the model that goes for it.
                     model.cut_like(cut, files)
+
+    def _cheap(self, stage: StageSpec, files: str) -> bool:
+        """Whether to cut a model, where it is known how, takes no memory to speak of: nothing is loaded twice."""
+        return bool(files) or stage.kind == "torch"
 
     def _cut(self, model: CutModel) -> None:
         model.make_ready()
