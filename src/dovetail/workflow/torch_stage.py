@@ -57,9 +57,10 @@ def torch_model(
     file = Path(weights) if weights is not None else None
     if file is not None and not file.is_file():
         raise ModelError(f"stage {own!r}: weights {file} do not exist; check the path in torch_model(...)")
+    source = _source(own, where)
     ports = tuple(Port(n, t.datatype, t.shape) for n, t in inputs.items())
     digest = hashlib.sha256(repr((factory, ports, metadata.version("torch"))).encode())
-    for part in (_source(own, where), *([file] if file is not None else [])):
+    for part in (source, *([file] if file is not None else [])):
         with part.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     nbytes = file.stat().st_size if file is not None else 0

@@ -13,6 +13,7 @@ Needs torch, the extra `torch`; nothing else in the package imports it.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -183,9 +184,33 @@ def cut_again(runner: TorchRunner, several: Sequence[Sequence[int]], threads: in
     return found
 
 
+_tracing = threading.Lock()
+
+
+class _Tracer(fx.Tracer):  # type: ignore[misc]
+    """To trace, torch.fx changes all modules of the process. Those that run meanwhile in other threads are let be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def call_module(self, m: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A module is called, perhaps by somebody else."""
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
+        """A module's attribute is read, perhaps by somebody else."""
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+
 def _traced(module: torch.nn.Module) -> fx.GraphModule:
     try:
-        traced = fx.symbolic_trace(module.eval())
+        with _tracing:
+            traced = fx.GraphModule(module, _Tracer().trace(module.eval()))
     except Exception as error:
         raise ModelError(f"torch.fx cannot trace {type(module).__name__}: {error}") from error
     for parameter in traced.parameters():
