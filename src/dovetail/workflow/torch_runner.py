@@ -6,6 +6,7 @@ The function is ordinary code of the application, named by ``module:function``. 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ class TorchRunner(ModelRunner):
 
     def __init__(self, spec: StageSpec, threads: int = 1) -> None:
         need("torch", extra="torch", for_=f"stage {spec.name!r}")
+        # Read when torch is imported. Threads that spin take cores from others: ten times as slow where those are busy.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import torch
 
         where, _, name = spec.factory.partition(":")
