@@ -26,7 +26,7 @@ class TorchRunner(ModelRunner):
 
     def __init__(self, spec: StageSpec, threads: int = 1) -> None:
         need("torch", extra="torch", for_=f"stage {spec.name!r}")
-        # Read when torch is imported. Threads that spin take cores from others: ten times as slow where those are busy.
+        # Read when torch is imported. Threads that spin take others' cores: ten times as slow where those are busy.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import torch
 
