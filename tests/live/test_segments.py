@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from dovetail.errors import ModelError
+from dovetail.live.kernels.cut_files import cut_again
 from dovetail.live.kernels.onnx_graph import read_graph
 from dovetail.live.kernels.segment_run import Bound, Segments
 from dovetail.live.kernels.segments import (
@@ -21,7 +22,6 @@ from dovetail.live.kernels.segments import (
     SLIVER,
     choose_cuts,
     cut,
-    cut_again,
     divide_long,
     overwritten,
 )

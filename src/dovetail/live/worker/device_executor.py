@@ -329,6 +329,8 @@ class DeviceExecutor:
         while True:
             # The answer first: a client waits for it. Whoever comes next waits for the machine a little longer.
             ended = self._lanes.carry_out(batch, grant)
+            if ended.over:
+                batch.plan = None  # it refers to the model, which may be evicted now and has to be gone then
             now_ns = self._now_ns()
             with self._lock:
                 if ended.over:
