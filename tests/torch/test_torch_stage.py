@@ -190,6 +190,13 @@ def test_a_module_whose_output_s_shape_depends_on_values_runs_whole_from_then_on
         in_kernels(model, [[np.ones(3), -np.ones(3)]])
 
 
+def test_a_module_that_cannot_be_run_on_zeros_is_served_whole() -> None:
+    model = CutModel(spec("picky", batch=(1,)))
+    model.cut_like(Cut(model.spec.model, ((1, 3),), 1, ((1,),)))
+    assert "singular" in model.whole_because and not model.ways[1]
+    assert in_kernels(model, [[np.full(3, 2)]])[0][0].tolist() == [0.5, 0.5, 0.5]
+
+
 def test_a_cut_that_does_not_fit_its_trace_is_not_taken() -> None:
     model = CutModel(spec("small"), Cut("", ((1, 3),), 1, ((400,),)))
     model.make_ready()

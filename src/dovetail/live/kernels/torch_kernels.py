@@ -117,7 +117,12 @@ class TorchBinding(Binding):
         if position == 0:
             self._steps = self._code(self._deliver, *self._given)
         assert self._steps is not None
-        read = next(self._steps)
+        try:
+            read = next(self._steps)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(f"kernel {position} of {len(self._parts)} cannot be run: {error}") from error
         if position + 1 == len(self._parts):
             self._steps = None
         elif len(self._read) == position + 1:

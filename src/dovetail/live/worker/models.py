@@ -9,6 +9,7 @@ Rules of this file
 - With a strict budget bytes are measured: every model is loaded alone once and let go again. Part of the budget is
   for models; the rest is for what loads and batches take at their peak (`working_memory`). Nothing is cut here then,
   which would take several times the model: what was cut elsewhere is read from files, and takes less than the whole.
+  A torch module is cut by its code alone, and needs no files.
 - Called from any thread. What was evicted is freed before anything else is loaded, and the heap is given back.
 
 There is no tier of host memory here: the operating system keeps the files it has read, and a copy of our own would be
@@ -239,7 +240,7 @@ class Models:
         if not self._wanted(stage.weights) or model.wants is None:
             return model
         if self._strict:
-            if cut is not None and self._cheap(stage, files):
+            if cut is not None and (files or stage.kind == "torch"):
                 model.cut_like(cut, files)
         elif cut is not None or self._kernels == "always":
             self._cut(model)
@@ -260,13 +261,9 @@ class Models:
             for model in made.values():
                 if not isinstance(model, CutModel) or model.spec.model != cut.model or model.ways[1]:
                     continue
-                if not self._strict or self._cheap(model.spec, files):
+                if not self._strict or files or model.spec.kind == "torch":
                     # A strict worker weighs nothing here: what it reads takes less than the model that goes for it.
                     model.cut_like(cut, files)
-
-    def _cheap(self, stage: StageSpec, files: str) -> bool:
-        """Whether to cut a model, where it is known how, takes no memory to speak of: nothing is loaded twice."""
-        return bool(files) or stage.kind == "torch"
 
     def _cut(self, model: CutModel) -> None:
         model.make_ready()
