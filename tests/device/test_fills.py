@@ -37,9 +37,10 @@ def in_gap(arbiter: PriorityArbiter, lows: int = 1, *, low_class: int = 2) -> li
 
 
 class TestFikit:
-    def test_the_longest_that_fits_is_chosen(self) -> None:
-        arbiter = FikitArbiter(stats_for(300, 100, 250, 400))
-        assert starts(in_gap(arbiter, 3)) == [StartKernel(LOW + 1, 0, "fill")]
+    @pytest.mark.parametrize("lows", [(100, 250, 400), (250, 100, 400), (400, 250, 100)])
+    def test_the_longest_that_fits_is_chosen(self, lows: tuple[int, ...]) -> None:
+        arbiter = FikitArbiter(stats_for(300, *lows))
+        assert starts(in_gap(arbiter, 3)) == [StartKernel(LOW + lows.index(250), 0, "fill")]
 
     def test_a_better_class_goes_before_a_longer_kernel(self) -> None:
         arbiter = FikitArbiter(stats_for(300, 100, 250))
@@ -84,6 +85,16 @@ class TestFikit:
         arbiter.step(KernelReady(60 * US, LOW, 1))
         assert arbiter.step(KernelReady(70 * US, HIGH, 1)) == []
         assert arbiter.step(KernelFinished(150 * US, LOW, 0)) == [StartKernel(HIGH, 1, "turn")]
+
+
+def test_a_kernel_took_as_long_as_it_was_really_on_the_device() -> None:
+    for told, took_us in (({}, 100), ({"begin_ns": 30 * US, "end_ns": 80 * US}, 50)):
+        stats = {"high": KernelStats.empty("high", ("a", "b"))}
+        arbiter = GapArbiter(stats)
+        arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+        arbiter.step(KernelReady(0, HIGH, 0))
+        arbiter.step(KernelFinished(100 * US, HIGH, 0, **told))
+        assert stats["high"].durations[0].mean_ns == took_us * US
 
 
 @pytest.mark.parametrize("make", [FikitArbiter, GapArbiter])
@@ -345,6 +356,13 @@ class TestCatchingUp:
         for early, catch_up, expected in ((1.0, 0.5, 1), (1.0, 0.0, 0), (0.0, 0.5, 0)):
             stats = stats_for(200, 220)
             stats["high"].early = early
+            arbiter = GapArbiter(stats, GapSettings(budget=0.0, catch_up=catch_up))
+            assert len(starts(in_gap(arbiter))) == expected
+
+    def test_it_is_trusted_with_the_part_of_them_that_is_declared(self) -> None:
+        for catch_up, expected in ((0.1, 0), (0.2, 1)):
+            stats = stats_for(200, 300)  # a delay of 100 µs, and 600 µs of gaps to come
+            stats["high"].early = 1.0
             arbiter = GapArbiter(stats, GapSettings(budget=0.0, catch_up=catch_up))
             assert len(starts(in_gap(arbiter))) == expected
 
