@@ -13,6 +13,7 @@ from dovetail.device import (
     GapSettings,
     KernelFinished,
     KernelReady,
+    KernelRunning,
     PriorityArbiter,
     SetAlarm,
     StartKernel,
@@ -95,6 +96,15 @@ def test_a_kernel_took_as_long_as_it_was_really_on_the_device() -> None:
         arbiter.step(KernelReady(0, HIGH, 0))
         arbiter.step(KernelFinished(100 * US, HIGH, 0, **told))
         assert stats["high"].durations[0].mean_ns == took_us * US
+
+
+def test_a_kernel_that_ran_before_anybody_asked_is_learned_in_full() -> None:
+    stats = {"high": KernelStats.empty("high", ("a", "b"))}
+    arbiter = GapArbiter(stats)
+    arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+    arbiter.step(KernelRunning(40 * US, HIGH, 0, 100, 10 * US))
+    arbiter.step(KernelFinished(100 * US, HIGH, 0))
+    assert (stats["high"].durations[0].count, stats["high"].durations[0].mean_ns) == (1, 90 * US)
 
 
 @pytest.mark.parametrize("make", [FikitArbiter, GapArbiter])
@@ -349,6 +359,24 @@ class TestBeside:
         assert starts(arbiter.step(KernelFinished(310 * US, LOW, 0))) == [StartKernel(HIGH, 1, "turn")]
         slower_ns = round(55 * US * 0.09 / 1.09)
         assert arbiter.delayed_ns[1] == (310 - 55) * US + slower_ns, "for waiting, and for the neighbour before"
+
+    def test_before_a_kernel_of_which_no_gap_is_known_a_neighbour_is_paid_for_in_full(self) -> None:
+        for gaps, expected in ((20, 1), (0, 0)):
+            stats = {"high": KernelStats.empty("high", ("a", "b", "c")), "low0": known("low0", [(300, 0)] * 4)}
+            for _ in range(20):
+                for position in range(3):
+                    stats["high"].observe(position, 50 * US)
+            for _ in range(gaps):
+                for position in range(3):
+                    stats["high"].observe_gap(position, 400 * US)
+            stats["high"].shares.update({1: 10, 2: 10})
+            arbiter = GapArbiter(stats, GapSettings(budget=0.0), learn=False)
+            arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+            arbiter.step(KernelReady(0, HIGH, 0, 60))
+            arbiter.step(TaskBegan(0, LOW, 2, sequence="low0"))
+            assert arbiter.step(KernelReady(10 * US, LOW, 0, 50)) == [], "there is no room"
+            found = starts(arbiter.step(KernelFinished(50 * US, HIGH, 0)))
+            assert len(found) == expected
 
 
 class TestCatchingUp:
