@@ -13,6 +13,7 @@ from dovetail.device import (
     GapSettings,
     KernelFinished,
     KernelReady,
+    KernelRevoked,
     KernelRunning,
     PriorityArbiter,
     SetAlarm,
@@ -157,6 +158,33 @@ class TestBoth:
         assert starts(arbiter.step(KernelFinished(1200 * US, HIGH, 1))) == [StartKernel(LOW, 0, "aged")]
         arbiter.step(KernelReady(1210 * US, LOW, 1))
         assert starts(arbiter.step(KernelFinished(1600 * US, LOW, 0))) == [StartKernel(HIGH, 2, "turn")]
+
+
+def test_an_aged_start_that_was_taken_back_was_none() -> None:
+    arbiter = PriorityArbiter({}, ArbiterSettings(ageing_ns=1000 * US))
+    arbiter.step(TaskBegan(0, HIGH, 1))
+    arbiter.step(TaskBegan(0, LOW, 2))
+    for kernel in range(3):
+        arbiter.step(KernelReady(0, HIGH, kernel))
+    arbiter.step(KernelReady(0, LOW, 0))
+    assert starts(arbiter.step(KernelFinished(1200 * US, HIGH, 0))) == [StartKernel(LOW, 0, "aged")]
+    found = starts(arbiter.step(KernelRevoked(1210 * US, LOW, 0)))
+    assert found == [StartKernel(LOW, 0, "aged")], "it has waited as long as before, and no other has aged since"
+
+
+def test_beside_one_of_several_holders_that_waits_nobody_is_let_in() -> None:
+    """One of the highest class waits for a lower kernel, and another of its class is in a long gap."""
+    stats = stats_for(900, 100, 100)
+    arbiter = GapArbiter(stats, GapSettings(budget=0.0, overhead_ns=0), learn=False)
+    arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+    arbiter.step(KernelReady(0, HIGH, 0))
+    arbiter.step(TaskBegan(0, LOW, 2, sequence="low0"))
+    arbiter.step(TaskBegan(0, OTHER, 2, sequence="low1"))
+    arbiter.step(KernelReady(1, LOW, 0, 40))
+    assert starts(arbiter.step(KernelFinished(50 * US, HIGH, 0))) == [StartKernel(LOW, 0, "fill")]
+    arbiter.step(TaskBegan(60 * US, 9, 1, sequence="high"))
+    assert arbiter.step(KernelReady(60 * US, 9, 0)) == [], "there is no room"
+    assert starts(arbiter.step(KernelReady(61 * US, OTHER, 0, 40))) == []
 
 
 class TestOurs:
@@ -372,6 +400,7 @@ class TestBeside:
             stats["high"].shares.update({1: 10, 2: 10})
             arbiter = GapArbiter(stats, GapSettings(budget=0.0), learn=False)
             arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+            arbiter.credit_ns[1] = 50.0 * US  # a tenth of the most: enough for little delay
             arbiter.step(KernelReady(0, HIGH, 0, 60))
             arbiter.step(TaskBegan(0, LOW, 2, sequence="low0"))
             assert arbiter.step(KernelReady(10 * US, LOW, 0, 50)) == [], "there is no room"

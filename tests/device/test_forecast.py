@@ -8,6 +8,8 @@ from dovetail.device.task import Task
 from dovetail.state import NEVER_NS, RunBatch
 from dovetail.units import MS
 
+from .shop import LOAD_NS, Shop
+
 
 def waiting(batch: int, model: str, expected_ns: int = 5 * MS) -> Task:
     run = RunBatch(0, batch, 0, model, (), 1, 100, 0, NEVER_NS, expected_ns)
@@ -30,3 +32,12 @@ def test_a_load_begins_when_one_of_the_slots_is_free_and_slots_in_use_count() ->
 def test_a_model_that_is_on_its_way_needs_no_slot() -> None:
     starts, _ = forecast([], [waiting(1, "a")], lambda weights, now_ns: 7 * MS, {"a": 7 * MS}, Rules(loads=1), 0)
     assert starts == {1: 7 * MS}
+
+
+def test_a_worker_expects_to_be_done_sooner_once_a_load_has_ended_early() -> None:
+    shop = Shop()
+    shop.take("a")
+    assert shop.device.row(0).free_at_ns == 3 * LOAD_NS + 5 * MS, "read from disk, which takes three times as long"
+    shop.now_ns = MS
+    shop.loaded("a")
+    assert shop.device.row(MS).free_at_ns == MS + 5 * MS

@@ -18,6 +18,7 @@ from dovetail.device import (
     ModelCache,
     PriorityArbiter,
     Rules,
+    TaskState,
 )
 from dovetail.device.events import (
     TO_THE_END,
@@ -125,6 +126,15 @@ def test_of_batches_that_ran_beside_each_other_nothing_is_learned() -> None:
     host.begin(3, 3, share_pct=50)
     host.ran(3, 0, MS, MS, MS)
     assert [spread.count for spread in host.stats.durations] == [1, 1, 1], "it was alone"
+
+
+def test_a_batch_that_has_ended_is_over() -> None:
+    host = Host()
+    host.begin(1, 3)
+    task = host.device.task(1)
+    assert task is not None and task.state is TaskState.RUNNING
+    host.ran(1, 0, MS, MS, MS)
+    assert task.state is TaskState.OVER and host.device.task(1) is None
 
 
 def test_a_batch_that_is_refused_leaves_no_host_behind() -> None:
