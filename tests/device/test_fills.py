@@ -172,20 +172,15 @@ def test_an_aged_start_that_was_taken_back_was_none() -> None:
     assert found == [StartKernel(LOW, 0, "aged")], "it has waited as long as before, and no other has aged since"
 
 
-def test_beside_one_of_several_holders_that_waits_nobody_is_let_in() -> None:
-    """One of the highest class waits for a lower kernel, and another of its class is in a long gap."""
-    stats = stats_for(900, 100, 100)
-    arbiter = GapArbiter(stats, GapSettings(budget=0.0, overhead_ns=0), learn=False)
-    arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
-    arbiter.step(KernelReady(0, HIGH, 0))
-    arbiter.step(TaskBegan(0, LOW, 2, sequence="low0"))
-    arbiter.step(TaskBegan(0, OTHER, 2, sequence="low1"))
-    arbiter.step(KernelReady(1, LOW, 0, 40))
-    assert starts(arbiter.step(KernelFinished(50 * US, HIGH, 0))) == [StartKernel(LOW, 0, "fill")]
-    arbiter.step(TaskBegan(60 * US, 9, 1, sequence="high"))
-    assert arbiter.step(KernelReady(60 * US, 9, 0)) == [], "there is no room"
-    arbiter.credit_ns[1] = 500.0 * US  # full: enough for any delay
-    assert starts(arbiter.step(KernelReady(61 * US, OTHER, 0, 40))) == []
+def test_a_gap_is_one_only_if_all_of_the_highest_class_leave_it() -> None:
+    arbiter = GapArbiter(stats_for(900, 100), GapSettings(budget=0.0, overhead_ns=0), learn=False)
+    for task in (HIGH, OTHER):
+        arbiter.step(TaskBegan(0, task, 1, sequence="high"))
+    arbiter.step(KernelReady(0, HIGH, 0, 60))
+    arbiter.step(KernelReady(0, OTHER, 0, 40))
+    arbiter.step(KernelFinished(10 * US, OTHER, 0))
+    arbiter.step(TaskBegan(11 * US, LOW, 2, sequence="low0"))
+    assert starts(arbiter.step(KernelReady(11 * US, LOW, 0, 40))) == [StartKernel(LOW, 0, "beside")]
 
 
 class TestOurs:
