@@ -180,6 +180,7 @@ def test_a_gap_is_one_only_if_all_of_the_highest_class_leave_it() -> None:
     arbiter.step(KernelReady(0, OTHER, 0, 40))
     arbiter.step(KernelFinished(10 * US, OTHER, 0))
     arbiter.step(TaskBegan(11 * US, LOW, 2, sequence="low0"))
+    arbiter.credit_ns[1] = 500.0 * US
     assert starts(arbiter.step(KernelReady(11 * US, LOW, 0, 40))) == [StartKernel(LOW, 0, "beside")]
 
 
