@@ -28,6 +28,7 @@ def test_all_of_a_worker_is_free_at_first() -> None:
     assert (counted.free_pct, counted.free_cpus) == (100, 4)
     assert uncounted.free_cpus > 10**6
     assert (counted.resident, counted.loading, counted.resident_bytes, counted.running) == ({}, {}, 0, {})
+    assert counted.look_ns == 0, "no timer is set"
 
 
 def test_a_batch_is_of_the_highest_class_in_it() -> None:
