@@ -13,16 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
-from .device import (
-    ArbiterSettings,
-    FikitArbiter,
-    FikitSettings,
-    FirstComeArbiter,
-    GapArbiter,
-    GapSettings,
-    KernelArbiter,
-    PriorityArbiter,
-)
+from .device import ArbiterSettings, GapArbiter, GapSettings, KernelArbiter, PriorityArbiter
 from .errors import DeclarationError
 from .extras import load
 from .profile.kernels import KernelStats
@@ -37,8 +28,8 @@ class ArbiterEntry(msgspec.Struct, frozen=True):
     summary: str
     #: The arbiter, or where it is found (`extras.load`); None: only a simulated device can be shared so.
     arbiter: type | str | None = None
-    #: Its knobs; None: it has none, and knows neither classes nor durations.
-    settings: type[ArbiterSettings] | None = None
+    #: Its knobs, or where they are found; None: it has none, and knows neither classes nor durations.
+    settings: type[ArbiterSettings] | str | None = None
     #: What a simulated device is shared by in place of the arbiter; "": the arbiter.
     sharing: str = ""
     #: The simulated device can run kernels in parts.
@@ -58,7 +49,7 @@ ARBITERS: dict[str, ArbiterEntry] = {
     ),
     "fifo": ArbiterEntry(
         "one queue in the order of launch: default sharing at its worst",
-        FirstComeArbiter,
+        "lab.kernels.first_come:FirstComeArbiter",
         sharing="lab.kernels.sharing:fifo",
     ),
     "streams": ArbiterEntry(
@@ -67,7 +58,9 @@ ARBITERS: dict[str, ArbiterEntry] = {
     "priority": ArbiterEntry("the same by priority", sharing="lab.kernels.sharing:priority"),
     "orion": ArbiterEntry("Orion's rule", sharing="lab.kernels.sharing:orion"),
     "tasks": ArbiterEntry("the low task runs when no high one is there", PriorityArbiter, ArbiterSettings),
-    "fikit": ArbiterEntry("FIKIT, reconstructed", FikitArbiter, FikitSettings),
+    "fikit": ArbiterEntry(
+        "FIKIT, reconstructed", "lab.kernels.fikit:FikitArbiter", "lab.kernels.fikit:FikitSettings"
+    ),
     "ours": ArbiterEntry("GapArbiter", GapArbiter, GapSettings),
     "parts": ArbiterEntry(
         "GapArbiter, on a device that can run kernels in parts", GapArbiter, GapSettings, in_parts=True
@@ -93,9 +86,9 @@ def make_arbiter(name: str, stats: Mapping[str, KernelStats], *, learn: bool = F
     entry = find_arbiter(name)
     if entry.arbiter is None:
         raise DeclarationError(f"{name!r} is a way to share simulated devices; no arbiter does it on a live one")
-    arbiter = load(entry.arbiter) if isinstance(entry.arbiter, str) else entry.arbiter
-    if entry.settings is None:
+    arbiter: Any = load(entry.arbiter) if isinstance(entry.arbiter, str) else entry.arbiter
+    kind: Any = load(entry.settings) if isinstance(entry.settings, str) else entry.settings
+    if kind is None:
         return cast(KernelArbiter, arbiter())
-    fields = entry.settings.__struct_fields__
-    settings = entry.settings(**{knob: value for knob, value in knobs.items() if knob in fields})
+    settings = kind(**{knob: value for knob, value in knobs.items() if knob in kind.__struct_fields__})
     return cast(KernelArbiter, arbiter(stats, settings, learn=learn))

@@ -20,10 +20,10 @@ from .extras import load, need
 from .place import BestFitPlacer, DovetailRouter, Router, SingleIngress
 from .place.local_delays import LOCAL_SETTINGS, LocalDelays
 from .place.transfer import Delays
-from .plan import DovetailPlanner, PlannerSettings, Space
+from .plan import Space
 from .predict import Estimator, EstimatorState, Predictor
 from .profile.table import Entry, ProfileTable
-from .schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
+from .schedule import DovetailPlanner, FirstComePlanner, FirstFitPlacer, Goal, LoadEverything, PlannerSettings
 from .state.worker import FULL_SHARE
 from .units import US
 from .workflow.graph import Graph
@@ -58,6 +58,8 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_open: Count = 10_000
     #: For the `dovetail` policy: part of requests that should be in time.
     percentile: Annotated[float, Meta(gt=0, lt=1)] = 0.99
+    #: For `dovetail`: what is saved while objectives are met; `time` where devices are there anyway, as when serving.
+    goal: Goal = "cost"
     #: For policies that plan: shares of a GPU that they may give (empty: tenths), and numbers of cores (empty: one).
     shares_pct: tuple[Share, ...] = ()
     #: For `place`: workers are processes of one machine that run models on its cores.
@@ -99,11 +101,13 @@ class PolicyEntry(msgspec.Struct, frozen=True):
 
 def planned_policy(predictor: Predictor, settings: PlannerSettings) -> Policy:
     """Dovetail's planner with these settings."""
+    planner = DovetailPlanner(predictor, settings)
     return Policy(
-        planner=DovetailPlanner(predictor, settings),
+        planner=planner,
         placer=BestFitPlacer(),
         scaler=LoadEverything(),
         predictor=predictor,
+        dropper=planner if settings.admission else None,
     )
 
 
@@ -134,7 +138,7 @@ def _by_class(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
 
 
 def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
-    settings = PlannerSettings(space=spec.space, percentile=spec.percentile, max_open=spec.max_open)
+    settings = PlannerSettings(space=spec.space, goal=spec.goal, percentile=spec.percentile, max_open=spec.max_open)
     return planned_policy(predictor, settings)
 
 
@@ -161,7 +165,7 @@ POLICIES: dict[str, PolicyEntry] = {
     "dovetail": PolicyEntry(
         "least cost within the objective, planned again before every batch; early refusal",
         _dovetail,
-        (*_PLANNED, "percentile"),
+        (*_PLANNED, "percentile", "goal"),
     ),
     "place": PolicyEntry(
         "each stage where it ends first, its model fetched meanwhile; workers may refuse, memory is shared by need",

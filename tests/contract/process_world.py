@@ -18,7 +18,7 @@ from dovetail.control import BatchFailed, BatchFinished, Event, LoadFailed, Mode
 from dovetail.live.front.joined import JoinedWorker
 from dovetail.live.front.link import WorkerLink
 from dovetail.live.front.process import WorkerProcess
-from dovetail.live.kernels.cut_files import write_cut
+from dovetail.live.kernels.segments import write_cut
 from dovetail.live.links.wire import (
     Argument,
     Done,

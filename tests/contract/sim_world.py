@@ -16,7 +16,7 @@ from tests.contract.stages import DIVISIBLE, WIDTH, make_entries
 from dovetail.control import BatchFailed, BatchFinished, Event, EvictModel, LoadModel, RunBatch
 from dovetail.profile.table import ProfileTable
 from dovetail.sim.device import SimDevice
-from dovetail.sim.sequences import AHEAD, Kernel, KernelSequence
+from dovetail.sim.sequences import Kernel, KernelSequence
 from dovetail.state import WorkerSpec
 from dovetail.state.run_batch import task_of
 from dovetail.workflow.graph import StageSpec
@@ -54,8 +54,8 @@ class World(Protocol):
 
 def even_kernels(stage: str) -> KernelSequence:
     """Kernels that take equally long each, all of them launched at once."""
-    made = tuple(Kernel(f"{stage}-{i}", "compute", 100, 1_000, 0) for i in range(KERNELS))
-    return KernelSequence(stage, made, AHEAD)
+    made = tuple(Kernel(f"{stage}-{i}", "compute", 100, 1_000) for i in range(KERNELS))
+    return KernelSequence(stage, made)
 
 
 class SimWorld:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.device import StartKernel
+from dovetail.device.arbiter import StartKernel
 from dovetail.profile.kernels import KernelStats, kernel_ids
 from dovetail.units import US
 

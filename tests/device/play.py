@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from dovetail.device import (
+from dovetail.device import KernelArbiter
+from dovetail.device.arbiter import (
     AlarmRang,
-    KernelArbiter,
     KernelEvent,
     KernelFinished,
     KernelReady,

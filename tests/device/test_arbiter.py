@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.device import FirstComeArbiter, KernelFinished, KernelReady, StartKernel, TaskGone
+from dovetail.device.arbiter import KernelFinished, KernelReady, StartKernel, TaskGone
+from dovetail.lab.kernels.first_come import FirstComeArbiter
 
 
 def test_kernels_start_in_order_as_long_as_they_fit():

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import DovetailError
+from dovetail.lab.kernels.fikit import pooled
 from dovetail.profile.kernels import KernelStats, Spread, kernel_ids, kernel_name
 from dovetail.record.kernels import KernelRecord, decode_records, encode_record
 
@@ -156,7 +157,7 @@ class TestStats:
         assert "times as long" in drifted.detail
 
     def test_kernels_of_one_name_together(self) -> None:
-        durations, gaps = self.stats().pooled()
+        durations, gaps = pooled(self.stats())
         assert durations["a"].mean_ns == pytest.approx(2000)
         assert gaps["a"].mean_ns == pytest.approx(100)
         assert durations["b"].count == 10

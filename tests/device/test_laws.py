@@ -9,14 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.device import (
-    ArbiterSettings,
-    FikitArbiter,
-    FikitSettings,
-    GapArbiter,
-    GapSettings,
-    PriorityArbiter,
-)
+from dovetail.device import ArbiterSettings, GapArbiter, GapSettings, PriorityArbiter
+from dovetail.lab.kernels.fikit import FikitArbiter, FikitSettings
 
 from .play import Play, Script, scripts, stats_of
 

@@ -11,7 +11,6 @@ from dovetail.device import (
     ArbiterSettings,
     Device,
     DeviceTimes,
-    FirstComeArbiter,
     GapArbiter,
     GapSettings,
     KernelArbiter,
@@ -34,6 +33,7 @@ from dovetail.device.events import (
     TaskPlanned,
 )
 from dovetail.device.times import MOST_PENDING, WELL_KNOWN
+from dovetail.lab.kernels.first_come import FirstComeArbiter
 from dovetail.predict import Estimator
 from dovetail.profile.kernels import MIN_COUNT, KernelStats
 from dovetail.profile.table import ProfileTable

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.device import AUTHORS_SIMULATOR, COMPASS, Rules
+from dovetail.device import Rules
 from dovetail.device.events import NOBODY, DeviceAction, Evict, Grant, Load, ModelDropped, Refuse, SetAlarm
+from dovetail.lab.rivals.compass_worker import AUTHORS_SIMULATOR, COMPASS
 from dovetail.units import MS, SECOND
 
 from .shop import LOAD_NS, Shop

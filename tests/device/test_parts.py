@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.device import GapArbiter, GapSettings, KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone
+from dovetail.device import GapArbiter, GapSettings
+from dovetail.device.arbiter import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone
 from dovetail.units import US
 
 from .known import HIGH, LOW, starts, stats_for

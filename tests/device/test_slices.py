@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.arbiters import ARBITERS, make_arbiter
-from dovetail.device import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone
+from dovetail.device.arbiter import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone
 from dovetail.lab.kernels.slices import SLICE_NS, SliceArbiter
 from dovetail.profile.kernels import KernelStats
 

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from dovetail.device.rules import AUTHORS_SIMULATOR, COMPASS
 from dovetail.lab.experiments.compass import POINTS, PUBLISHED, PUBLISHED_USED
 from dovetail.lab.experiments.compass_runs import JOBS, Job, Search, figure_job, make_router, search, simulate
 from dovetail.lab.experiments.compass_world import WORKFLOWS, MakeRouter, World, draw_jobs
 from dovetail.lab.rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
+from dovetail.lab.rivals.compass_worker import AUTHORS_SIMULATOR, COMPASS
 from dovetail.lab.rivals.hashed import HashRouter
 from dovetail.lab.rivals.jit import JitRouter
 from dovetail.place.transfer import CASCADE, SIMULATOR

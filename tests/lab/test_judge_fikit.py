@@ -10,7 +10,7 @@ from tests.lab.kernel_cells import HIGHEST, LOWEST, MEDIAN, factor, outcome, pai
 
 from dovetail.lab.experiments import fikit
 from dovetail.lab.experiments.fikit_world import PAIRS, POLICIES, Job, Outcome
-from dovetail.sim.sequences import HOSTS
+from dovetail.lab.kernels.hosts import HOSTS
 
 #: Way of sharing -> completion times of the high and of the low client.
 VALUES = {**dict.fromkeys(POLICIES, (1.0, 1.0)), "slices": (3.0, 0.9), "fifo": (4.0, 0.8)}

@@ -12,7 +12,7 @@ from tests.lab.kernel_cells import LOWEST, factor, outcome
 from dovetail.lab.experiments import fikit_recorded, fikit_studies
 from dovetail.lab.experiments.fikit_world import PAIRS, POLICIES, Job, Outcome
 from dovetail.lab.kernels.device import TaskResult
-from dovetail.sim.sequences import HOSTS
+from dovetail.lab.kernels.hosts import HOSTS
 from dovetail.units import MS
 
 SEEDS = (1, 2)

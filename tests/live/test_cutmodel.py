@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests import onnx_models
 
 from dovetail import onnx
-from dovetail.live.kernels.cut_model import STEP_COST, BatchRun, CutModel, merge, smallest_step
+from dovetail.live.kernels.batch_run import BatchRun
+from dovetail.live.kernels.cut_model import STEP_COST, CutModel, merge, smallest_step
 from dovetail.profile.kernels import Cut, sequence_model
 from dovetail.workflow.runners import OnnxRunner
 from examples import weights

@@ -13,7 +13,7 @@ import pytest
 from tests import onnx_models
 from tests.live.in_process import InProcess
 
-from dovetail.live.front.kernel_store import KernelStore
+from dovetail.live.front.stores import KernelStore
 from dovetail.live.front.system import Result
 from dovetail.live.links.wire import Learned
 from dovetail.live.tensors.arena import Arena
@@ -115,7 +115,7 @@ def test_a_report_that_cannot_be_read_is_named_and_others_are_taken() -> None:
 
 
 def test_what_a_worker_is_told_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.live.front.kernel_store.MOST_BYTES", 5 * len(pack(learned())))
+    monkeypatch.setattr("dovetail.live.front.stores.MOST_BYTES", 5 * len(pack(learned())))
     names = [sequence_name("read", [(i, 3)], MODEL, "3c9d1f02") for i in range(1, 9)]
     book = in_book(None, lambda book: book.take(Learned([pack(learned(name)) for name in names], [])))
     assert len(told(book)) == 5

@@ -14,17 +14,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from dovetail.errors import ModelError
-from dovetail.live.kernels.cut_files import cut_again
 from dovetail.live.kernels.onnx_graph import read_graph
 from dovetail.live.kernels.segment_run import Bound, Segments
-from dovetail.live.kernels.segments import (
-    ADDS_IN_PLACE,
-    SLIVER,
-    choose_cuts,
-    cut,
-    divide_long,
-    overwritten,
-)
+from dovetail.live.kernels.segments import ADDS_IN_PLACE, choose_cuts, cut, cut_again, overwritten
 from examples import weights
 
 WIDTH = 4
@@ -98,25 +90,6 @@ def test_a_cut_that_costs_more_than_it_balances_is_not_made() -> None:
     assert choose_cuts([100, 100], [None, 3.0], 2) == []
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 1000), st.booleans()), min_size=1, max_size=40),
-    st.integers(1, 8),
-    st.integers(1, 2000),
-)
-def test_a_segment_stays_too_long_only_where_no_cut_leaves_two_sides(
-    nodes: list[tuple[int, bool]], segments: int, longest: int
-) -> None:
-    lengths, able = [length for length, _ in nodes], [can for _, can in nodes]
-    before = choose_cuts(lengths, [0.0 if can else None for can in able], segments)
-    cuts = divide_long(lengths, able, before, longest)
-    assert set(before) <= set(cuts) and cuts == sorted(set(cuts))
-    assert all(able[c] for c in cuts)
-    for first, last in pairwise([0, *cuts, len(nodes)]):
-        if sum(lengths[first:last]) > longest:
-            sides = [min(sum(lengths[first:i]), sum(lengths[i:last])) for i in range(first + 1, last) if able[i]]
-            assert all(side < max(1, SLIVER * longest) for side in sides)
-
-
 # -- generated graphs ------------------------------------------------------------------------------------------------
 
 OPERATORS = ("Relu", "Tanh", "Add", "Mul", "MatMul", "Neg")
@@ -141,7 +114,7 @@ def test_any_graph_gives_the_same_cut_as_whole(tmp_path_factory: pytest.TempPath
     w = np.random.default_rng(3).standard_normal((WIDTH, WIDTH)).astype(np.float32) / 2
     path = tmp_path_factory.mktemp("made") / "made.onnx"
     save(path, nodes, {"w": w}, list(dict.fromkeys(outputs)))
-    segments = cut(path, {"x": (2, WIDTH)}, segments=data.draw(st.integers(1, 6), "segments"), shortest_ns=0)
+    (segments,) = cut(path, [{"x": (2, WIDTH)}], segments=data.draw(st.integers(1, 6), "segments"), shortest_ns=0)
     for batch in (2, 5):
         x = np.random.default_rng(batch).standard_normal((batch, WIDTH)).astype(np.float32)
         for want, got in zip(run_whole(path, {"x": x}), run_cut(segments, {"x": x})[0], strict=True):
@@ -244,7 +217,7 @@ def test_what_a_branch_takes_from_outside_is_handed_on(tmp_path: Path) -> None:
     path = save(tmp_path / "branch.onnx", nodes, {"w": w, "zero": np.float32(0)}, ["y"])
     graph = read_graph(path)
     assert "early" in graph.nodes[-1].reads
-    segments = cut(path, {"x": (1, WIDTH)}, segments=5, shortest_ns=0)
+    (segments,) = cut(path, [{"x": (1, WIDTH)}], segments=5, shortest_ns=0)
     for value in (1.0, -1.0):
         x = np.full((1, WIDTH), value, np.float32)
         np.testing.assert_array_equal(run_cut(segments, {"x": x})[0][0], run_whole(path, {"x": x})[0])
@@ -264,33 +237,33 @@ def test_identities_tell_operators_shapes_and_which_of_them_and_stay_the_same(tm
     path = chain(tmp_path / "chain.onnx")
     found = []
     for _ in range(2):
-        segments = cut(path, {"x": (2, WIDTH)}, segments=4, shortest_ns=0)
+        (segments,) = cut(path, [{"x": (2, WIDTH)}], segments=4, shortest_ns=0)
         found.append(run_cut(segments, {"x": np.ones((2, WIDTH), np.float32)})[1].idents)
     for idents in found:
         assert len(set(idents)) == len(idents) > 1
         assert all("MatMul" in ident and "[2x" in ident for ident in idents)
-    other = cut(path, {"x": (2, WIDTH)}, segments=4, shortest_ns=0)
+    (other,) = cut(path, [{"x": (2, WIDTH)}], segments=4, shortest_ns=0)
     assert all("[3x" in ident for ident in run_cut(other, {"x": np.ones((3, WIDTH), np.float32)})[1].idents)
 
 
 def test_a_model_shorter_than_the_shortest_segment_stays_whole(tmp_path: Path) -> None:
-    segments = cut(chain(tmp_path / "chain.onnx"), {"x": (1, WIDTH)}, segments=8, shortest_ns=10**12)
+    (segments,) = cut(chain(tmp_path / "chain.onnx"), [{"x": (1, WIDTH)}], segments=8, shortest_ns=10**12)
     assert len(segments.parts) == 1
 
 
 def test_missing_shapes_are_named(tmp_path: Path) -> None:
     path = chain(tmp_path / "chain.onnx")
     with pytest.raises(ModelError, match="input 'x' needs a shape"):
-        cut(path, {})
+        cut(path, [{}])
     with pytest.raises(ModelError, match="no shape was given for input 'x'"):
-        cut(path, {"x": (1, WIDTH)}).bind({})
+        cut(path, [{"x": (1, WIDTH)}])[0].bind({})
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "no.onnx"
     path.write_bytes(b"this is no model")
     with pytest.raises(ModelError):
-        cut(path, {"x": (1, 1)})
+        cut(path, [{"x": (1, 1)}])
     with pytest.raises(ModelError, match="not an ONNX model"):
         read_graph(path)
 
@@ -313,7 +286,7 @@ REAL = {
 def test_real_models_give_the_same_cut_as_whole(name: str) -> None:
     path = getattr(weights, name)()
     tensor, item = REAL[name]
-    segments = cut(path, {tensor: (1, *item)}, segments=6, shortest_ns=0)
+    (segments,) = cut(path, [{tensor: (1, *item)}], segments=6, shortest_ns=0)
     assert len(segments.parts) > 1
     rng = np.random.default_rng(1)
     for batch in (1, 2):
@@ -329,7 +302,7 @@ def test_segments_read_the_weights_where_they_are_mapped() -> None:
     path = weights.nudity()
     x = {"input:0": np.zeros((1, 224, 224, 3), np.float32)}
     before = mapped_and_read()
-    segments = cut(path, {"input:0": x["input:0"].shape}, segments=8, shortest_ns=0)
+    (segments,) = cut(path, [{"input:0": x["input:0"].shape}], segments=8, shortest_ns=0)
     assert len(segments.parts) > 4
     run_cut(segments, x)
     assert mapped_and_read() - before > 0.9 * path.stat().st_size

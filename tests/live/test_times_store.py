@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dovetail.live.front.stores import TimesStore
 from dovetail.live.front.system import Result
-from dovetail.live.front.times_store import TimesStore
 from dovetail.predict import Estimator
 from dovetail.profile.machine import Identity
 from dovetail.profile.store import ProfileStore

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import BadRequest, Overloaded
-from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, ModelInfo, TensorSpec
+from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, ModelInfo
+from dovetail.serve.framing import Limits
 from dovetail.serve.http import HttpServer
-from dovetail.serve.oip import Limits, start
+from dovetail.serve.oip import start
+from dovetail.workflow.graph import Port
 
 HOST = "127.0.0.1"
 
@@ -31,11 +33,11 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
-def spec(name: str, datatype: str, *shape: int) -> TensorSpec:
-    return TensorSpec(name, datatype, shape)
+def spec(name: str, datatype: str, *shape: int) -> Port:
+    return Port(name, datatype, shape)
 
 
-def model(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec], ready: bool = True) -> ModelInfo:
+def model(name: str, inputs: list[Port], outputs: list[Port], ready: bool = True) -> ModelInfo:
     return ModelInfo(name, "dovetail_workflow", tuple(inputs), tuple(outputs), ready, {"parameters": {"slo": "1s"}})
 
 

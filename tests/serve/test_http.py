@@ -10,14 +10,10 @@ from collections.abc import Callable
 import pytest
 from tests.serve.support import Server, Wire, infer, infer_body, request, until
 
-from dovetail.serve.connection import MAX_TURNED_AWAY, PIECE_BYTES, Connection
-from dovetail.serve.http import (
-    Application,
-    HttpRequest,
-    HttpResponse,
-    HttpServer,
-)
-from dovetail.serve.oip import Limits, start
+from dovetail.serve.connection import MAX_TURNED_AWAY, PIECE_BYTES, Application, Connection
+from dovetail.serve.framing import HttpRequest, HttpResponse, Limits
+from dovetail.serve.http import HttpServer
+from dovetail.serve.oip import start
 
 pytestmark = pytest.mark.cpu
 Make = Callable[..., Server]

@@ -12,7 +12,7 @@ from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.sim.contention import BESIDE, OPPOSITE, SAME_COMPUTE, SAME_MEMORY, PairContention, slowdown
 from dovetail.sim.device import SimDevice
 from dovetail.sim.fluid import Contention, Flow
-from dovetail.sim.sequences import AHEAD, Kernel, KernelSequence
+from dovetail.sim.sequences import Kernel, KernelSequence
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec
@@ -104,7 +104,7 @@ def test_two_that_do_not_fit_flow_as_their_pair_does() -> None:
 
 
 KERNELS = 20
-SEQUENCE = KernelSequence("b", tuple(Kernel(f"b{i}", "compute", 100, 1_000, 0) for i in range(KERNELS)), AHEAD)
+SEQUENCE = KernelSequence("b", tuple(Kernel(f"b{i}", "compute", 100, 1_000) for i in range(KERNELS)))
 
 
 @pytest.mark.parametrize("contention", [None, PairContention()])

@@ -10,10 +10,11 @@ import pytest
 
 from dovetail.device import ArbiterSettings, GapArbiter, GapSettings, KernelArbiter, PriorityArbiter
 from dovetail.lab.kernels.device import ClientSpec, KernelDevice, Sharing, rests
+from dovetail.lab.kernels.hosts import AHEAD, SYNC, Host, LaunchedSequence
 from dovetail.lab.kernels.sharing import Arbitrated, FifoQueue, OrionRule, Streams, TimeSlices
 from dovetail.record.kernels import KernelRecord
 from dovetail.sim.contention import BESIDE
-from dovetail.sim.sequences import AHEAD, SYNC, Host, Kernel, KernelSequence
+from dovetail.sim.sequences import Kernel
 from dovetail.units import MS, US
 
 EXACT_SYNC = msgspec.structs.replace(SYNC, scatter=0.0)
@@ -22,13 +23,13 @@ EXACT_AHEAD = msgspec.structs.replace(AHEAD, scatter=0.0)
 
 def sequence(
     name: str, times_us: list[tuple[int, int]], host: Host, *, share_pct: int = 100, kind: str = "compute"
-) -> KernelSequence:
+) -> LaunchedSequence:
     """Kernels of (host time, duration), without scatter."""
     kernels = tuple(
-        Kernel(f"k{i}", kind, share_pct, d * US, h * US)  # type: ignore[arg-type]
-        for i, (h, d) in enumerate(times_us)
+        Kernel(f"k{i}", kind, share_pct, d * US)  # type: ignore[arg-type]
+        for i, (_, d) in enumerate(times_us)
     )
-    return KernelSequence(name, kernels, host, scatter=0.0)
+    return LaunchedSequence(name, kernels, host, tuple(h * US for h, _ in times_us), scatter=0.0)
 
 
 SHORT = sequence("short", [(20, 10)] * 10, EXACT_SYNC)
@@ -221,7 +222,7 @@ class TestArbitrated:
         assert all(spread.mean_ns == pytest.approx(100 * US, rel=0.001) for spread in stats["high"].durations)
 
 
-def learned(*sequences: KernelSequence):  # type: ignore[no-untyped-def]
+def learned(*sequences: LaunchedSequence):  # type: ignore[no-untyped-def]
     from dovetail.profile.kernels import KernelStats
 
     found = {}

@@ -21,7 +21,8 @@ from dovetail.control import (
     RunBatch,
 )
 from dovetail.control.actions import NEVER_NS
-from dovetail.device.rules import AUTHORS_SIMULATOR, COMPASS, Rules
+from dovetail.device.rules import Rules
+from dovetail.lab.rivals.compass_worker import AUTHORS_SIMULATOR, COMPASS
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.sim.device import SimDevice

@@ -20,8 +20,7 @@ from dovetail.errors import ModelError  # noqa: E402
 from dovetail.live.front.cutter import Cutter  # noqa: E402
 from dovetail.live.kernels.cut_model import CutModel  # noqa: E402
 from dovetail.live.kernels.cutting import Found, Wanted  # noqa: E402
-from dovetail.live.kernels.source import Source  # noqa: E402
-from dovetail.live.kernels.torch_kernels import trace  # noqa: E402
+from dovetail.live.kernels.torch_kernels import cut  # noqa: E402
 from dovetail.live.links.wire import Hello  # noqa: E402
 from dovetail.live.worker.models import Models  # noqa: E402
 from dovetail.profile.kernels import Cut  # noqa: E402
@@ -169,7 +168,7 @@ def test_modules_that_run_while_another_is_traced_are_not_disturbed() -> None:
             thread.join(60)
             return x + 1
 
-    trace(Meanwhile(), {"x": (1, 3)}, Source("torch", "", segments=1))
+    cut(Meanwhile(), [{"x": (1, 3)}], segments=1)
     np.testing.assert_array_equal(got, want)
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-import msgspec
 from rich.text import Text
 
 from ..profile import catalogue
 from ..tools.table import results_console
 from ..units import MS, format_bytes
 from .flags import refuse
-from .reading import new_table
+from .reading import new_table, print_json
 
 SECTIONS = ("devices", "models", "workflows")
 
@@ -34,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = [args.section] if args.section else list(SECTIONS)
     if args.json:
         found = {name: _SECTIONS[name][0](args.device) for name in wanted}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found, order="sorted"), indent=2).decode() + "\n")
+        print_json(found, order="sorted")
         return 0
     for number, name in enumerate(wanted):
         if number:

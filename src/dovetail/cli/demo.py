@@ -23,11 +23,12 @@ from ..record.ledger import Summary
 from ..tools.demo import CLASSES, MAX_BATCH, TARGET, DemoResult, Moment, Options, Watch, run_demo
 from ..tools.table import render, results_console
 from ..units import MS, format_ns
-from .reading import new_table
+from .flags import seconds
+from .reading import new_table, print_json
 
 __all__ = ["configure", "run"]
 
-LEAST_SECONDS = 4.0
+_SECONDS = seconds(4, 3600, "a number of seconds from 4 to 3600")
 #: Lines of a page that are shown.
 SHOWN_LINES = 4
 
@@ -35,21 +36,11 @@ SHOWN_LINES = 4
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     default = Options()
-    parser.add_argument("--seconds", type=_seconds, default=default.seconds, metavar="S", help="time of sending (50)")
+    parser.add_argument("--seconds", type=_SECONDS, default=default.seconds, metavar="S", help="time of sending (50)")
     parser.add_argument("--device", default=default.device, help="as of dovetail serve (default: cpu)")
     parser.add_argument("--log", type=Path, default=default.log, metavar="FILE", help="default: out/demo.log")
     parser.add_argument("--seed", type=int, default=default.seed, help="which pages, and when they arrive (1)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not LEAST_SECONDS <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds from {LEAST_SECONDS:g} to 3600")
-    return seconds
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,9 +52,7 @@ def run(args: argparse.Namespace) -> int:
             run_demo(options, watch, lambda line: console.print(line, markup=False, highlight=False))
         )
     if args.json:
-        print(
-            msgspec.json.format(msgspec.json.encode({**msgspec.to_builtins(result), "holds": result.holds}).decode())
-        )
+        print_json({**msgspec.to_builtins(result), "holds": result.holds})
     else:
         show(result)
     return 0 if result.holds else 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import msgspec
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -22,10 +21,8 @@ from ..record.worst import Ending, worst
 from ..state import OUTCOMES
 from ..tools.table import results_console
 from ..units import MS, format_ns
-from .flags import refuse
-from .reading import new_table, printable, reading, watched
-
-HELP = "tell the story of a request from a log"
+from .flags import refuse, whole
+from .reading import new_table, print_json, printable, progress_bar, watched
 
 #: Worst requests that are listed without --worst.
 DEFAULT_WORST = 10
@@ -57,7 +54,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", type=Path, default=Path("run.log"), metavar="FILE", help="default: run.log")
     parser.add_argument("--id", action="store_true", help="REQUEST is a client's id, even if it looks like a number")
     parser.add_argument(
-        "--worst", type=_positive, metavar="N", help="list the N requests furthest past their objective"
+        "--worst",
+        type=whole(1),
+        metavar="N",
+        help="list the N requests furthest past their objective",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -76,17 +76,11 @@ def run(args: argparse.Namespace) -> int:
     out = results_console()
     if (name is None or name in OUTCOMES) and not args.id:
         found = _worst(args.log, args.worst or DEFAULT_WORST, name or "")
-        _print_json(found) if args.json else _print_worst(out, found, name)
+        print_json(found) if args.json else _print_worst(out, found, name)
     else:
         told = _story(args.log, name, args.id)
-        _print_json(told) if args.json else _print_story(out, told)
+        print_json(told) if args.json else _print_story(out, told)
     return 0
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number above zero")
-    return int(text)
 
 
 def _story(path: Path, name: str, is_id: bool) -> Story:
@@ -94,7 +88,7 @@ def _story(path: Path, name: str, is_id: bool) -> Story:
     keys: list[int | str] = [name] if is_id or not name.isdecimal() else [int(name), name]
     unknown: UnknownRequest | None = None
     for key in keys:
-        with LogReader(path) as log, reading(f"reading {path.name}") as progress:
+        with LogReader(path) as log, progress_bar(f"reading {path.name}") as progress:
             try:
                 return story(watched(log, progress), key, log.header.graphs)
             except UnknownRequest as error:
@@ -103,12 +97,8 @@ def _story(path: Path, name: str, is_id: bool) -> Story:
 
 
 def _worst(path: Path, count: int, outcome: str) -> list[Ending]:
-    with LogReader(path) as log, reading(f"reading {path.name}") as progress:
+    with LogReader(path) as log, progress_bar(f"reading {path.name}") as progress:
         return worst(watched(log, progress), log.header.graphs, count, outcome)
-
-
-def _print_json(value: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(value).decode()))
 
 
 def _print_worst(out: Console, found: list[Ending], outcome: str | None) -> None:

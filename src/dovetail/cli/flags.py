@@ -1,4 +1,4 @@
-"""Flags that contradict each other: refused with the reason, before anything is done.
+"""Flags: how their values are read, and which contradict each other. Both are refused before anything is done.
 
 Rule of this file: a flag counts as given if its value is not the one it has when nobody writes it, so flags that are
 looked at here have None, False or nothing as their default.
@@ -7,10 +7,11 @@ looked at here have None, False or nothing as their default.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from ..errors import DeclarationError
 
-__all__ = ["given", "refuse"]
+__all__ = ["given", "refuse", "seconds", "whole"]
 
 
 def given(args: argparse.Namespace, flag: str) -> bool:
@@ -24,3 +25,29 @@ def refuse(args: argparse.Namespace, *flags: str, because: str) -> None:
     for flag in flags:
         if given(args, flag):
             raise DeclarationError(f"{flag}: {because}")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Reads a whole number from `least` on."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from {least} on")
+        return int(text)
+
+    return read
+
+
+def seconds(least: float, most: float, what: str) -> Callable[[str], float]:
+    """Reads a number of seconds within these bounds."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} must be {what}")
+        return value
+
+    return read

@@ -9,13 +9,11 @@ import argparse
 import sys
 from pathlib import Path
 
-import msgspec
-
 from ..extras import need
 from ..tools.planning import Advice, Plan, advise, draw, find_workflow, shown
 from ..tools.table import results_console
 from ..units import parse_duration, parse_rate
-from .reading import new_table
+from .reading import new_table, print_json
 
 __all__ = ["configure", "run"]
 
@@ -47,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         percentile=args.percentile,
     )
     if args.json:
-        print(msgspec.json.format(msgspec.json.encode(advice).decode()))
+        print_json(advice)
     else:
         show(advice)
     if args.plot is not None:

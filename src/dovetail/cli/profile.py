@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -33,11 +32,10 @@ from ..record.learned import judge_learned, learned_figures
 from ..units import MS, SECOND, format_ns
 from ..workflow.app import App, load_target
 from .flags import refuse
+from .reading import new_table, print_json
 
 #: Longest description of items in a table's title.
 ITEMS_CHARS = 60
-#: Columns of the table of kernels that hold numbers.
-NUMBERS = ("kernels", "seen", "longest", "total")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -82,10 +80,12 @@ def run(args: argparse.Namespace) -> int:
         raise DeclarationError("which application? Write for example dovetail profile examples.quickstart:app")
     store = ProfileStore(args.store)
     identity = this_machine()
+    if args.forget:
+        return _forget(store, args.kernels)
     if args.kernels:
-        return _forget_kernels(store) if args.forget else _report_kernels(store, identity, args)
+        return _report_kernels(store, identity, args)
     if args.learned:
-        return _forget_learned(store) if args.forget else _report_learned(store, identity, args)
+        return _report_learned(store, identity, args)
     app = load_target(args.target)
     rule = QUICK if args.quick else FULL
     request = ProfileRequest(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
@@ -124,7 +124,7 @@ def _measure(
         return 130
     _warn(outcomes, args)
     if args.json:
-        _print_json({"store": str(store.path), "identity": identity, "stages": [_plain(o) for o in outcomes]})
+        print_json({"store": str(store.path), "identity": identity, "stages": [_plain(o) for o in outcomes]})
     else:
         measured = sum(o.measured for o in outcomes)
         held = sum(len(o.record.points) for o in outcomes if o.record is not None) - measured
@@ -179,10 +179,7 @@ def _heading(record: Record) -> str:
 
 def _table(record: Record) -> Table:
     """Batch × cores of one stage: time and how sure it is, spread of a run, rate, gain; the best rate is starred."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for head in ("cores", "batch", "ms/batch", "±", "spread", "items/s", "gain"):
-        table.add_column(head, justify="right")
-    table.add_column("")
+    table = new_table(">cores", ">batch", ">ms/batch", ">±", ">spread", ">items/s", ">gain", "")
     best = max(record.points, key=_items_per_s)
     smallest: dict[int, Measured] = {}
     for p in record.points:  # by cores, then by batch
@@ -208,24 +205,22 @@ def _items_per_s(point: Measured) -> float:
 
 def _report_status(found: list[Status], identity: Identity, args: argparse.Namespace) -> int:
     if args.json:
-        _print_json({"store": str(args.store), "identity": identity, "stages": found})
+        print_json({"store": str(args.store), "identity": identity, "stages": found})
     else:
-        out = Console(highlight=False)
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for head in ("stage", "on", "profile", "measured", "why"):
-            table.add_column(head, overflow="fold")
+        table = new_table("~stage", "~on", "~profile", "~measured", "~why")
         for s in found:
             table.add_row(s.stage, s.kind, s.state, s.measured_at or "-", "; ".join(s.reasons))
-        out.print(table)
+        Console(highlight=False).print(table)
     holds = all(s.state == FRESH for s in found)
     if not holds:
         print(f"run: {_command(args)}", file=sys.stderr)
     return 0 if holds else 1
 
 
-def _forget_kernels(store: ProfileStore) -> int:
-    count = store.forget_kernels() if store.path.exists() else 0
-    print(f"forgot the kernels of {count} sequence(s); in {store.path}")
+def _forget(store: ProfileStore, kernels: bool) -> int:
+    forget = store.forget_kernels if kernels else store.forget_learned
+    what = "kernels of {} sequence(s)" if kernels else "times of {} stage(s) and model(s)"
+    print(f"forgot the {what.format(forget() if store.path.exists() else 0)}; in {store.path}")
     return 0
 
 
@@ -237,11 +232,10 @@ def _report_kernels(store: ProfileStore, identity: Identity, args: argparse.Name
         found = [s for s in found if s.key.model and any(model.startswith(s.key.model) for model in models)]
     if args.json:
         sequences = [_kernel_figures(s) for s in found]
-        _print_json({"store": str(store.path), "identity": identity, "sequences": sequences})
+        print_json({"store": str(store.path), "identity": identity, "sequences": sequences})
         return 0
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for head in ("sequence", "on", "kernels", "seen", "longest", "total", "state", "learned", "why"):
-        table.add_column(head, overflow="fold", justify="right" if head in NUMBERS else "left")
+    numbers = (">~kernels", ">~seen", ">~longest", ">~total")
+    table = new_table("~sequence", "~on", *numbers, "~state", "~learned", "~why")
     for status in found:
         f = _kernel_figures(status)
         times = [format_ns(f[name]) if f["kernels"] else "-" for name in ("longest_ns", "total_ns")]
@@ -269,12 +263,6 @@ def _kernel_figures(status: KernelStatus) -> dict[str, Any]:
     }
 
 
-def _forget_learned(store: ProfileStore) -> int:
-    count = store.forget_learned() if store.path.exists() else 0
-    print(f"forgot the times of {count} stage(s) and model(s); in {store.path}")
-    return 0
-
-
 def _report_learned(store: ProfileStore, identity: Identity, args: argparse.Namespace) -> int:
     """What was learned of run and load times: of the target's stages, beside their profiles, or of all."""
     specs = None if args.target is None else load_target(args.target).specs
@@ -285,19 +273,14 @@ def _report_learned(store: ProfileStore, identity: Identity, args: argparse.Name
         for row in learned_figures(status, ProfileTable(entries))
     ]
     if args.json:
-        _print_json({"store": str(store.path), "identity": identity, "learned": figures})
+        print_json({"store": str(store.path), "identity": identity, "learned": figures})
         return 0
     out = Console(highlight=False)
     if not figures:
         out.print(f"nothing was learned of times yet; serve with --store {store.path}")
         return 0
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    texts = ("what", "on", "state", "why")
     optional = {"profile": any(f["profile_ns"] for f in figures), "why": any(f["reasons"] for f in figures)}
-    heads = ("what", "on", "items", "cores", "share", "seen", "mean", "spread", "profile", "state", "why")
-    shown = [head for head in heads if optional.get(head, True)]
-    for head in shown:
-        table.add_column(head, overflow="fold", justify="left" if head in texts else "right")
+    table: Table | None = None
     for f in figures:
         cells = {
             "what": escape(f["what"]),
@@ -312,6 +295,10 @@ def _report_learned(store: ProfileStore, identity: Identity, args: argparse.Name
             "state": f["state"],
             "why": escape("; ".join(f["reasons"])),
         }
+        shown = [head for head in cells if optional.get(head, True)]
+        if table is None:
+            texts = ("what", "on", "state", "why")
+            table = new_table(*(f"~{head}" if head in texts else f">~{head}" for head in shown))
         table.add_row(*(cells[head] for head in shown))
     out.print(table)
     return 0
@@ -335,7 +322,3 @@ def _plain(outcome: ProfileOutcome) -> dict[str, Any]:
         "trouble": outcome.trouble,
         **({} if record is None else msgspec.to_builtins(record)),
     }
-
-
-def _print_json(value: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(value).decode()))

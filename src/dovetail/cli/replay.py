@@ -14,14 +14,11 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from ..errors import DovetailError
 from ..record.log import LogReader
 from ..tools.replay import Difference, ReplayResult, replay
 from ..tools.table import render, results_console
 from ..tools.trace import TraceRecorder
-from .reading import printable, reading
-
-HELP = "run the controller again on a recorded log and compare its actions"
+from .reading import print_json, printable, progress_bar, writing
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,26 +36,20 @@ def run(args: argparse.Namespace) -> int:
     if args.trace is not None:
         with LogReader(args.log) as log:
             recorder = TraceRecorder(log.header.graphs)
-    with reading(f"replaying {args.log.name}") as progress:
+    with progress_bar(f"replaying {args.log.name}") as progress:
         observers = [recorder.observe] if recorder is not None else []
         result = replay(args.log, observers=observers, progress=progress)
     if recorder is not None:
-        _write_trace(recorder, args.trace)
+        with writing(args.trace, "the trace"):
+            recorder.write(args.trace)
+        _note(f"wrote {recorder.events} events to {args.trace}; open it at https://ui.perfetto.dev")
     if result.cut_short:
         _note(f"{args.log} was cut short; its {result.steps} whole steps were compared")
     if args.json:
-        print(msgspec.json.format(msgspec.json.encode(_plain(result)).decode()))
+        print_json(_plain(result))
     else:
         _print(result)
     return 0 if result.same else 1
-
-
-def _write_trace(recorder: TraceRecorder, path: Path) -> None:
-    try:
-        recorder.write(path)
-    except OSError as error:
-        raise DovetailError(f"cannot write the trace {path}: {error.strerror}") from None
-    _note(f"wrote {recorder.events} events to {path}; open it at https://ui.perfetto.dev")
 
 
 def _note(text: str) -> None:

@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import DeclarationError, DovetailError
@@ -28,13 +29,33 @@ from ..state.worker import FULL_SHARE
 from ..units import US, format_bytes, parse_bytes, parse_duration
 from ..wiring import POLICIES, PolicySpec, find_policy
 from ..workflow.app import App, load_target
-from .flags import refuse
+from .flags import given, refuse, seconds, whole
 
 __all__ = ["configure", "run"]
 
 #: How long before the end of a batch the next is sent, unless told otherwise.
 LEAD_US = 1000
 ARENA_BYTES = 1 << 30
+_SECONDS = seconds(0, sys.float_info.max, "a number of seconds")
+
+
+def _refusing(read: Callable[[str], int]) -> Callable[[str], int]:
+    """What refuses a declaration, as a flag's type."""
+
+    def checked(text: str) -> int:
+        try:
+            return read(text)
+        except DeclarationError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return checked
+
+
+def _time_ns(flag: str) -> Callable[[str], int]:
+    return _refusing(lambda text: 0 if text == "0" else parse_duration(text, flag))
+
+
+_SIZE = _refusing(parse_bytes)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +65,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
-    parser.add_argument("--hosts", type=_positive, default=1, metavar="N", help="processes for Python stages")
-    parser.add_argument("--workers", type=_positive, metavar="N", help="processes for models on the cores (1)")
+    parser.add_argument("--hosts", type=whole(1), default=1, metavar="N", help="processes for Python stages")
+    parser.add_argument("--workers", type=whole(1), metavar="N", help="processes for models on the cores (1)")
     parser.add_argument(
         "--kernels",
         choices=("auto", "always", "never"),
@@ -57,30 +78,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ageing",
-        type=_ageing,
+        type=_time_ns("--ageing"),
         metavar="TIME",
         help="a lower class that has waited so long gets a kernel, one per TIME (default: never)",
     )
     parser.add_argument(
         "--memory",
-        type=_size,
+        type=_SIZE,
         metavar="SIZE",
         help="what each device may use for models and for running them; models come and go then (docs/memory.md)",
     )
     parser.add_argument("--policy", default="by-class", metavar="NAME", help=f"by-class if not given; or {others}")
     parser.add_argument("--share", type=int, metavar="PCT", help="share of the device for each batch (default: 100)")
     parser.add_argument(
-        "--max-batch", type=_positive, metavar="N", help="largest batch of any stage, if less than declared"
+        "--max-batch", type=whole(1), metavar="N", help="largest batch of any stage, if less than declared"
     )
     parser.add_argument(
         "--lead",
-        type=_lead,
+        type=_time_ns("--lead"),
         metavar="TIME",
         help="how long before the end of a batch the next is sent to its worker (default: 1ms; 0 waits for the end)",
     )
-    parser.add_argument("--max-open", type=_positive, default=1000, metavar="N", help="requests open before 429")
-    parser.add_argument("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
-    parser.add_argument("--arena", type=_size, metavar="SIZE", help="memory per worker (1GiB)")
+    parser.add_argument("--max-open", type=whole(1), default=1000, metavar="N", help="requests open before 429")
+    parser.add_argument("--max-body", type=_SIZE, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
+    parser.add_argument("--arena", type=_SIZE, metavar="SIZE", help="memory per worker (1GiB)")
     shared = parser.add_mutually_exclusive_group()
     shared.add_argument(
         "--share-workers",
@@ -99,17 +120,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--log", type=Path, metavar="FILE", help="record the run for replay and explain")
     parser.add_argument(
-        "--drain", type=_seconds, default=30.0, metavar="S", help="seconds to finish what was admitted"
+        "--drain", type=_SECONDS, default=30.0, metavar="S", help="seconds to finish what was admitted"
     )
     parser.add_argument(
         "--hang", type=_patience, default=30.0, metavar="S", help="kill a worker whose batch takes longer than this"
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
-    return int(text)
 
 
 def _port(text: str) -> int:
@@ -118,43 +133,10 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds")
-    return seconds
-
-
 def _patience(text: str) -> float:
-    if not _seconds(text):
+    if not _SECONDS(text):
         raise argparse.ArgumentTypeError(f"{text!r} must be above 0: no batch ends at once")
     return float(text)
-
-
-def _lead(text: str) -> int:
-    """Microseconds."""
-    return _time_ns(text, "--lead") // US
-
-
-def _ageing(text: str) -> int:
-    return _time_ns(text, "--ageing")
-
-
-def _time_ns(text: str, what: str) -> int:
-    try:
-        return 0 if text == "0" else parse_duration(text, what)
-    except DeclarationError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except DeclarationError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def say(text: str) -> None:
@@ -213,7 +195,7 @@ _FIRST_ONLY = {
 def _check_join(args: argparse.Namespace) -> None:
     """What was decided by the server that started the workers cannot be decided again."""
     for flag, why in _FIRST_ONLY.items():
-        if args.join is not None and getattr(args, flag[2:].replace("-", "_")) is not None:
+        if args.join is not None and given(args, flag):
             raise DeclarationError(
                 f"{flag} is not for a server that joins another: {why}; leave it out here, or give it to the server "
                 f"that was started with --share-workers {args.join}"
@@ -236,7 +218,7 @@ async def _serve(args: argparse.Namespace) -> int:
         ageing_ns=args.ageing or 0,
         memory_bytes=args.memory,
         policy=_policy(args, app),
-        lead_us=LEAD_US if args.lead is None else args.lead,
+        lead_us=LEAD_US if args.lead is None else args.lead // US,
         log=args.log,
         arena_bytes=args.arena or ARENA_BYTES,
         max_body_bytes=args.max_body,

@@ -14,9 +14,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from ..errors import DovetailError
@@ -27,13 +24,13 @@ from ..tools.resimulate import Resimulation
 from ..tools.simulate import DeviceUse, Result, ScenarioRun
 from ..tools.table import render, results_console
 from ..wiring import POLICIES
+from .flags import whole
+from .reading import print_json, progress_bar, writing
 
 if TYPE_CHECKING:
     from ..tools.timeline import Timeline
     from ..tools.trace import TraceRecorder
 
-#: A bar is not worth drawing for less.
-_BAR_AFTER_S = 1.0
 #: More devices than these are summed up by kind.
 _NAMED_DEVICES = 12
 
@@ -50,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="instead of a scenario: the requests and workers of a log that dovetail serve --log has written",
     )
     parser.add_argument("--policy", metavar="NAME", help=f"instead of the scenario's: {', '.join(POLICIES)}")
-    parser.add_argument("--seed", type=_seed, metavar="N", help="instead of the scenario's")
+    parser.add_argument("--seed", type=whole(0), metavar="N", help="instead of the scenario's")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw latencies and time line into this directory")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
@@ -74,16 +71,17 @@ def run(args: argparse.Namespace) -> int:
     for note in simulated.notes:
         _say(f"note: {note}")
     # Opened before the run: what cannot be written to is better known before than after.
-    with _recorders(args, simulated) as recorders, _bar(args.scenario.name) as progress:
+    with _recorders(args, simulated) as recorders, progress_bar(args.scenario.name) as progress:
         begin_s = time.perf_counter()
-        result = simulated.go([r.observe for r in recorders], check=args.check, progress=progress)
+        observers = [recorder.observe for recorder in recorders]
+        result = simulated.go(observers, check=args.check, progress=lambda done: progress(done, 1.0))
         took_s = time.perf_counter() - begin_s
     for recorder in recorders:
         recorder.write()
     requests = sum(line.requests for line in result.summaries)
     _say(f"{requests:,} requests, {result.events:,} events in {took_s:.1f} s ({requests / took_s:,.0f} requests/s)")
     if args.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result, order="sorted"), indent=2).decode() + "\n")
+        print_json(result, order="sorted")
     else:
         _print(result)
     return 0 if result.met else 1
@@ -96,7 +94,7 @@ def _resimulate(args: argparse.Namespace) -> int:
         raise DovetailError(f"--{(given or ['check'])[0]} goes with a scenario; leave it out with --recorded")
     compared = Resimulation(args.recorded, policy=args.policy, seed=1 if args.seed is None else args.seed).go()
     if args.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(compared, order="sorted"), indent=2).decode() + "\n")
+        print_json(compared, order="sorted")
         return 0
     out = results_console()
     out.print("[bold]as recorded[/]")
@@ -104,12 +102,6 @@ def _resimulate(args: argparse.Namespace) -> int:
     out.print(f"[bold]as simulated[/], {compared.policy.name}, seed {compared.seed}")
     out.print(render(compared.simulated))
     return 0
-
-
-def _seed(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 0 or more")
-    return int(text)
 
 
 def _say(text: str) -> None:
@@ -151,20 +143,20 @@ def _recorders(args: argparse.Namespace, simulated: ScenarioRun) -> Iterator[lis
     recorders: list[_Recorder] = []
     with ExitStack() as stack:
         if args.log is not None:
-            with _writing(args.log):
+            with writing(args.log):
                 log = stack.enter_context(LogWriter(args.log, simulated.header))
             recorders.append(_Recorder(log.step, lambda: _say(f"wrote the log {args.log}")))
         if args.trace is not None:
             from ..tools.trace import TraceRecorder
 
-            with _writing(args.trace):
+            with writing(args.trace):
                 args.trace.open("ab").close()
             trace = TraceRecorder(graphs)
             recorders.append(_Recorder(trace.observe, lambda: _write_trace(trace, args.trace)))
         if args.plot is not None:
             from ..tools.timeline import Timeline
 
-            with _writing(args.plot):
+            with writing(args.plot):
                 args.plot.mkdir(parents=True, exist_ok=True)
             timeline = Timeline()
             recorders.append(_Recorder(timeline.observe, lambda: _draw(simulated, timeline, args.plot)))
@@ -172,7 +164,7 @@ def _recorders(args: argparse.Namespace, simulated: ScenarioRun) -> Iterator[lis
 
 
 def _write_trace(trace: TraceRecorder, path: Path) -> None:
-    with _writing(path):
+    with writing(path):
         trace.write(path)
     cut = f" ({trace.stopped})" if trace.stopped else ""
     _say(f"wrote the trace {path}{cut}; open it at https://ui.perfetto.dev")
@@ -182,47 +174,7 @@ def _draw(simulated: ScenarioRun, timeline: Timeline, folder: Path) -> None:
     from ..tools.plots import draw_latency, draw_timeline
 
     timeline.finish()
-    with _writing(folder):
+    with writing(folder):
         draw_latency(simulated.ledger, folder / "latency.png")
         draw_timeline(timeline, simulated.world.graphs, folder / "timeline.png")
     _say(f"drew latency.png and timeline.png in {folder}")
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DovetailError(f"cannot write to {path}: {error.strerror}") from None
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[_Bar | None]:
-    """A bar on stderr, if that is a terminal and the run takes long enough; it leaves no trace."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True)
-    try:
-        yield _Bar(bar, what)
-    finally:
-        bar.stop()
-
-
-class _Bar:
-    """Moves a bar that appears after a while."""
-
-    def __init__(self, bar: Progress, what: str) -> None:
-        self._bar = bar
-        self._task = bar.add_task(what, total=1.0)
-        self._begin_s = time.perf_counter()
-        self._shown = False
-
-    def __call__(self, done: float) -> None:
-        if not self._shown and time.perf_counter() - self._begin_s > _BAR_AFTER_S:
-            self._shown = True
-            self._bar.start()
-        if self._shown:
-            self._bar.update(self._task, completed=done)

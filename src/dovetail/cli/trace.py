@@ -10,19 +10,16 @@ import argparse
 import sys
 from pathlib import Path
 
-import msgspec
-
 from ..arbiters import ARBITERS, find_arbiter
 from ..errors import DovetailError
 from ..extras import has, load
 from ..profile.catalogue.kernels import sequence
 from ..record.kernels import KernelRecord, decode_records, encode_record
-from ..sim.sequences import HOSTS
 from ..tools.lanes import Lane, draw_lanes, lanes, write_lanes
 from ..tools.table import results_console
 from ..units import MS, format_ns, parse_duration
 from .flags import refuse
-from .reading import new_table
+from .reading import new_table, print_json, writing
 
 __all__ = ["configure", "run"]
 
@@ -35,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--high", metavar="MODEL", help="kernel sequence of the high class (resnet50)")
     parser.add_argument("--low", metavar="MODEL", help="kernel sequence of the low class (bert-large)")
     parser.add_argument("--policy", metavar="NAME", help=f"one of {', '.join(ARBITERS)} (default: ours)")
-    parser.add_argument("--host", metavar="NAME", help=f"how high launches: {', '.join(HOSTS)} (default: sync)")
+    parser.add_argument("--host", metavar="NAME", help="how high launches: ahead, host, sync (default: sync)")
     parser.add_argument("--tasks", type=int, metavar="N", help="tasks of the high class (3)")
     parser.add_argument("--seed", type=int, metavar="N", help="which sequences (1)")
     parser.add_argument("--ageing", metavar="TIME", help="give a low task a start at least this often, e.g. 10ms")
@@ -55,15 +52,13 @@ def run(args: argparse.Namespace) -> int:
         records, title = _simulate(args)
     if not records:
         raise DovetailError("there is no kernel to draw")
-    try:
+    with writing(args.out):
         args.out.mkdir(parents=True, exist_ok=True)
         if drawn:
             draw_lanes(records, args.out / "lanes.png", title=title, length_ns=round(args.ms * MS))
         write_lanes(records, args.out / "lanes.json.gz", title=title)
         if args.log is None:
             (args.out / "kernels.jsonl").write_bytes(b"".join(map(encode_record, records)))
-    except OSError as error:
-        raise DovetailError(f"cannot write to {args.out}: {error.strerror}") from None
     if drawn:
         _say(f"drew {args.out}/lanes.png; {args.out}/lanes.json.gz is for ui.perfetto.dev")
     else:
@@ -71,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         _say("no lanes.png: it needs matplotlib, which is not installed; run: pip install 'dovetail[plot]'")
     found = lanes(records)
     if args.json:
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
     else:
         _show(found, max(r.end_ns for r in records) - min(r.begin_ns for r in records))
     return 0
@@ -86,8 +81,8 @@ def _simulate(args: argparse.Namespace) -> tuple[list[KernelRecord], str]:
     policy, host = args.policy or "ours", args.host or "sync"
     tasks, seed = 3 if args.tasks is None else args.tasks, 1 if args.seed is None else args.seed
     find_arbiter(policy)
-    if host not in HOSTS:
-        raise DovetailError(f"there is no host {host!r}; there are: {', '.join(HOSTS)}")
+    if host not in (hosts := load("lab.kernels.hosts:HOSTS")):
+        raise DovetailError(f"there is no host {host!r}; there are: {', '.join(hosts)}")
     if tasks < 1:
         raise DovetailError(f"--tasks {tasks}: at least one task is needed")
     ageing_ns = 0 if args.ageing is None else parse_duration(args.ageing, "--ageing")

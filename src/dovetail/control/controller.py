@@ -73,6 +73,7 @@ class Controller:
         self._touched = launcher.touched
         self._roster = roster = Roster(cluster, self.stages, policy, step, launcher)
         self._planner, self._router = policy.planner, policy.router
+        self._dropper = policy.dropper
         self._scaler_adjusts = policy.scaler.adjusts
         self.draining = False
         self._drained = False
@@ -112,6 +113,9 @@ class Controller:
         out: list[Action] = []
         step.out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
+        if self._dropper is not None:
+            for request, refusal in self._dropper.hopeless(event.at_ns):
+                self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
         self._launcher.start()
         if self._scaler_adjusts:
             self._roster.adjust()
@@ -189,7 +193,7 @@ class Controller:
             planner.note(item, now)
             self._touched.append(queue)
 
-    def _close(self, request: Request, outcome: str, reason: str = "") -> None:
+    def _close(self, request: Request, outcome: str, reason: str = "", retry_ns: int = 0) -> None:
         request.outcome = outcome
         del self.requests[request.id]
         if request.timer:
@@ -207,7 +211,7 @@ class Controller:
         step.out.append(
             Reply(step.number, request.id, index, request.priority, outcome, arrived, cost)
             if outcome == "ok" or outcome == "late"
-            else Reject(step.number, request.id, index, request.priority, outcome, arrived, cost, reason)
+            else Reject(step.number, request.id, index, request.priority, outcome, arrived, cost, reason, retry_ns)
         )
 
     def _request_cancelled(self, event: RequestCancelled) -> None:

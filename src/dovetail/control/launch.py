@@ -63,29 +63,28 @@ class Launcher:
         before = self._last_batch
         if self.freed:
             self.freed = False
-            if queues := self._with_room():
+            queues = []
+            for queue, holders in self._rooms:  # of those without work or room the planner need not be asked
+                if queue.size:
+                    for worker in holders.values():
+                        if worker.free_pct:
+                            queues.append(queue)
+                            break
+            if queues:
                 self._dispatch(queues)
         elif self._restless:
             self._dispatch([q for q in self._queues.values() if q.size and (not q.held_until_ns or q in touched)])
+        elif len(touched) == 1:
+            queue = touched[0]
+            while queue.size and self._start_batch(queue):
+                pass
         elif touched:
-            asked = touched if len(touched) == 1 else dict.fromkeys(touched)
-            self._dispatch([q for q in asked if q.size])
+            self._dispatch([q for q in dict.fromkeys(touched) if q.size])
         touched.clear()
         if self._restless and self._last_batch != before:
             self._start_rest()
         if self.looks_ahead and self._look_ahead() and self._restless:
             self._start_rest()
-
-    def _with_room(self) -> list[Queue]:
-        """Queues with work that some worker has room for; of all others the planner need not be asked."""
-        found = []
-        for queue, holders in self._rooms:
-            if queue.size:
-                for worker in holders.values():
-                    if worker.free_pct:
-                        found.append(queue)
-                        break
-        return found
 
     def _end_holds(self) -> None:
         """Ask the queues whose time has come, whether or not their own timer has been heard of yet."""
@@ -231,7 +230,7 @@ class Launcher:
         self._last_batch = ident = self._last_batch + 1
         expected = self._predictor.run(stage, worker.spec.kind, len(items), config)
         mean_ns, spread = expected.mean_ns, expected.spread
-        batch = Batch(ident, queue, worker, config, items, now, mean_ns, spread, routed)
+        batch = Batch(ident, queue, worker, config, items, now, mean_ns, routed)
         self._batches[ident] = worker.running[ident] = batch
         self._planner.started(batch)
         if len(items) == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..place import Placer, Router
-from ..plan import Planner
+from ..plan import Dropper, Planner
 from ..predict import Predictor
 from ..scale import Scaler
 
@@ -21,5 +21,7 @@ class Policy(msgspec.Struct, frozen=True):
     predictor: Predictor
     #: Sends models' work ahead to workers that keep queues; None: it waits here until a worker is free.
     router: Router | None = None
+    #: Gives up admitted requests that cannot be in time; None: all are run, however late.
+    dropper: Dropper | None = None
     #: How long before a batch's expected end the next may be sent to its worker; 0: not before it has ended.
     lead_ns: int = 0

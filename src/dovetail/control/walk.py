@@ -45,19 +45,13 @@ def item_done(item: Item, counts: tuple[int, ...], now_ns: int) -> list[Item]:
         request.left[node.index] -= 1
         if request.left[node.index]:
             return ready
-    request.nodes_left -= 1
-    if node.whole_next:
-        _open_next(request, node, now_ns, ready)
+    _node_done(request, node, now_ns, ready)
     return ready
 
 
 def _node_done(request: Request, node: CompiledNode, now_ns: int, ready: list[Item]) -> None:
+    """Open what waited for nothing else."""
     request.nodes_left -= 1
-    _open_next(request, node, now_ns, ready)
-
-
-def _open_next(request: Request, node: CompiledNode, now_ns: int, ready: list[Item]) -> None:
-    """A node is done: open what waited for nothing else."""
     missing = request.missing
     nodes = request.graph.nodes
     for index in node.whole_next:

@@ -2,70 +2,21 @@
 
 Pure: `Device.step(event, now_ns) -> actions`, like the Controller, one level down. It is composed of small files: the
 queue (`queue`), model memory (`cache`, `eviction`, `loading`), quotas (`account`), and kernels (`dispatch` and the
-arbiters). docs/device.md tells the whole story.
+arbiters). Its words are in `events`, those of arbiters in `arbiter`. docs/device.md tells the whole story.
 """
 
-from .account import Account, Unlimited, WindowQuota
-from .arbiter import (
-    AlarmRang,
-    Arbiter,
-    ArbiterAction,
-    ArbiterEvent,
-    FirstComeArbiter,
-    KernelArbiter,
-    KernelEvent,
-    KernelFinished,
-    KernelReady,
-    KernelRevoked,
-    KernelRunning,
-    SetAlarm,
-    StartKernel,
-    TaskBegan,
-    TaskExpected,
-    TaskGone,
-)
+from .account import Account, WindowQuota
+from .arbiter import KernelArbiter
 from .arbiter_tasks import ArbiterSettings
 from .cache import ModelCache
-from .fikit import FikitArbiter, FikitSettings
 from .gap import GapArbiter, GapSettings
 from .machine import Device
 from .priority import PriorityArbiter
-from .rules import AUTHORS_SIMULATOR, COMPASS, Rules
-from .task import Task, TaskState
+from .rules import Rules
+from .task import TaskState
 from .times import DeviceTimes
 
 __all__ = [
-    "AUTHORS_SIMULATOR",
-    "COMPASS",
-    "Account",
-    "AlarmRang",
-    "Arbiter",
-    "ArbiterAction",
-    "ArbiterEvent",
-    "ArbiterSettings",
-    "Device",
-    "DeviceTimes",
-    "FikitArbiter",
-    "FikitSettings",
-    "FirstComeArbiter",
-    "GapArbiter",
-    "GapSettings",
-    "KernelArbiter",
-    "KernelEvent",
-    "KernelFinished",
-    "KernelReady",
-    "KernelRevoked",
-    "KernelRunning",
-    "ModelCache",
-    "PriorityArbiter",
-    "Rules",
-    "SetAlarm",
-    "StartKernel",
-    "Task",
-    "TaskBegan",
-    "TaskExpected",
-    "TaskGone",
-    "TaskState",
-    "Unlimited",
-    "WindowQuota",
-]
+    "Account", "ArbiterSettings", "Device", "DeviceTimes", "GapArbiter", "GapSettings", "KernelArbiter", "ModelCache",
+    "PriorityArbiter", "Rules", "TaskState", "WindowQuota",
+]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ..state.run_batch import FULL_QUOTA, NEVER_NS
 
-__all__ = ["Account", "Unlimited", "WindowQuota"]
+__all__ = ["Account", "WindowQuota"]
 
 
 class Account(Protocol):
@@ -36,28 +36,6 @@ class Account(Protocol):
     def finished(self, client: str, share_pct: int, begin_ns: int, now_ns: int) -> None:
         """It has ended, or its task is gone."""
         ...
-
-
-class Unlimited:
-    """Everybody may, always."""
-
-    def may_start(self, client: str, share_pct: int, now_ns: int) -> bool:
-        """Yes."""
-        return True
-
-    def next_ns(self, client: str, now_ns: int) -> int | None:
-        """Never asked."""
-        return None
-
-    def until_ns(self, client: str, share_pct: int, now_ns: int) -> int:
-        """For ever."""
-        return NEVER_NS
-
-    def started(self, client: str, share_pct: int, now_ns: int) -> None:
-        """Not written down."""
-
-    def finished(self, client: str, share_pct: int, begin_ns: int, now_ns: int) -> None:
-        """Not written down."""
 
 
 class WindowQuota:

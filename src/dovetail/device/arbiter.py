@@ -1,17 +1,12 @@
-"""The Arbiter's protocol and its simplest policy: kernels start in the order in which they became ready.
+"""What an arbiter of kernels is told, and what it answers.
 
 A task is a batch at work on the device; its kernels come one after the other. A kernel asks for a share of the
-device; the law kept here is that the shares of started kernels never add up to more than the whole.
-
-Two protocols, one inside the other: an `Arbiter` needs to know three events and only starts kernels (a worker that
-runs whole batches uses no more); a `KernelArbiter` is also told when tasks begin or are about to, and may ask to be
-woken. `FirstComeArbiter` is both. What is not told is not needed: an event without the optional fields means what it
-always meant.
+device; the law kept here is that the shares of started kernels never add up to more than the whole. An event without
+the optional fields means what it always meant.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -20,24 +15,9 @@ import msgspec
 from ..state.worker import FULL_SHARE
 
 __all__ = [
-    "AlarmRang",
-    "Arbiter",
-    "ArbiterAction",
-    "ArbiterEvent",
-    "FirstComeArbiter",
-    "KernelArbiter",
-    "KernelEvent",
-    "KernelFinished",
-    "KernelReady",
-    "KernelRevoked",
-    "KernelRunning",
-    "SetAlarm",
-    "StartKernel",
-    "TaskBegan",
-    "TaskExpected",
-    "TaskGone",
-    "TaskKnown",
-]
+    "AlarmRang", "ArbiterAction", "KernelArbiter", "KernelEvent", "KernelFinished", "KernelReady", "KernelRevoked",
+    "KernelRunning", "SetAlarm", "StartKernel", "TaskBegan", "TaskExpected", "TaskGone", "TaskKnown",
+]  # fmt: skip
 
 #: A deadline that nobody gave.
 NO_DEADLINE_NS = 1 << 62
@@ -173,17 +153,11 @@ class SetAlarm(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True)
     at_ns: int
 
 
-ArbiterEvent = KernelReady | KernelFinished | TaskGone
-KernelEvent = ArbiterEvent | KernelRevoked | KernelRunning | TaskBegan | TaskKnown | TaskExpected | AlarmRang
+KernelEvent = (
+    KernelReady | KernelFinished | KernelRevoked | KernelRunning
+    | TaskBegan | TaskKnown | TaskExpected | TaskGone | AlarmRang
+)  # fmt: skip
 ArbiterAction = StartKernel | SetAlarm
-
-
-class Arbiter(Protocol):
-    """Answers when, for one device, for tasks of which nothing is known."""
-
-    def step(self, event: ArbiterEvent) -> list[StartKernel]:
-        """Take one event and say which kernels may start."""
-        ...
 
 
 class KernelArbiter(Protocol):
@@ -219,69 +193,3 @@ class KernelArbiter(Protocol):
     def validate(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         ...
-
-
-class FirstComeArbiter:
-    """First come, first served: a kernel that does not fit holds back those behind it."""
-
-    takes_turns = True
-    classless = True
-    by_launch = True
-
-    def __init__(self) -> None:
-        self.free_pct = FULL_SHARE
-        self._waiting: deque[KernelReady] = deque()
-        self._started: dict[tuple[int, int], int] = {}
-
-    def step(self, event: KernelEvent) -> list[StartKernel]:
-        """Take one event and say which kernels may start."""
-        waiting, started = self._waiting, self._started
-        if type(event) is KernelReady:
-            if not 0 < event.share_pct <= FULL_SHARE:
-                raise ValueError(
-                    f"kernel {event.kernel} of task {event.task} asks for {event.share_pct} % of a device"
-                )
-            waiting.append(event)
-        elif type(event) is KernelFinished:
-            share_pct = started.pop((event.task, event.kernel))
-            self.free_pct += share_pct
-            if event.next_ready:
-                waiting.append(KernelReady(event.at_ns, event.task, event.next_kernel, share_pct))
-            if event.over:
-                waiting = self._waiting = deque(k for k in waiting if k.task != event.task)
-            elif event.upto > event.kernel + 1:
-                waiting = self._waiting = deque(k for k in waiting if k.task != event.task or k.kernel >= event.upto)
-        elif type(event) is KernelRunning:
-            started[event.task, event.kernel] = event.share_pct
-            self.free_pct -= event.share_pct
-        elif type(event) is KernelRevoked:
-            share_pct = started.pop((event.task, event.kernel))
-            self.free_pct += share_pct
-            waiting.appendleft(KernelReady(event.at_ns, event.task, event.kernel, share_pct))
-        elif type(event) is TaskGone:
-            waiting = self._waiting = deque(k for k in waiting if k.task != event.task)
-            for key in [k for k in started if k[0] == event.task]:
-                self.free_pct += started.pop(key)
-        else:
-            return []
-        starts = []
-        while waiting and waiting[0].share_pct <= self.free_pct:
-            kernel = waiting.popleft()
-            started[kernel.task, kernel.kernel] = kernel.share_pct
-            self.free_pct -= kernel.share_pct
-            starts.append(StartKernel(kernel.task, kernel.kernel))
-        return starts
-
-    def aged_due(self, now_ns: int) -> bool:
-        """Nobody waits for longer than those before it take."""
-        return False
-
-    def usual(self, task: int) -> bool:
-        """Nobody is let in before a task by what is known of its gaps."""
-        return True
-
-    def validate(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
-        assert 0 <= self.free_pct <= FULL_SHARE
-        assert self.free_pct + sum(self._started.values()) == FULL_SHARE
-        assert not self._waiting or self._waiting[0].share_pct > self.free_pct, "idle device and runnable work"

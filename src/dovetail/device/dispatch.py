@@ -19,7 +19,7 @@ from collections import deque
 import msgspec
 
 from ..units import MS
-from .account import Account, Unlimited
+from .account import Account, WindowQuota
 from .arbiter import (
     AlarmRang,
     KernelArbiter,
@@ -43,7 +43,6 @@ __all__ = ["KernelDispatch"]
 LATEST_NS = 5 * MS
 #: Hints that are open at once at most; the oldest is forgotten first.
 MOST_HINTS = 64
-#: How long after its time an expected task is still waited for; as `GapSettings.grace_ns`.
 _LIMIT = 1 << 64
 _RUNNING, _STOPPING = TaskState.RUNNING, TaskState.STOPPING
 
@@ -58,16 +57,18 @@ class _Hint(msgspec.Struct, frozen=True, gc=False):
 class KernelDispatch:
     """The tasks that an arbiter knows of, what it lets start, and what is expected."""
 
-    def __init__(self, arbiter: KernelArbiter, account: Account, grace_ns: int, *, revokes_one: bool = False) -> None:
+    def __init__(
+        self, arbiter: KernelArbiter, account: Account | None, grace_ns: int, *, revokes_one: bool = False
+    ) -> None:
         self.arbiter = arbiter
-        self.account = account
+        self.account: Account = account or WindowQuota({}, 1)
         #: Any two tasks are in each other's way, of whatever class they are.
         self.takes_turns = arbiter.takes_turns
         self._classless = arbiter.classless
         self._by_launch = arbiter.by_launch
         self._revokes_one = revokes_one and not arbiter.classless
         #: Quotas count: every kernel is asked for.
-        self.limited = not isinstance(account, Unlimited)
+        self.limited = account is not None
         #: Kernels that the arbiter lets start, to be granted.
         self.starts: list[StartKernel] = []
         #: When it wants to be asked again; 0: not by time.

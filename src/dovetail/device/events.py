@@ -17,29 +17,10 @@ import msgspec
 from ..state.run_batch import NEVER_NS, RunBatch
 
 __all__ = [
-    "NOBODY",
-    "TO_THE_END",
-    "AlarmRang",
-    "BatchWithdrawn",
-    "BudgetChanged",
-    "DeviceAction",
-    "DeviceEvent",
-    "Evict",
-    "Grant",
-    "GrantEnded",
-    "KernelsLaunched",
-    "Load",
-    "LoadBroke",
-    "LoadDone",
-    "ModelDropped",
-    "ModelHinted",
-    "ModelOrdered",
-    "PlannedBatch",
-    "Refuse",
-    "Revoke",
-    "SetAlarm",
-    "TaskPlanned",
-]
+    "NOBODY", "TO_THE_END", "AlarmRang", "BatchWithdrawn", "BudgetChanged", "DeviceAction", "DeviceEvent", "Evict",
+    "Grant", "GrantEnded", "KernelsLaunched", "Load", "LoadBroke", "LoadDone", "ModelDropped", "ModelHinted",
+    "ModelOrdered", "PlannedBatch", "Refuse", "Revoke", "SetAlarm", "TaskPlanned",
+]  # fmt: skip
 
 #: `task` of a load or an eviction that no batch asked for.
 NOBODY: Final = -1
@@ -159,8 +140,6 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     #: Why it may: "turn" it is its turn; "fill" it fits into a gap of a higher class; "beside" its share is free
     #: beside the higher class; "aged" it waited too long.
     why: str = "turn"
-    #: So many parts of the kernel and no more, if it may be run in parts. 0: all that is left.
-    parts: int = 0
     #: Its model was there when the device was free for it.
     hit: bool = True
     #: It begins when so much time has gone by: evicted models are copied out first (`Rules.fetch_blocks` only).
@@ -192,8 +171,6 @@ class Evict(msgspec.Struct, frozen=True, gc=False):
     task: int
     #: The model that comes in its place; empty if somebody merely wanted it gone.
     newcomer: str = ""
-    #: Host memory keeps a copy.
-    to_host: bool = True
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):
@@ -211,18 +188,7 @@ class SetAlarm(msgspec.Struct, frozen=True, gc=False):
 
 
 DeviceEvent = (
-    RunBatch
-    | PlannedBatch
-    | TaskPlanned
-    | KernelsLaunched
-    | GrantEnded
-    | BatchWithdrawn
-    | ModelHinted
-    | ModelOrdered
-    | ModelDropped
-    | LoadDone
-    | LoadBroke
-    | BudgetChanged
-    | AlarmRang
-)
+    RunBatch | PlannedBatch | TaskPlanned | KernelsLaunched | GrantEnded | BatchWithdrawn
+    | ModelHinted | ModelOrdered | ModelDropped | LoadDone | LoadBroke | BudgetChanged | AlarmRang
+)  # fmt: skip
 DeviceAction = Grant | Revoke | Load | Evict | Refuse | SetAlarm

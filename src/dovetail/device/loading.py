@@ -209,7 +209,11 @@ class Loading:
         return self._leaving.pop(weights, (NOBODY, ()))
 
     def _evict(self, victims: Iterable[Victim], task: int, newcomer: str) -> list[DeviceAction]:
-        return [Evict(v.weights, v.nbytes, v.reason, task, newcomer, self._cache.evict(v.weights)) for v in victims]
+        actions: list[DeviceAction] = []
+        for victim in victims:
+            self._cache.evict(victim.weights)
+            actions.append(Evict(victim.weights, victim.nbytes, victim.reason, task, newcomer))
+        return actions
 
     def validate(self) -> None:
         """Check every invariant; for tests."""

@@ -2,7 +2,8 @@
 
 Rules of this file
 1. One way in and one way out. No clock, no randomness, no thread: time comes in with the step. Simulated, emulated
-   and live workers have the same machine; what differs is who carries its actions out.
+   and live workers have the same machine; what differs is who carries its actions out. `begin_alone` and `end_alone`
+   are steps, too: the two commonest ones, for which a simulation need not make an event and an action.
 2. Everything starts by a grant. What starts, and what makes way, is `starting`'s business; models are `loading`'s.
 3. A batch ends once: it is refused, or what was granted of it last has ended it.
 4. Shares of what runs never add up to more than the device.
@@ -20,7 +21,7 @@ from ..state import WorkerRow
 from ..state.run_batch import NEVER_NS, RunBatch, task_of
 from ..state.worker import FULL_SHARE
 from ..units import format_ns
-from .account import Account, Unlimited
+from .account import Account
 from .arbiter import KernelArbiter
 from .cache import ModelCache
 from .dispatch import KernelDispatch
@@ -58,7 +59,6 @@ __all__ = ["Device"]
 _UNKNOWN: Final = ("", -1)
 _RUNNING: Final = TaskState.RUNNING
 _STOPPING: Final = TaskState.STOPPING
-_SUSPENDED: Final = TaskState.SUSPENDED
 
 
 class Device:
@@ -81,10 +81,8 @@ class Device:
         self.rules = rules = rules or Rules()
         self._models = models
         self._times = times
-        account = account or Unlimited()
         if arbiter is None:
-            limited = None if isinstance(account, Unlimited) else account
-            arbiter = GapArbiter(times.kernels, GapSettings(order="slack"), account=limited, learn=False)
+            arbiter = GapArbiter(times.kernels, GapSettings(order="slack"), account=account, learn=False)
         grace_ns = arbiter.settings.grace_ns if isinstance(arbiter, GapArbiter) else 0
         self.dispatch = KernelDispatch(arbiter, account, grace_ns, revokes_one=rules.revokes_one)
         self._loading = Loading(cache, rules, times)
@@ -96,50 +94,48 @@ class Device:
         self._arrivals = 0
         #: The batch that runs and is in no book, its number, and since when.
         self._alone: RunBatch | None = None
-        self._alone_ident = 0
+        self._alone_task = -1
         self._alone_ns = 0
         #: Something is to be done when it ends.
         self._alone_matters = False
+        #: Models were to come or go when that was last looked at; it is looked at whenever it could begin.
+        self._models_wait = False
         #: The lowest class that was ever here; hints are of use to classes above it only.
         self._lowest = 1
         #: When all will have ended, if that was asked since something changed.
         self._done_ns: int | None = None
+        #: What comes often; the rest is `_changed`'s.
         self._handlers: dict[type, Any] = {
             RunBatch: self._take,
             PlannedBatch: self._take_planned,
             GrantEnded: self._ended,
             TaskPlanned: self._planned,
             KernelsLaunched: self._launched,
-            BatchWithdrawn: self._withdrawn,
-            ModelHinted: self._hinted,
-            ModelOrdered: self._ordered,
-            ModelDropped: self._dropped,
-            LoadDone: self._loaded,
-            LoadBroke: self._load_broke,
-            BudgetChanged: self._budget_changed,
-            AlarmRang: self._alarm_rang,
         }
 
     def step(self, event: DeviceEvent, now_ns: int) -> list[DeviceAction]:
         """Take one event and say what is to be done."""
         alone = self._alone
         if alone is not None:
-            if type(event) is GrantEnded and event.over and event.task == self._alone_ident:
+            if type(event) is GrantEnded and event.task == self._alone_task and event.over:
                 self._alone = None
                 return self._alone_ended(alone, now_ns) if self._alone_matters else []
             self._write_down()
-        elif type(event) is RunBatch and self._whole and not self._tasks and self._runs_alone(event, now_ns):
-            return [Grant(self._alone_ident)]
-        actions: list[DeviceAction] = self._handlers[type(event)](event, now_ns)
+        elif type(event) is RunBatch and self.begin_alone(event, now_ns):
+            return [Grant(self._alone_task)]
+        actions: list[DeviceAction] = self._handlers.get(type(event), self._changed)(event, now_ns)
         return actions
 
     # -- a batch that nobody else is here with --------------------------------------------------------------------
 
-    def _runs_alone(self, run: RunBatch, now_ns: int) -> bool:
+    def begin_alone(self, run: RunBatch, now_ns: int) -> bool:
         """Start a batch, if it is whole and can start at once: most do on a device that is not crowded.
 
-        It is written into the books when something else happens before its end, and else never.
+        As `step` with this batch and `Grant` as its only answer; False: nothing has happened. The batch is written
+        into the books when something else happens before its end, and else never.
         """
+        if self._alone is not None or self._tasks or not self._whole:
+            return False
         weights, nbytes = self._models.get(run.stage, _UNKNOWN)
         if (
             nbytes < 0
@@ -152,13 +148,19 @@ class Device:
         ):
             return False
         self._alone = run
-        self._alone_ident = task_of(run.ingress, run.batch) if run.ingress else run.batch
+        self._alone_task = task_of(run.ingress, run.batch) if run.ingress else run.batch
         self._alone_ns = now_ns
         follows = run.follows
         if run.priority >= self._lowest:
             self._lowest, follows = run.priority, False
-        loading = self._loading
-        self._alone_matters = bool(nbytes or follows or self.cache.hints or loading.orders or loading.drops)
+        self._alone_matters = bool(nbytes or follows or self._models_wait)
+        return True
+
+    def end_alone(self, task: int) -> bool:
+        """As `step` with the end of a batch that is alone and no answer; False: nothing has happened."""
+        if self._alone is None or task != self._alone_task or self._alone_matters:
+            return False
+        self._alone = None
         return True
 
     def _alone_ended(self, run: RunBatch, now_ns: int) -> list[DeviceAction]:
@@ -176,7 +178,7 @@ class Device:
         if run is not None:
             self._alone = self._done_ns = None
             weights, nbytes = self._models[run.stage]
-            task = Task(self._alone_ident, run, weights, nbytes, self._key(run), begin_ns)
+            task = Task(self._alone_task, run, weights, nbytes, self._key(run), begin_ns)
             self._queue.run_at_once(task, begin_ns)
 
     def _key(self, run: RunBatch) -> tuple[int, int, int, int]:
@@ -188,7 +190,9 @@ class Device:
 
     def _go(self, now_ns: int) -> list[DeviceAction]:
         self._done_ns = None
-        return self._starting.go(now_ns)
+        actions = self._starting.go(now_ns)
+        self._models_wait = self._loading.busy
+        return actions
 
     # -- batches ------------------------------------------------------------------------------------------------
 
@@ -329,40 +333,33 @@ class Device:
                 self.dispatch.ended(task, first, False, begin_ns, end_ns, now_ns)
         return self._go(now_ns)
 
-    def _withdrawn(self, event: BatchWithdrawn, now_ns: int) -> list[DeviceAction]:
-        task = self._queue.tasks.get(event.task)
-        if task is None:
-            return []
-        self._starting.forget(task, now_ns)
-        return self._go(now_ns)
-
-    def _alarm_rang(self, event: AlarmRang, now_ns: int) -> list[DeviceAction]:
-        self._starting.rang(now_ns)
-        return self._go(now_ns)
-
-    # -- models -------------------------------------------------------------------------------------------------
-
-    def _hinted(self, event: ModelHinted, now_ns: int) -> list[DeviceAction]:
-        if not event.nbytes or not self.rules.prefetch or self.cache.too_large(event.weights, event.nbytes):
-            return []
-        self._loading.hint(event.weights, event.nbytes, now_ns)
-        return self._go(now_ns)
-
-    def _ordered(self, event: ModelOrdered, now_ns: int) -> list[DeviceAction]:
-        self._loading.order(event.weights, event.nbytes)
-        return self._go(now_ns)
-
-    def _dropped(self, event: ModelDropped, now_ns: int) -> list[DeviceAction]:
-        return self._loading.drop(event.weights, event.reason) + self._go(now_ns)
-
-    def _budget_changed(self, event: BudgetChanged, now_ns: int) -> list[DeviceAction]:
-        return self._loading.set_budget(event.usable_bytes, event.reason) + self._go(now_ns)
-
-    def _loaded(self, event: LoadDone, now_ns: int) -> list[DeviceAction]:
-        return self._starting.loaded(event.weights, now_ns) + self._go(now_ns)
-
-    def _load_broke(self, event: LoadBroke, now_ns: int) -> list[DeviceAction]:
-        return self._starting.broke(event.weights, event.detail, now_ns) + self._go(now_ns)
+    def _changed(self, event: DeviceEvent, now_ns: int) -> list[DeviceAction]:
+        """Something else has changed what can start or be loaded."""
+        starting, loading = self._starting, self._loading
+        actions: list[DeviceAction] = []
+        if type(event) is AlarmRang:
+            starting.rang(now_ns)
+        elif type(event) is LoadDone:
+            actions = starting.loaded(event.weights, now_ns)
+        elif type(event) is LoadBroke:
+            actions = starting.broke(event.weights, event.detail, now_ns)
+        elif type(event) is BatchWithdrawn:
+            if (task := self._queue.tasks.get(event.task)) is None:
+                return []
+            starting.forget(task, now_ns)
+        elif type(event) is ModelHinted:
+            if not event.nbytes or not self.rules.prefetch or self.cache.too_large(event.weights, event.nbytes):
+                return []
+            loading.hint(event.weights, event.nbytes, now_ns)
+        elif type(event) is ModelOrdered:
+            loading.order(event.weights, event.nbytes)
+        elif type(event) is ModelDropped:
+            actions = loading.drop(event.weights, event.reason)
+        elif type(event) is BudgetChanged:
+            actions = loading.set_budget(event.usable_bytes, event.reason)
+        else:
+            raise TypeError(f"{type(event).__name__} is no event of a device")
+        return actions + self._go(now_ns)
 
     # -- what is asked ------------------------------------------------------------------------------------------
 
@@ -396,7 +393,7 @@ class Device:
         if self._alone is not None:
             weights, nbytes = self._models[self._alone.stage]
             assert not queue.tasks and self._alone_ns >= 0, "it is alone"
-            assert not nbytes or self.cache.tier(weights) == "resident", f"{self._alone_ident}: no model"
+            assert not nbytes or self.cache.tier(weights) == "resident", f"{self._alone_task}: no model"
         queue.validate()
         self._loading.validate()
         self._starting.validate()

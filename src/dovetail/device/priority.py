@@ -20,7 +20,7 @@ import msgspec
 
 from ..profile.kernels import KernelStats
 from ..state.worker import FULL_SHARE
-from .account import Account, Unlimited
+from .account import Account, WindowQuota
 from .arbiter import (
     AlarmRang,
     ArbiterAction,
@@ -64,7 +64,7 @@ class PriorityArbiter:
         #: Why something that is ready does not run although there is room; empty while nothing is held back.
         self.hold = ""
         self.used_pct = 0
-        self._account: Account = account or Unlimited()
+        self._account: Account = account or WindowQuota({}, 1)
         self._unlimited = account is None
         self._learn = learn
         self._tasks: dict[int, ArbiterTask] = {}

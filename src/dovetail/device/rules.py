@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["AUTHORS_SIMULATOR", "COMPASS", "Rules"]
+__all__ = ["Rules"]
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -40,21 +40,3 @@ class Rules(msgspec.Struct, frozen=True):
     #: A grant of one kernel is revoked too when a higher class is ready: whoever carries grants out listens once more
     #: before a kernel begins.
     revokes_one: bool = False
-
-
-#: The Compass worker as in the authors' Cascade branch of 12 Aug 2023: one model ahead out of three tasks, never by
-#: eviction. The values behind the paper's figures are unknown.
-COMPASS = Rules(
-    in_order=True, fetch_blocks=True, look_ahead=3, prefetch=1, prefetch_evicts="nothing", hints_evict=False
-)
-#: The worker of the authors' simulator: first in, first out, no prefetch, and the running task left out of the wait.
-AUTHORS_SIMULATOR = Rules(
-    eviction="fifo",
-    in_order=True,
-    fetch_blocks=True,
-    look_ahead=0,
-    prefetch=0,
-    prefetch_evicts="nothing",
-    hints_evict=False,
-    counts_running=False,
-)

@@ -173,7 +173,7 @@ class Starting:
         if len(queue.running) > 1:
             self.crowd()
         until_ns = self._dispatch.account.until_ns(task.client, task.share_pct, now_ns)
-        actions.append(Grant(task.ident, task.kernel, last, until_ns, why, 0, not task.missed))
+        actions.append(Grant(task.ident, task.kernel, last, until_ns, why, not task.missed))
 
     def crowd(self) -> None:
         """Several run beside each other: how long their kernels take says nothing of each."""

@@ -10,7 +10,6 @@ import msgspec
 
 from ..errors import DeclarationError
 from ..profile import catalogue
-from ..profile.modelled import modelled
 from ..profile.table import Entry
 from ..state import WorkerSpec
 from ..units import format_bytes
@@ -68,17 +67,9 @@ def parse_device(
     if workers > 1:
         raise DeclarationError(f"{workers} workers of device {text!r}: write emulated:{kind}x{workers * copies}")
     card = catalogue.device(kind)
+    card_has = (card.memory_bytes, card.usd_per_hour)
     devices = tuple(
-        WorkerSpec(
-            f"{kind}-{i}",
-            kind,
-            ("onnx", "torch", "model"),
-            0,
-            card.memory_bytes,
-            card.usd_per_hour,
-            "emulated",
-            preempts=preempts,
-        )
+        WorkerSpec(f"{kind}-{i}", kind, ("onnx", "torch", "model"), 0, *card_has, "emulated", preempts=preempts)
         for i in range(copies)
     )
     return (*_within(devices, stages, memory_bytes), *host_workers), _entries(kind, stages), 1
@@ -96,16 +87,16 @@ def _within(
 ) -> tuple[WorkerSpec, ...]:
     """The same devices with so much memory each; every model has to fit by itself."""
     largest = max((s for s in stages if not s.on_host), key=lambda s: s.weights_bytes, default=None)
-    bounded = []
+    if memory_bytes is not None:
+        devices = [msgspec.structs.replace(spec, memory_bytes=memory_bytes) for spec in devices]
     for spec in devices:
-        budget = spec.memory_bytes if memory_bytes is None else memory_bytes
+        budget = spec.memory_bytes
         if largest is not None and budget and largest.weights_bytes > budget:
             raise DeclarationError(
                 f"the model of stage {largest.name!r} has {format_bytes(largest.weights_bytes)}, more than the "
                 f"{format_bytes(budget)} that worker {spec.name} may use; give it more with --memory"
             )
-        bounded.append(msgspec.structs.replace(spec, memory_bytes=budget))
-    return tuple(bounded)
+    return tuple(devices)
 
 
 def _entries(kind: str, stages: Sequence[StageSpec]) -> tuple[Entry, ...]:
@@ -113,7 +104,7 @@ def _entries(kind: str, stages: Sequence[StageSpec]) -> tuple[Entry, ...]:
     for stage in stages:
         if stage.on_host:
             continue
-        entry = modelled(stage, kind)
+        entry = catalogue.modelled(stage, kind)
         if entry is None:
             raise DeclarationError(
                 f"stage {stage.name!r} has no curve for an emulated {kind}: say which catalogue model it is like, "

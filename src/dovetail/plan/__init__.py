@@ -4,8 +4,7 @@ Pure: this package reads state and answers; it has no clock, no randomness and n
 not ours live in `lab.rivals`; `wiring` chooses.
 """
 
-from .planner import DovetailPlanner, PlannerSettings
-from .protocol import Hold, Planner, Refusal
+from .protocol import Dropper, Hold, Planner, Refusal
 from .space import Space
 
-__all__ = ["DovetailPlanner", "Hold", "Planner", "PlannerSettings", "Refusal", "Space"]
+__all__ = ["Dropper", "Hold", "Planner", "Refusal", "Space"]

@@ -113,6 +113,8 @@ class Chances:
         self._step_ns = step_ns
         #: (node, batch) -> configurations, then by time left the expected cost and which of them has it.
         self._rows: dict[tuple[int, int], tuple[list[Config], memoryview, memoryview]] = {}
+        #: The same -> expected cost of each configuration, by time left.
+        self._tables: dict[tuple[int, int], Floats] = {}
         places = np.arange(STEPS + 1)
         value, late = np.full(STEPS + 1, 0.0), np.full(STEPS + 1, 0.0)
         # Place 0 is no time left. After the last node that is too late; with any time left it is not.
@@ -125,6 +127,7 @@ class Chances:
                 lates = np.stack([law.expected(late) for law in options])
                 pick = np.argmin(table, axis=0)
                 values = table[pick, places]
+                self._tables[node, batch] = table
                 self._rows[node, batch] = ([law.config for law in options], values.data, pick.data)
                 fill = fills[node][batch]
                 waited = _later(values, fill)
@@ -143,6 +146,14 @@ class Chances:
         configs, values, pick = found
         place = min(max(0, left_ns // self._step_ns), STEPS)
         return Way(configs[pick[place]], values[place])
+
+    def others(self, node: int, left_ns: int, batch: int, below_usd: float) -> list[Way]:
+        """All configurations with just this batch whose expected cost is below a limit, the best first."""
+        place = min(max(0, left_ns // self._step_ns), STEPS)
+        values = self._tables[node, batch][:, place]
+        configs = self._rows[node, batch][0]
+        ways = [Way(config, float(value)) for config, value in zip(configs, values, strict=True) if value < below_usd]
+        return sorted(ways, key=lambda way: way.value_usd)
 
 
 def funded_price_usd(

@@ -10,7 +10,7 @@ import msgspec
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..workflow.graph import Graph, Node
 
-__all__ = ["Hold", "Planner", "Refusal"]
+__all__ = ["Dropper", "Hold", "Planner", "Refusal"]
 
 
 @final
@@ -72,4 +72,12 @@ class Planner(Protocol):
 
     def closed(self, request: Request) -> None:
         """An admitted request has ended, in whatever way."""
+        ...
+
+
+class Dropper(Protocol):
+    """Answers which admitted requests are given up."""
+
+    def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
+        """Requests that wait, cannot be in time any more and are in the way of others that can."""
         ...

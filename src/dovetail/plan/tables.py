@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isqrt
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from ..predict import Estimate, Predictor
 from ..predict.running import MILLION, Mean
 from ..state import Config, Worker, WorkerSpec
+from ..state.worker import FULL_SHARE
 from ..workflow.graph import Graph, StageSpec
 from .chance import Chances, StageOptions, funded_price_usd, weighed
 from .dominators import successors_of
@@ -19,7 +20,7 @@ from .quantile import z_value
 from .series_parallel import decompose, path_count
 from .space import Space, configs_for
 
-__all__ = ["WorkflowPlan"]
+__all__ = ["Run", "WorkflowPlan"]
 
 #: Frontiers are made again when a fan-out, an interval between arrivals or a learned time has changed by more than a
 #: quarter.
@@ -34,6 +35,8 @@ _UNKNOWN_NS = 1 << 50
 _FASTER = 0.2
 #: Where the premium does not reach, at most so many times what the percentile leaves may be late. [our choice]
 _MOST_LATE = 5
+#: Where nobody pays for a device, what counts is how much of it is taken.
+_UNPRICED = Prices(1.0, 0.0)
 #: A lean option takes at most this much more of the device than the least.
 _LEAN = 1.1
 
@@ -48,6 +51,14 @@ def _likely_fill_ns(interval_ns: int, batch: int) -> int:
     return interval_ns * others + interval_ns * isqrt(others * 9) // 2
 
 
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """A configuration of a stage: what a batch takes, and share times nanoseconds that an item takes of a device."""
+
+    config: Config
+    mean_ns: int
+    work: int
+
+
 class WorkflowPlan:
     """Frontiers and their raw material."""
 
@@ -57,6 +68,7 @@ class WorkflowPlan:
         self._graph = graph
         self._predictor = predictor
         self.slo_ns = graph.slo_ns
+        self.stages = tuple(s.name for s in graph.stages)
         self._space = space
         self._percentile = percentile
         self._premium = premium
@@ -71,10 +83,9 @@ class WorkflowPlan:
         self.fill_ns: dict[tuple[int, int], int] = {}
         self.options: list[list[Option]] = []
         self._smallest: list[int] = []
-        self.frontiers: Frontiers
-        #: What speed is worth, with all options and with lean ones; None where plans go by percentile alone.
-        self.chances: Chances | None = None
-        self.lean_chances: Chances | None = None
+        #: Frontiers by (lean, means) and chances by lean, made when they are first asked for.
+        self._frontiers: dict[tuple[bool, bool], Frontiers] = {}
+        self._chances: dict[bool, Chances | None] = {}
         #: Options, without waits -> price of a late answer.
         self._prices_usd: dict[tuple[object, ...], float] = {}
         #: False if some stage was seen a few times only, however it was run: nothing is refused because of that.
@@ -86,16 +97,18 @@ class WorkflowPlan:
         #: Stage by stage, what its options were made for; and `Cluster.moves` when that was last looked at.
         self._workers: list[WorkerSpec] = []
         self.moves = -1
-        #: Fastest time of the whole with lean options only.
-        self.lean_ns = 0
-        #: Fastest time of the whole, and from each node on; the fastest option of each node.
-        self.fastest_ns = 0
-        self.fastest_rest_ns: list[int] = []
+        #: The fastest option of each node.
         self.fastest: list[Option] = []
-        #: Stage -> share times nanoseconds that an item takes at least.
-        self.least_work: dict[str, int] = {}
-        #: The same for a whole request, devices only.
-        self.least_work_total = 0
+        #: Mean time of the whole: as fast as can be, and with lean options; the former from each node on, too.
+        self.quick_ns = 0
+        self.path_ns = 0
+        self.quick_rest_ns: list[int] = []
+        #: Node by node, its configurations and what a batch takes in each.
+        self.runs: list[list[Run]] = []
+        #: Stage -> what an item takes at least: share times nanoseconds of a device, nanoseconds of a host process.
+        self.least_work: dict[str, tuple[int, int]] = {}
+        #: The same for a whole request.
+        self.least_work_total = (0, 0)
         #: Node -> wait to be expected in the queues behind it.
         self.waits_behind_ns = [0] * len(graph.nodes)
 
@@ -109,25 +122,53 @@ class WorkflowPlan:
                 self._planned_sizes[node] = max(1, self._sizes[node].value)
         self.known = True
         self._learned.clear()
+        self.runs = []
         self.options = [self._node_options(i, holders) for i in range(len(self._graph.nodes))]
-        spread = max(o.spread for row in self.options for o in row)
-        z = 0.0
-        if self._percentile > 0.5:
-            z = z_value(self._percentile, spread=spread, paths=path_count(self._shape))
-        self.frontiers = build(self._shape, self.options, self._graph.slo_ns, z=z)
         lean = [self._lean(row) for row in self.options]
-        self._lean_frontiers = build(self._shape, lean, self._graph.slo_ns, z=z)
-        self.chances, self.lean_chances = self._weighed(self.options), self._weighed(lean)
+        self._frontiers.clear()
+        self._chances.clear()
         self._smallest = [min(o.config.batch for o in row) for row in self.options]
         self.fastest = [min(row, key=lambda o: (o.mean_ns, o.cost_usd)) for row in self.options]
-        self.fastest_rest_ns = [self.frontiers.choose(i, 0).need_ns for i in range(len(self.options))]
-        self.least_work_total = sum(
-            self.least_work[n.stage] * self._planned_sizes.get(i, MILLION) // MILLION
-            for i, n in enumerate(self._graph.nodes)
-        )
+        sizes = [self._planned_sizes.get(i, MILLION) for i in range(len(self._graph.nodes))]
+        works = [self.least_work[n.stage] for n in self._graph.nodes]
+        device, host = ([w[i] * size // MILLION for w, size in zip(works, sizes, strict=True)] for i in (0, 1))
+        self.least_work_total = sum(device), sum(host)
         entries = set(range(len(self.options))) - {j for row in self._successors for j in row}
-        self.lean_ns = max(self._lean_frontiers.choose(i, 0).need_ns for i in entries)
-        self.fastest_ns = max(self.fastest_rest_ns[i] for i in entries)
+        self.quick_rest_ns = self._longest([self._mean_ns(i, self.options[i]) for i in range(len(self.options))])
+        path_ns = self._longest([self._mean_ns(i, row) for i, row in enumerate(lean)])
+        self.quick_ns = max(self.quick_rest_ns[i] for i in entries)
+        self.path_ns = max(path_ns[i] for i in entries)
+
+    def frontiers(self, *, lean: bool = False, means: bool = False) -> Frontiers:
+        """Time against cost for every suffix: of all options or of lean ones, at the percentile or by mean times."""
+        found = self._frontiers.get((lean, means))
+        if found is None:
+            z = 0.0
+            if self._percentile > 0.5 and not means:
+                spread = max(o.spread for row in self.options for o in row)
+                z = z_value(self._percentile, spread=spread, paths=path_count(self._shape))
+            found = self._frontiers[lean, means] = build(self._shape, self._rows(lean), self._graph.slo_ns, z=z)
+        return found
+
+    def chances(self, *, lean: bool = False) -> Chances | None:
+        """What speed is worth, with all options or with lean ones; None where plans go by percentile alone."""
+        if lean not in self._chances:
+            self._chances[lean] = self._weighed(self._rows(lean))
+        return self._chances[lean]
+
+    def _rows(self, lean: bool) -> list[list[Option]]:
+        return [self._lean(row) for row in self.options] if lean else self.options
+
+    def _mean_ns(self, node: int, row: Sequence[Option]) -> int:
+        """Mean time of a node as fast as can be, without waits for a batch to fill."""
+        return min(o.mean_ns - self.fill_ns[node, o.config.batch] for o in row)
+
+    def _longest(self, times_ns: Sequence[int]) -> list[int]:
+        """From each node on, the sum of these times along the longest way."""
+        rest_ns = [0] * len(times_ns)
+        for node in range(len(times_ns) - 1, -1, -1):
+            rest_ns[node] = times_ns[node] + max((rest_ns[j] for j in self._successors[node]), default=0)
+        return rest_ns
 
     @property
     def profiled(self) -> bool:
@@ -154,8 +195,11 @@ class WorkflowPlan:
         stage = self._graph.stage_of(index)
         worker = next(iter(holders[stage.name].values())).spec
         prices = Prices(worker.usd_per_hour, worker.usd_per_core_hour)
+        if not (worker.usd_per_hour or worker.usd_per_core_hour):
+            prices = _UNPRICED
         millionths = self._planned_sizes.get(index, MILLION)
         rows: list[Option] = []
+        self.runs.append([])
         least: int | None = None
         known = False
         for config in configs_for(stage, worker, self._space):
@@ -169,6 +213,7 @@ class WorkflowPlan:
                 known = True
             work = config.share_pct * mean_ns // config.batch
             least = work if least is None else min(least, work)
+            self.runs[-1].append(Run(config, mean_ns, work))
             batches = max(1, -(-millionths // (config.batch * MILLION)))
             cost = item_cost_usd(config, mean_ns, prices) * millionths / MILLION
             fill_ns = 0
@@ -178,7 +223,7 @@ class WorkflowPlan:
             spread = spread * mean_ns / (mean_ns + fill_ns)
             rows.append(Option(config, mean_ns * batches + fill_ns, spread, cost))
         self.known = self.known and known
-        self.least_work[stage.name] = 0 if stage.on_host else least or 0
+        self.least_work[stage.name] = (0, (least or 0) // FULL_SHARE) if stage.on_host else (least or 0, 0)
         return rows
 
     def _lean(self, row: list[Option]) -> list[Option]:
@@ -211,16 +256,17 @@ class WorkflowPlan:
             )
         return weighed(stages, self.slo_ns, self._prices_usd[key], late=late, most_late=most_late)
 
-    def choose(self, node: int, left_ns: int, batch: int, *, lean: bool = False) -> Choice | None:
+    def choose(
+        self, node: int, left_ns: int, batch: int, *, lean: bool = False, means: bool = False
+    ) -> Choice | None:
         """The cheapest choice with just this batch at the node, whose items are at hand; None if none is in time.
 
-        `lean` leaves out what buys speed with capacity.
+        `lean` leaves out what buys speed with capacity; `means` is for whom the percentile cannot be had.
         """
         fill_ns = self.fill_ns.get((node, batch))
         if fill_ns is None:
             return None
-        frontiers = self._lean_frontiers if lean else self.frontiers
-        choice = frontiers.choose(node, left_ns + fill_ns, batch)
+        choice = self.frontiers(lean=lean, means=means).choose(node, left_ns + fill_ns, batch)
         return choice if choice.slack_ns >= 0 and choice.option.config.batch == batch else None
 
     def cheapest(self, node: int, batch_max: int) -> Config:

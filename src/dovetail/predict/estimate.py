@@ -13,15 +13,9 @@ import msgspec
 from ..units import MS, US
 
 __all__ = [
-    "GUESSED_LOAD_NS",
-    "GUESSED_LOAD_NS_PER_BYTE",
-    "GUESSED_RUN_NS",
-    "GUESSED_SPREAD",
-    "GUESSED_TURNAROUND_NS",
-    "Estimate",
-    "Source",
-    "guessed_load_ns",
-]
+    "GUESSED_LOAD_NS", "GUESSED_LOAD_NS_PER_BYTE", "GUESSED_RUN_NS", "GUESSED_SPREAD", "GUESSED_TURNAROUND_NS",
+    "Estimate", "Source", "guessed_load_ns",
+]  # fmt: skip
 
 Source = Literal["profile", "learned", "guess"]
 

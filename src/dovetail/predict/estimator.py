@@ -99,8 +99,10 @@ class Estimator:
     def run(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
         """Run time of a batch of `items` of `stage` in `config` on a device of that kind."""
         key = stage.name, kind, items, config.cpus, config.share_pct
-        found = self._answers.get(key)
-        return self._answer(key) if found is None else found
+        try:
+            return self._answers[key]
+        except KeyError:
+            return self._answer(key)
 
     def _answer(self, key: _Key) -> Estimate:
         name, kind, items, cpus, share_pct = key
@@ -159,8 +161,8 @@ class Estimator:
     def observe_run(self, stage: StageSpec, kind: str, items: int, config: Config, duration_ns: int) -> None:
         """A batch had the device for so long."""
         key = stage.name, kind, items, config.cpus, config.share_pct
-        aside = self._aside.get(key)
-        if aside is not None:
+        if key in self._aside:
+            aside = self._aside[key]
             aside.append(duration_ns)
             if len(aside) >= _ASIDE:
                 self._seen(key).add_many(aside)

@@ -76,10 +76,12 @@ class Seen:
 
         The doubt is that of a guess at the first value, half of it at the second, and so on.
         """
-        seen, deviation = min(self.count, self.window), 0.0
-        if seen > 1 and self.mean > 0:
-            deviation = math.sqrt(self.squares / (seen - 1)) / self.mean
-        return math.hypot(deviation, GUESSED_SPREAD / self.count)
+        return math.hypot(self.deviation(), GUESSED_SPREAD / self.count)
+
+    def deviation(self) -> float:
+        """Standard deviation over mean of a single value, as far as it was seen."""
+        seen = min(self.count, self.window)
+        return math.sqrt(self.squares / (seen - 1)) / self.mean if seen > 1 and self.mean > 0 else 0.0
 
 
 class Rate:

@@ -9,7 +9,8 @@ Rules of this file
   of it does not depend on the share, and the rest is in inverse proportion.
 - That tenth makes a larger batch or a smaller share look slightly cheaper than what was seen. So a planner with time
   to spare tries it, and learns what it really takes; without, it would never leave its first configuration.
-- What was not seen has a wider spread, and so has what was seen but a few times.
+- What was not seen has a wider spread, and so has what was seen but a few times. All sizes count for that: a stage
+  whose batches are never of the same size twice is known after a few of them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WINDOW = 64
 #: Part of a batch's time that is taken to depend neither on its items nor on its share, where only one was seen.
 _FIXED = 0.1
 #: Added (as independent) to the spread where size or share were not seen. [our choice]
-_UNSEEN_SPREAD = 0.5
+_UNSEEN_SPREAD = 0.3
 _FULL_SHARE = 100
 
 
@@ -75,24 +76,26 @@ class SeenSizes:
             seen_pct, sizes = near[1], self._configs[near]
         elif (exact := sizes.get(items)) is not None:
             return Estimate(max(1, exact.mean), exact.spread(), "learned")
-        mean_ns, spread = _between(sizes, items)
-        return Estimate(_at_share(mean_ns, seen_pct, share_pct), math.hypot(spread, _UNSEEN_SPREAD), "learned")
+        mean_ns, deviation = _between(sizes, items)
+        doubt = GUESSED_SPREAD / sum(seen.count for seen in sizes.values())
+        spread = math.hypot(deviation, doubt, _UNSEEN_SPREAD)
+        return Estimate(_at_share(mean_ns, seen_pct, share_pct), spread, "learned")
 
 
 def _between(sizes: dict[int, Seen], items: int) -> tuple[int, float]:
-    """Mean and spread of a size by the sizes that were seen."""
+    """Mean and deviation of a size by the sizes that were seen."""
     exact = sizes.get(items)
     if exact is not None:
-        return exact.mean, exact.spread()
+        return exact.mean, exact.deviation()
     seen = sorted(sizes)
     at = bisect_left(seen, items)
     if at == 0 or len(seen) == 1:
         near = sizes[seen[0]]
-        return _line(near.mean, seen[0], items), near.spread()
+        return _line(near.mean, seen[0], items), near.deviation()
     beyond = at == len(seen)
     left, right = (seen[-2], seen[-1]) if beyond else (seen[at - 1], seen[at])
     before, after = sizes[left], sizes[right]
-    spread = max(before.spread(), after.spread())
+    spread = max(before.deviation(), after.deviation())
     if not beyond:
         return before.mean + (after.mean - before.mean) * (items - left) // (right - left), spread
     more_ns = (after.mean - before.mean) * (items - right) // (right - left)

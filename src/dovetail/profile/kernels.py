@@ -14,6 +14,7 @@ every gap and starved the task behind it (measured), so what is asked for here i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Literal
@@ -21,16 +22,9 @@ from typing import Literal
 import msgspec
 
 __all__ = [
-    "MIN_COUNT",
-    "Cut",
-    "KernelStats",
-    "Spread",
-    "Stale",
-    "kernel_ids",
-    "kernel_name",
-    "sequence_model",
+    "MIN_COUNT", "Cut", "KernelStats", "Spread", "Stale", "kernel_ids", "kernel_name", "numbered", "sequence_model",
     "sequence_name",
-]
+]  # fmt: skip
 
 #: Fewer observations than this are no knowledge.
 MIN_COUNT = 5
@@ -62,14 +56,21 @@ def kernel_ids(kernels: Iterable[tuple[str, Sequence[Sequence[int]]]]) -> tuple[
 
     ``conv2d[1x3x224x224,64x3x7x7]``; the second of the same is ``...#1``, and so on.
     """
-    seen: dict[str, int] = {}
+    return numbered(f"{what}{_shapes_text(shapes)}" for what, shapes in kernels)
+
+
+def numbered(names: Iterable[str]) -> tuple[str, ...]:
+    """Names that come again get a number from the second time on."""
+    seen: Counter[str] = Counter()
     found = []
-    for what, shapes in kernels:
-        name = f"{what}[{','.join('x'.join(map(str, shape)) for shape in shapes)}]"
-        number = seen.get(name, 0)
-        seen[name] = number + 1
-        found.append(f"{name}#{number}" if number else name)
+    for name in names:
+        found.append(f"{name}#{seen[name]}" if name in seen else name)
+        seen[name] += 1
     return tuple(found)
+
+
+def _shapes_text(shapes: Sequence[Sequence[int]]) -> str:
+    return f"[{','.join('x'.join(map(str, shape)) for shape in shapes)}]"
 
 
 def kernel_name(ident: str) -> str:
@@ -82,7 +83,7 @@ def sequence_name(stage: str, shapes: Sequence[Shape], model: str, cut: str) -> 
 
     ``read[1x3x48x320]@b5bb9d8014a0f9b1/3c9d1f02``; two sequences of one name have the same kernels.
     """
-    return f"{stage}[{','.join('x'.join(map(str, shape)) for shape in shapes)}]@{model[:_MODEL_DIGITS]}/{cut}"
+    return f"{stage}{_shapes_text(shapes)}@{model[:_MODEL_DIGITS]}/{cut}"
 
 
 def sequence_model(name: str) -> str:
@@ -300,16 +301,6 @@ class KernelStats(msgspec.Struct):
         if abs(self.drift) > math.log(DRIFT_FACTOR):
             return Stale("durations drifted", f"{self.name}: kernels take {math.exp(self.drift):.2f} times as long")
         return None
-
-    def pooled(self) -> tuple[dict[str, Spread], dict[str, Spread]]:
-        """Durations and waits by name, all kernels of one name together: what FIKIT keeps."""
-        durations: dict[str, Spread] = {}
-        gaps: dict[str, Spread] = {}
-        for position, ident in enumerate(self.kernels):
-            name = kernel_name(ident)
-            durations.setdefault(name, Spread()).merge(self.durations[position])
-            gaps.setdefault(name, Spread()).merge(self.gaps[position + 1])
-        return durations, gaps
 
 
 class Cut(msgspec.Struct, frozen=True):

@@ -15,16 +15,8 @@ from pathlib import Path
 import msgspec
 
 __all__ = [
-    "CPU",
-    "HOST",
-    "LIBRARIES",
-    "Identity",
-    "core_counts",
-    "cpu_name",
-    "machine_text",
-    "this_machine",
-    "usable_cores",
-]
+    "CPU", "HOST", "LIBRARIES", "Identity", "core_counts", "cpu_name", "machine_text", "this_machine", "usable_cores",
+]  # fmt: skip
 
 #: Kind of device that runs models on this machine, and the one that runs ordinary Python.
 CPU, HOST = "cpu", "host"

@@ -19,17 +19,8 @@ from .machine import CPU, HOST, LIBRARIES, Identity, core_counts, machine_text
 from .table import Entry, Point
 
 __all__ = [
-    "FRESH",
-    "MISSING",
-    "STALE",
-    "Key",
-    "LearnedRow",
-    "Measured",
-    "Record",
-    "Status",
-    "judge",
-    "wanted_points",
-]
+    "FRESH", "MISSING", "STALE", "Key", "LearnedRow", "Measured", "Record", "Status", "judge", "wanted_points",
+]  # fmt: skip
 
 #: States of a stage's profile.
 FRESH, STALE, MISSING = "fresh", "stale", "missing"
@@ -51,10 +42,8 @@ class Key(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, spec: StageSpec, identity: Identity, kind: str = "") -> Key:
         """The key of a stage here and now, on the kind of device that it is profiled on unless another is named."""
-        kind = kind or (HOST if spec.on_host else CPU)
-        libraries = tuple((name, identity.libraries.get(name, "")) for name in sorted(LIBRARIES.get(kind, ())))
-        pad = "" if spec.pad is None else repr(float(spec.pad))
-        return cls(spec.name, kind, spec.model, pad, identity.cpu, identity.cores, libraries)
+        key = cls.of_kernels(spec.name, spec.model, identity, kind or (HOST if spec.on_host else CPU))
+        return key if spec.pad is None else msgspec.structs.replace(key, pad=repr(float(spec.pad)))
 
     @classmethod
     def of_kernels(cls, sequence: str, model: str, identity: Identity, kind: str = CPU) -> Key:

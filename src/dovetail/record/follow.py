@@ -12,6 +12,7 @@ The story of a request and the exported trace are both written by watching one o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply, RunBatch
 from ..control.events import (
@@ -32,24 +33,22 @@ from ..workflow.graph import Graph
 __all__ = ["Change", "FollowedBatch", "Follower"]
 
 
+@dataclass(slots=True, eq=False)
 class FollowedBatch:
     """One batch as the log tells it; `begin_ns` to `failed` are meant once it has ended."""
 
-    __slots__ = ("action", "begin_ns", "busy_ns", "done_ns", "end_ns", "failed", "items", "sent_ns")
-
-    def __init__(self, action: RunBatch, items: list[Item], sent_ns: int) -> None:
-        self.action = action
-        self.items = items
-        self.sent_ns = sent_ns
-        #: Measured on the worker, but never outside the time from `sent_ns` to `done_ns`: clocks may differ.
-        self.begin_ns = sent_ns
-        self.end_ns = sent_ns
-        #: How long it had the device of that.
-        self.busy_ns = 0
-        #: When the controller was told.
-        self.done_ns = -1
-        #: Why it has no results; empty if it has.
-        self.failed = ""
+    action: RunBatch
+    items: list[Item]
+    sent_ns: int
+    #: Measured on the worker, but never outside the time from `sent_ns` to `done_ns`: clocks may differ.
+    begin_ns: int = 0
+    end_ns: int = 0
+    #: How long it had the device of that.
+    busy_ns: int = 0
+    #: When the controller was told.
+    done_ns: int = -1
+    #: Why it has no results; empty if it has.
+    failed: str = ""
 
     def ended(self, begin_ns: int, end_ns: int, now_ns: int, failed: str = "", busy_ns: int = 0) -> None:
         """The controller was told what became of it."""
@@ -60,17 +59,15 @@ class FollowedBatch:
         self.failed = failed
 
 
+@dataclass(slots=True)
 class Change:
     """What one step changed, in the order in which it is to be read."""
 
-    __slots__ = ("arrived", "closed", "ended", "queued", "started")
-
-    def __init__(self) -> None:
-        self.arrived: Request | None = None
-        self.ended: list[FollowedBatch] = []
-        self.closed: list[tuple[Request, Reply | Reject]] = []
-        self.queued: list[Item] = []
-        self.started: list[FollowedBatch] = []
+    arrived: Request | None = None
+    ended: list[FollowedBatch] = field(default_factory=list)
+    closed: list[tuple[Request, Reply | Reject]] = field(default_factory=list)
+    queued: list[Item] = field(default_factory=list)
+    started: list[FollowedBatch] = field(default_factory=list)
 
 
 class Follower:

@@ -1,5 +1,6 @@
-"""The scheduler's policies. So far the simplest honest one: first come first served with a fixed configuration."""
+"""The scheduler's policies: ours (`dovetail`), and the simplest honest one, first come first served."""
 
+from .dovetail import DovetailPlanner, Goal, PlannerSettings
 from .first_come import FirstComePlanner, FirstFitPlacer, LoadEverything
 
-__all__ = ["FirstComePlanner", "FirstFitPlacer", "LoadEverything"]
+__all__ = ["DovetailPlanner", "FirstComePlanner", "FirstFitPlacer", "Goal", "LoadEverything", "PlannerSettings"]

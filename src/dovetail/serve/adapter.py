@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import BadRequest, Overloaded
 from ..live.front.system import LiveSystem, Result
 from ..live.tensors.arena import Arena, ArenaFull
 from ..live.tensors.codec import Ref
 from ..units import MS, US
-from ..workflow.graph import Graph
+from ..workflow.graph import Graph, Port
 from ..workflow.local import count_of
-from .backend import Answer, Call, ModelInfo, TensorSpec
+from .backend import Answer, Call, ModelInfo
 
 __all__ = ["LiveBackend"]
 
@@ -40,14 +40,11 @@ class _Body:
             self._arena.free(self._offset)
 
 
-class _BodyRef:
+class _BodyRef(NamedTuple):
     """A tensor that lies in a body."""
 
-    __slots__ = ("body", "ref")
-
-    def __init__(self, ref: Ref, body: _Body) -> None:
-        self.ref = ref
-        self.body = body
+    ref: Ref
+    body: _Body
 
 
 class LiveBackend:
@@ -72,8 +69,8 @@ class LiveBackend:
         return ModelInfo(
             name=graph.name,
             platform="dovetail_workflow",
-            inputs=tuple(TensorSpec(p.name, p.datatype, p.shape or (1,)) for p in graph.inputs),
-            outputs=tuple(TensorSpec(p.name, p.datatype, p.shape or (1,)) for p in graph.outputs),
+            inputs=tuple(Port(p.name, p.datatype, p.shape or (1,)) for p in graph.inputs),
+            outputs=tuple(Port(p.name, p.datatype, p.shape or (1,)) for p in graph.outputs),
             ready=ready,
             config={"parameters": parameters},
         )

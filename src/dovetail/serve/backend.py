@@ -12,27 +12,21 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "ModelInfo", "TensorSpec"]
+from ..workflow.graph import Port
+
+__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "ModelInfo"]
 
 #: The front lays a request out so that its first binary tensor is as aligned as the body is, up to this much.
 BODY_ALIGN_BYTES = 64
 
 
-class TensorSpec(msgspec.Struct, frozen=True):
-    """An input or output of a model as clients see it. There is no batch dimension: a request is one item."""
-
-    name: str
-    datatype: str  # as the protocol names it: FP32, UINT8, BYTES...
-    shape: tuple[int, ...]  # -1 is any length
-
-
 class ModelInfo(msgspec.Struct, frozen=True):
-    """What clients may know of a model."""
+    """What clients may know of a model. Its tensors have no batch dimension: a request is one item."""
 
     name: str
     platform: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
     ready: bool
     config: dict[str, Any] = {}  # merged into the answer of `/config`
 

@@ -11,9 +11,9 @@ Rules of this file
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import httptools
@@ -71,13 +71,22 @@ class HttpResponse(msgspec.Struct):
 class HttpError(Exception):
     """A refusal with its status. `close`: the connection cannot or should not go on after it."""
 
-    def __init__(self, status: int, reason: str, *headers: tuple[str, str], close: bool = False) -> None:
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        *headers: tuple[str, str],
+        close: bool = False,
+        more: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        """`more` goes into the answer beside the reason."""
         super().__init__(reason)
-        self.status, self.headers, self.close = status, headers, close
+        self.status, self.headers, self.close, self._more = status, headers, close, more
 
     def response(self) -> HttpResponse:
         """The same as an answer: `{"error": reason}`."""
-        return HttpResponse(self.status, [msgspec.json.encode({"error": str(self)})], self.headers, close=self.close)
+        body = msgspec.json.encode({"error": str(self), **self._more})
+        return HttpResponse(self.status, [body], self.headers, close=self.close)
 
 
 def parse_head(data: bytes) -> HttpRequest:

@@ -9,21 +9,10 @@ import asyncio
 import logging
 from email.utils import formatdate
 
-from .connection import Application, Buffer, Cancel, Connection
-from .framing import DEFAULT_LIMITS, Heads, HttpError, HttpRequest, HttpResponse, Limits
+from .connection import Application, Connection
+from .framing import DEFAULT_LIMITS, Heads, Limits
 
-__all__ = [
-    "DEFAULT_LIMITS",
-    "Application",
-    "Buffer",
-    "Cancel",
-    "HttpError",
-    "HttpRequest",
-    "HttpResponse",
-    "HttpServer",
-    "Limits",
-    "serve",
-]
+__all__ = ["HttpServer", "serve"]
 
 _LOG = logging.getLogger(__name__)
 

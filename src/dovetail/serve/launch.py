@@ -10,13 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..control import Action, Event
 from ..errors import DeclarationError, DovetailError
 from ..live.devices import hosts_for, parse_device
-from ..live.front.kernel_store import KernelStore
 from ..live.front.share import FirstFront, JoinedFront, Serves
+from ..live.front.stores import KernelStore, TimesStore
 from ..live.front.system import LiveSystem, Settings
-from ..live.front.times_store import TimesStore
 from ..profile.machine import this_machine
 from ..profile.store import ProfileStore
 from ..profile.table import Entry
@@ -26,8 +24,9 @@ from ..units import SECOND
 from ..wiring import ROUTED_POLICIES, PolicySpec, find_policy, make_controller
 from ..workflow.app import App
 from .adapter import LiveBackend
+from .framing import Limits
 from .http import HttpServer
-from .oip import Limits, start
+from .oip import start
 
 __all__ = ["Options", "Served", "launch"]
 
@@ -65,7 +64,6 @@ class Options(msgspec.Struct, frozen=True):
     max_body_bytes: int = 64 << 20
     #: A batch that ran for this long (and 50 times what was expected) hangs.
     hang_s: float = 30.0
-    start_s: float = 60.0
     seed: int = 1
     #: Directory at which other fronts of this machine may join the workers.
     share_workers: Path | None = None
@@ -140,7 +138,6 @@ async def launch(
     entries: Sequence[Entry] = (),
     store: ProfileStore | None = None,
     say: Callable[[str], None] = lambda _: None,
-    observers: Sequence[Callable[[Event, list[Action]], None]] = (),
 ) -> Served:
     """Start workers and HTTP for an application; returns when every stage is loaded.
 
@@ -154,7 +151,7 @@ async def launch(
         )
     serves, share = _devices(app, options)
     try:
-        return await _launch(app, target, options, serves, share, entries, store, say, observers)
+        return await _launch(app, target, options, serves, share, entries, store, say)
     except BaseException:
         if share is not None:
             share.close()
@@ -209,7 +206,6 @@ async def _launch(
     entries: Sequence[Entry],
     store: ProfileStore | None,
     say: Callable[[str], None],
-    observers: Sequence[Callable[[Event, list[Action]], None]],
 ) -> Served:
     emulated = serves.device.startswith("emulated:")
     joined = isinstance(share, JoinedFront)
@@ -253,11 +249,11 @@ async def _launch(
     kernels = None
     if options.kernels != "never" and not emulated and not joined:
         kernels = KernelStore(store, this_machine(), {s.model for s in app.specs}, say)
-    system = LiveSystem(settings, controller, log=log, kernels=kernels, share=share, say=say, observers=observers)
+    system = LiveSystem(settings, controller, log=log, kernels=kernels, share=share, say=say)
     label = serves.device if emulated else ""
     limits = Limits(max_body_bytes=options.max_body_bytes)
     try:
-        await system.start(options.start_s)
+        await system.start()
         try:
             http = await start(LiveBackend(system, label=label), options.host, options.port, limits)
         except OSError as error:

@@ -22,12 +22,15 @@ import msgspec
 
 from .. import __version__
 from ..errors import BadRequest, Overloaded
-from .backend import Answer, Backend, Call, ModelInfo, TensorSpec
-from .http import DEFAULT_LIMITS, Cancel, HttpError, HttpRequest, HttpResponse, HttpServer, Limits, serve
+from ..workflow.graph import Port
+from .backend import Answer, Backend, Call, ModelInfo
+from .connection import Cancel
+from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
+from .http import HttpServer, serve
 from .oip_request import InferRequest, Place, Upload, call_of, inputs_of, only_input, parse, wanted_of
 from .tensors import OutputTensor, Parameters, decode_raw, encode
 
-__all__ = ["EXTENSIONS", "Limits", "OpenInference", "start"]
+__all__ = ["EXTENSIONS", "OpenInference", "start"]
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "schedule_policy"]
 MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
@@ -48,29 +51,13 @@ class _InferResponse(msgspec.Struct, omit_defaults=True):
     id: str = ""
 
 
-class _Refusal(HttpError):
-    """An answer without results to a request that the log has; it says under which number (`dovetail explain`)."""
-
-    def __init__(
-        self, status: int, reason: str, *headers: tuple[str, str], request: int = 0, close: bool = False
-    ) -> None:
-        super().__init__(status, reason, *headers, close=close)
-        self._request = request
-
-    def response(self) -> HttpResponse:
-        response = super().response()
-        if self._request:
-            response.parts = [msgspec.json.encode({"error": str(self), "dovetail_request": self._request})]
-        return response
-
-
 class _Known(msgspec.Struct, frozen=True, gc=False):
     """The JSON of a request that was read before and found sound. All its tensors came in binary and are not looked
     into, so that the same JSON before as many bytes means the same again."""
 
     #: Of the model that it was read for.
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
     #: Without inputs.
     call: Call
     places: tuple[tuple[str, Place], ...]
@@ -227,8 +214,13 @@ def _as_refusal(error: Exception) -> Exception:
     if isinstance(error, BadRequest):
         return HttpError(400, str(error))
     if isinstance(error, Overloaded):
-        return _Refusal(503, str(error), *_come_back(error.retry_after_ms), request=error.request)
+        return HttpError(503, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
     return error
+
+
+def _numbered(request: int) -> dict[str, object]:
+    """An answer without results to a request that the log has says under which number (`dovetail explain`)."""
+    return {"dovetail_request": request} if request else {}
 
 
 def _come_back(after_ms: int) -> tuple[tuple[str, str], ...]:
@@ -253,7 +245,7 @@ def _metadata(info: ModelInfo) -> dict[str, object]:
 def _config(info: ModelInfo) -> dict[str, object]:
     """As Triton prints a model configuration; batching is ours and clients see none of it."""
 
-    def tensors(specs: tuple[TensorSpec, ...]) -> list[dict[str, object]]:
+    def tensors(specs: tuple[Port, ...]) -> list[dict[str, object]]:
         kinds = {"BYTES": "STRING"}
         return [
             {"name": spec.name, "data_type": f"TYPE_{kinds.get(spec.datatype, spec.datatype)}", "dims": spec.shape}
@@ -291,9 +283,8 @@ def _failure(answer: Answer) -> HttpResponse:
     status = _REFUSALS[answer.outcome]
     headers = _come_back(answer.retry_after_ms) if answer.outcome == "shed" else ()
     reason = answer.reason or f"the request was {answer.outcome}"
-    number = answer.parameters.get("dovetail_request", 0)
-    error = _Refusal(status, reason, *headers, request=int(number), close=answer.outcome == "cancelled")
-    response = error.response()
+    number = _numbered(int(answer.parameters.get("dovetail_request", 0)))
+    response = HttpError(status, reason, *headers, close=answer.outcome == "cancelled", more=number).response()
     response.release = answer.release
     return response
 

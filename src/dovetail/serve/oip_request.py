@@ -11,7 +11,8 @@ from typing import Annotated
 import msgspec
 
 from ..errors import BadRequest
-from .backend import BODY_ALIGN_BYTES, Backend, Call, ModelInfo, TensorSpec
+from ..workflow.graph import Port
+from .backend import BODY_ALIGN_BYTES, Backend, Call, ModelInfo
 from .tensors import InputTensor, Parameters, decode
 
 __all__ = [
@@ -88,7 +89,7 @@ def parse(text: bytes) -> InferRequest:
     return header
 
 
-def only_input(info: ModelInfo) -> TensorSpec:
+def only_input(info: ModelInfo) -> Port:
     if len(info.inputs) != 1:
         raise BadRequest(f"a request without JSON needs a model with one input; {info.name!r} has {len(info.inputs)}")
     return info.inputs[0]
@@ -131,7 +132,7 @@ def wanted_of(info: ModelInfo, header: InferRequest) -> dict[str, bool]:
     return wanted
 
 
-def _names(specs: tuple[TensorSpec, ...]) -> str:
+def _names(specs: tuple[Port, ...]) -> str:
     return ", ".join(repr(spec.name) for spec in specs)
 
 

@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadRequest
+from ..workflow.graph import Port
 from ..workflow.tensor import NUMPY_OF
-from .backend import Body, TensorSpec
+from .backend import Body
 
 __all__ = ["MAX_RANK", "InputTensor", "OutputTensor", "Parameters", "decode", "decode_raw", "encode"]
 
@@ -56,7 +57,7 @@ class OutputTensor(msgspec.Struct, omit_defaults=True):
     data: list[Any] | None = None
 
 
-def decode(spec: TensorSpec, tensor: InputTensor, body: Body, offset: int) -> tuple[object, int]:
+def decode(spec: Port, tensor: InputTensor, body: Body, offset: int) -> tuple[object, int]:
     """The value of one input, and how many bytes of `body` from `offset` on it took (none if it came as JSON)."""
     where = f"input {spec.name!r}"
     if tensor.datatype != spec.datatype:
@@ -81,7 +82,7 @@ def decode(spec: TensorSpec, tensor: InputTensor, body: Body, offset: int) -> tu
     return _from_binary(spec, shape, body, offset, nbytes), nbytes
 
 
-def decode_raw(spec: TensorSpec, body: Body) -> object:
+def decode_raw(spec: Port, body: Body) -> object:
     """The value of the only input when the body is nothing but its bytes, so that its shape has to be deduced."""
     nbytes = len(body.view)
     if spec.datatype == "BYTES":
@@ -122,7 +123,7 @@ def encode(name: str, value: object, binary: bool) -> tuple[OutputTensor, bytes 
     return tensor, None
 
 
-def _from_binary(spec: TensorSpec, shape: tuple[int, ...], body: Body, offset: int, nbytes: int) -> object:
+def _from_binary(spec: Port, shape: tuple[int, ...], body: Body, offset: int, nbytes: int) -> object:
     where = f"input {spec.name!r}"
     count = math.prod(shape)
     if spec.datatype == "BYTES":
@@ -208,7 +209,7 @@ def _json_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(element)
 
 
-def _value(spec: TensorSpec, content: npt.NDArray[Any] | list[bytes]) -> object:
+def _value(spec: Port, content: npt.NDArray[Any] | list[bytes]) -> object:
     return content[0] if spec.datatype == "BYTES" and spec.shape == (1,) else content
 
 

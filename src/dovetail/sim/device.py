@@ -57,8 +57,7 @@ from ..profile.table import ProfileTable
 from ..state import WorkerRow, WorkerSpec
 from ..state.run_batch import NEVER_NS, task_of
 from ..workflow.graph import StageSpec
-from .batch_run import BatchRun
-from .fluid import Contention, Fluid
+from .fluid import BatchRun, Contention, Fluid
 from .sequences import KernelSequence
 from .service import ProfiledService
 
@@ -190,23 +189,23 @@ class SimDevice:
             # Asked now, while the requests are surely open; by the end of the batch some may have been closed.
             counts = () if self._branching is None else self._branching.counts(action.items)
             task = task_of(action.ingress, action.batch) if action.ingress else action.batch
-            weights = self._weights.get(action.stage)
-            if weights is not None and self.machine.cache.tier(weights) == "resident":
+            machine = self.machine
+            weights = self._weights.get(action.stage) if self._weights else None
+            if weights is not None and machine.cache.tier(weights) == "resident":
                 self.here_when_taken += 1
             if not self._whole:
                 return self._take(task, action, counts, now_ns)
-            answers = self.machine.step(action, now_ns)
-            if len(answers) == 1:
-                grant = answers[0]
-                if type(grant) is Grant and grant.task == task and not grant.wait_ns:
-                    # Most batches are whole and begin at once: nothing can happen to them but their end.
-                    self.used = True
-                    if weights is not None:
-                        self.hits += 1
-                    self._schedule(now_ns + self.service(action), self, (action, task, now_ns, counts))
-                    return []
-            self._runs[task] = BatchRun(task, action, counts)
-            return self._carry_out(answers, action, now_ns)
+            if not machine.begin_alone(action, now_ns):
+                answers = machine.step(action, now_ns)
+                if not _granted(answers, task):
+                    self._runs[task] = BatchRun(task, action, counts)
+                    return self._carry_out(answers, action, now_ns)
+            # Most batches are whole and begin at once: nothing can happen to them but their end.
+            self.used = True
+            if weights is not None:
+                self.hits += 1
+            self._schedule(now_ns + self.service(action), self, (action, task, now_ns, counts))
+            return []
         if isinstance(action, LoadModel):
             return self._load(action, now_ns)
         if isinstance(action, EvictModel):
@@ -257,8 +256,10 @@ class SimDevice:
         if type(payload) is tuple:
             action, task, begin_ns, counts = payload
             self.busy_pct_ns += (now_ns - begin_ns) * action.share_pct
-            answers = self.machine.step(GrantEnded(task, 1), now_ns)
             finished = BatchFinished(now_ns, action.cause, action.batch, begin_ns, now_ns, counts, 0, action.ingress)
+            if self.machine.end_alone(task):
+                return [finished]
+            answers = self.machine.step(GrantEnded(task, 1), now_ns)
             return [finished, *self._carry_out(answers, action, now_ns)] if answers else [finished]
         if type(payload) is BatchRun:
             # Otherwise its end was put off, or it has ended. Against the real clock a wake comes late, never early.
@@ -385,3 +386,11 @@ class SimDevice:
             now_ns, action.cause, action.batch, run.first_ns, now_ns, run.counts, busy_ns, action.ingress
         )
         return [finished, *self._carry_out(answers, action, now_ns)] if answers else [finished]
+
+
+def _granted(answers: Sequence[DeviceAction], task: int) -> bool:
+    """Whether the task has the device from now on, and that is all."""
+    if len(answers) != 1:
+        return False
+    grant = answers[0]
+    return type(grant) is Grant and grant.task == task and not grant.wait_ns

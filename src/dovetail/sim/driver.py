@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -39,7 +39,7 @@ from ..record.ledger import Ledger
 from .device import SimDevice
 from .network import Network
 
-__all__ = ["IngressObserver", "Observer", "Simulation", "Sleeper"]
+__all__ = ["IngressObserver", "Observer", "Simulation"]
 
 #: Order of simultaneous entries.
 _WORKER: Final = 0
@@ -50,19 +50,6 @@ _TIMER: Final = 2
 Observer = Callable[[Event, list[Action]], None]
 #: The same, and first of all the number of the ingress whose step it was.
 IngressObserver = Callable[[int, Event, list[Action]], None]
-
-
-class Sleeper(Protocol):
-    """Who is woken at a time: a device, or what stands before one."""
-
-    @property
-    def gone(self) -> bool:
-        """It was lost, and is not woken any more."""
-        ...
-
-    def wake(self, payload: object, now_ns: int) -> list[Event]:
-        """Its time has come."""
-        ...
 
 
 class _Ingress:
@@ -141,8 +128,8 @@ class Simulation:
 
     # -- building -----------------------------------------------------------------------------------------------
 
-    def schedule(self, at_ns: int, device: Sleeper, payload: object) -> None:
-        """Wake a device at a time."""
+    def schedule(self, at_ns: int, device: Any, payload: object) -> None:
+        """Wake a device, or what stands before one, at a time."""
         self._sequence = sequence = self._sequence + 1
         heappush(self._heap, (at_ns, _WORKER, sequence, device, payload))
 
@@ -191,6 +178,7 @@ class Simulation:
         heap, network = self._heap, self._network
         plain = self._ingresses[0]
         controller, observers = plain.controller, plain.observers
+        devices, ledger = self.devices, self.ledger
         if not self._begun:
             self._begun = True
             self._next_arrival()
@@ -210,34 +198,34 @@ class Simulation:
                 events: Sequence[Event] = (payload,)
             elif target.gone:
                 continue
-            elif network is not None:
+            elif network is None:
+                events = target.wake(payload, at_ns)
+            else:
                 self._report(target, payload, network)
                 continue
-            else:
-                events = target.wake(payload, at_ns)
             for event in events:
                 actions = controller.step(event)
                 for observe in observers:
                     observe(event, actions)
-                if actions:
-                    self._perform(actions)
+                for action in actions:
+                    kind = type(action)
+                    if kind is RunBatch:
+                        device = devices.get(action.worker)  # type: ignore[union-attr]
+                        if device is not None:
+                            for answer in device.take(action, at_ns):
+                                self.post(answer)
+                    elif kind is Reply or kind is Reject:
+                        ledger.add(action, at_ns)  # type: ignore[arg-type]
+                    else:
+                        self._perform(action)
 
-    def _perform(self, actions: list[Action]) -> None:
+    def _perform(self, action: Action) -> None:
         """The plain case: workers are asked at once."""
-        now_ns, ledger, devices = self.now_ns, self.ledger, self.devices
-        for action in actions:
-            kind = type(action)
-            if kind is Reply:
-                ledger.add(action, now_ns)  # type: ignore[arg-type]
-            elif kind is RunBatch or kind is LoadModel or kind is EvictModel:
-                device = devices.get(action.worker)  # type: ignore[union-attr]
-                if device is not None:
-                    for event in device.take(action, now_ns):
-                        self.post(event)
-            elif kind is Reject:
-                ledger.add(action, now_ns)  # type: ignore[arg-type]
-            elif kind is SetTimer:
-                self._set_timer(self._ingresses[0], action)  # type: ignore[arg-type]
+        if isinstance(action, SetTimer):
+            self._set_timer(self._ingresses[0], action)
+        elif isinstance(action, LoadModel | EvictModel) and (device := self.devices.get(action.worker)) is not None:
+            for event in device.take(action, self.now_ns):
+                self.post(event)
 
     def _set_timer(self, ingress: _Ingress, action: SetTimer) -> None:
         self._push(action.at_ns, _TIMER, ingress, TimerFired(action.at_ns, action.cause, action.timer))
@@ -247,14 +235,14 @@ class Simulation:
         if device is not None:
             device.gone = True
             if self._network is not None:
-                self._network.lose(worker)
+                self._network.table.lose(worker)
 
     # -- over a network -----------------------------------------------------------------------------------------
 
     def _decide(self, ingress: _Ingress, event: Event, network: Network) -> None:
         """Let a controller decide, on what it can know now."""
         if type(event) is BatchFinished or type(event) is BatchFailed or type(event) is RequestArrived:
-            rows = network.read(ingress.number, self.now_ns)
+            rows = network.table.read(ingress.number, self.now_ns)
             if rows:
                 self._step(ingress, PeerStateReceived(self.now_ns, 0, tuple(rows)), network)
         self._step(ingress, event, network)
@@ -287,8 +275,8 @@ class Simulation:
         now_ns = self.now_ns
         delivered = type(payload) is _Delivery
         events = device.take(payload.action, now_ns) if delivered else device.wake(payload, now_ns)
-        if network.shared(device.ident):
-            network.write(device.row(now_ns))
+        if device.ident in network.table:
+            network.table.write(device.row(now_ns))
         for event in events:
             ingress, delay_ns = network.heard(device.ident, event)
             at_ns = now_ns + delay_ns

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 
 from ..control import BatchFailed, BatchFinished, Controller, Event, RunBatch
 from ..place.transfer import Delays
-from ..state import WorkerRow
 from .state_table import Staleness, StateTable
 
 __all__ = ["Network"]
@@ -40,7 +39,7 @@ class Network:
                 raise ValueError(f"ingress {number} has a controller that takes itself for {controller.ingress}")
         self._delays = delays
         self._input_bytes = input_bytes or {}
-        self._table = StateTable(len(self._controllers), staleness or Staleness())
+        self.table = StateTable(len(self._controllers), staleness or Staleness())
         #: Ingress -> the worker on its own machine, if it has one.
         self._own: dict[int, int] = {}
         #: Worker -> the ingress that hears of its models.
@@ -50,7 +49,7 @@ class Network:
 
     def join(self, worker: int, own_of: int | None) -> None:
         """A worker that all share; `own_of` is the ingress on its machine."""
-        self._table.join(worker, own_of)
+        self.table.join(worker, own_of)
         self._told[worker] = own_of or 0
         if own_of is not None:
             self._own[own_of] = worker
@@ -58,14 +57,6 @@ class Network:
     def join_host(self, worker: int, ingress: int) -> None:
         """A host worker of one ingress."""
         self._told[worker] = ingress
-
-    def lose(self, worker: int) -> None:
-        """Nobody hears of the worker any more."""
-        self._table.lose(worker)
-
-    def shared(self, worker: int) -> bool:
-        """Whether the worker has a row in the table."""
-        return worker in self._table
 
     # -- to workers ---------------------------------------------------------------------------------------------
 
@@ -88,14 +79,6 @@ class Network:
         return longest
 
     # -- from workers -------------------------------------------------------------------------------------------
-
-    def write(self, row: WorkerRow) -> None:
-        """A worker says how it is."""
-        self._table.write(row)
-
-    def read(self, ingress: int, now_ns: int) -> list[WorkerRow]:
-        """What an ingress reads in the table before a decision."""
-        return self._table.read(ingress, now_ns)
 
     def heard(self, worker: int, event: Event) -> tuple[int, int]:
         """Which ingress hears of what a worker says, and after how long."""

@@ -1,8 +1,6 @@
-"""Kernel sequences made from the catalogue's distributions, and the host that launches them.
+"""Kernel sequences made from the catalogue's distributions.
 
-A sequence is what a model is: the same kernels with the same typical times in each run. A run of it scatters around
-that. The host is what fills or starves the device's queue: how long it takes to launch each kernel, and how many it
-may launch before the first of them has ended.
+A sequence is what a model is: the same kernels with the same typical times in each run.
 """
 
 from __future__ import annotations
@@ -16,50 +14,15 @@ from statistics import NormalDist
 import msgspec
 
 from ..profile.catalogue.kernels import KernelKind, SequenceEntry, sequence, sequences
+from ..profile.kernels import numbered
 from ..state.worker import FULL_SHARE
 from ..units import US
 from ..workflow.graph import StageSpec
 
-__all__ = [
-    "AHEAD",
-    "HOSTS",
-    "HOST_BOUND",
-    "SYNC",
-    "Host",
-    "Kernel",
-    "KernelSequence",
-    "catalogue_sequences",
-    "host_ns",
-    "make_sequence",
-]
+__all__ = ["SETUP_NS", "Kernel", "KernelSequence", "catalogue_sequences", "make_kernels", "make_sequence"]
 
 #: Between two kernels that are both in the device's queue. Kineto traces of a V100: 0.5 to 1.5 µs, median 0.75.
 SETUP_NS = 750
-
-
-class Host(msgspec.Struct, frozen=True):
-    """How a task's kernels are launched."""
-
-    name: str
-    #: Kernels that may be launched beyond the one that has last ended. 0: each is waited for.
-    depth: int
-    #: Share of launches that take `quick_ns`; the others are log-normal with this median and deviation.
-    quick: float
-    quick_ns: int
-    median_ns: int
-    sigma: float
-    #: Deviation of ln(time) from run to run. Assumed.
-    scatter: float = 0.2
-
-
-#: Launches are ahead of the device: a launch call takes 5 to 10 µs (Kineto), CUDA queues about 1,000 of them.
-AHEAD = Host("ahead", depth=1024, quick=1.0, quick_ns=5 * US, median_ns=5 * US, sigma=0.0)
-#: The host is slower than the device, as in eager mode with small batches: a third to a half of the gaps are short,
-#: the median of all is 20 to 105 µs (Kineto traces of a V100 and an A100). It does not wait for results.
-HOST_BOUND = Host("host", depth=1024, quick=0.35, quick_ns=4 * US, median_ns=60 * US, sigma=0.9)
-#: The same, and each result is waited for before the next launch: the most that a device can be made to wait.
-SYNC = msgspec.structs.replace(HOST_BOUND, name="sync", depth=0)
-HOSTS = {host.name: host for host in (AHEAD, HOST_BOUND, SYNC)}
 
 
 class Kernel(msgspec.Struct, frozen=True):
@@ -69,8 +32,6 @@ class Kernel(msgspec.Struct, frozen=True):
     kind: KernelKind
     share_pct: int
     duration_ns: int
-    #: Time of the host to launch it, from the launch before or from the result that is waited for.
-    host_ns: int
 
 
 class KernelSequence(msgspec.Struct, frozen=True):
@@ -78,14 +39,6 @@ class KernelSequence(msgspec.Struct, frozen=True):
 
     name: str
     kernels: tuple[Kernel, ...]
-    host: Host
-    #: Deviation of ln(duration) from run to run. Assumed: GPU kernels repeat well.
-    scatter: float = 0.03
-
-    @property
-    def work_ns(self) -> int:
-        """Time on the device."""
-        return sum(kernel.duration_ns for kernel in self.kernels)
 
     @property
     def bound(self) -> str:
@@ -100,39 +53,33 @@ class KernelSequence(msgspec.Struct, frozen=True):
         so_far = list(accumulate(kernel.duration_ns for kernel in self.kernels))
         return tuple(max(1, total_ns * end_ns // so_far[-1]) for end_ns in so_far)
 
-    def draw(self, rng: random.Random) -> tuple[list[int], list[int]]:
-        """Durations and host times of one run."""
-        gauss, exp = rng.gauss, math.exp
-        durations = [max(1, round(k.duration_ns * exp(gauss(0.0, self.scatter)))) for k in self.kernels]
-        host = [round(k.host_ns * exp(gauss(0.0, self.host.scatter))) for k in self.kernels]
-        return durations, host
+
+def make_sequence(name: str, seed: int) -> KernelSequence:
+    """A sequence as the catalogue describes it; the seed decides on the order and on who is long."""
+    entry = sequence(name)
+    return KernelSequence(entry.name, make_kernels(entry, random.Random(f"{entry.name}/{seed}")))
 
 
-def make_sequence(name: str, seed: int, host: Host = HOST_BOUND, *, scale: float = 1.0) -> KernelSequence:
-    """A sequence as the catalogue describes it; the seed decides on the order and on who is long.
+def make_kernels(entry: SequenceEntry, rng: random.Random, scale: float = 1.0) -> tuple[Kernel, ...]:
+    """Kernels as the catalogue describes them; `scale` makes all of them longer or shorter.
 
     Durations are spread evenly over the fitted distribution instead of being drawn from it, so that two seeds give
-    sequences that differ in order, hardly in total; none is longer than the longest that was measured. `scale` makes
-    all kernels longer or shorter.
+    sequences that differ in order, hardly in total; none is longer than the longest that was measured.
     """
-    entry = sequence(name)
-    rng = random.Random(f"{entry.name}/{seed}")
     kinds = _kinds(entry, rng)
     durations: dict[str, list[float]] = {}
     shares: dict[str, list[int]] = {}
     for kind in entry.kinds:
         drawn = _spread(kind.count, kind.mu, kind.sigma, rng)
         durations[kind.kind] = [scale * min(us, entry.longest_us) for us in drawn]
-        middle = math.log(max(kind.share_pct, 1))
-        drawn = _spread(kind.count, middle, kind.share_sigma, rng)
+        drawn = _spread(kind.count, math.log(max(kind.share_pct, 1)), kind.share_sigma, rng)
         shares[kind.kind] = [max(1, min(FULL_SHARE, round(x))) for x in drawn]
     times_us = [durations[kind].pop() for kind in kinds]
     idents = _idents(entry, kinds, times_us, rng)
-    kernels = tuple(
-        Kernel(ident, kind, shares[kind].pop(), round(us * US) + SETUP_NS, host_ns(host, rng))
+    return tuple(
+        Kernel(ident, kind, shares[kind].pop(), round(us * US) + SETUP_NS)
         for ident, kind, us in zip(idents, kinds, times_us, strict=True)
     )
-    return KernelSequence(entry.name, kernels, host)
 
 
 def catalogue_sequences(stages: Iterable[StageSpec], seed: int = 1) -> dict[str, KernelSequence]:
@@ -170,7 +117,9 @@ def _spread(count: int, mu: float, sigma: float, rng: random.Random) -> list[flo
     return values
 
 
-def _idents(entry: SequenceEntry, kinds: list[KernelKind], times_us: list[float], rng: random.Random) -> list[str]:
+def _idents(
+    entry: SequenceEntry, kinds: list[KernelKind], times_us: list[float], rng: random.Random
+) -> tuple[str, ...]:
     """Identities: as many different names as the model has, each for kernels of one kind and similar duration."""
     names = [""] * entry.count
     for kind in entry.kinds:
@@ -181,17 +130,4 @@ def _idents(entry: SequenceEntry, kinds: list[KernelKind], times_us: list[float]
         groups = max(1, round(entry.names * kind.count / entry.count))
         for order, i in enumerate(own):
             names[i] = f"{kind.kind}{order * groups // len(own)}"
-    seen: dict[str, int] = {}
-    found = []
-    for name in names:
-        number = seen.get(name, 0)
-        seen[name] = number + 1
-        found.append(f"{name}#{number}" if number else name)
-    return found
-
-
-def host_ns(host: Host, rng: random.Random) -> int:
-    """How long the host typically takes to launch a kernel."""
-    if rng.random() < host.quick:
-        return host.quick_ns
-    return round(host.median_ns * math.exp(rng.gauss(0.0, host.sigma)))
+    return numbered(names)

@@ -36,8 +36,9 @@ class ProfiledService:
     def run_ns(self, run: RunBatch) -> int:
         """How long the batch takes when it has its share of the device for itself."""
         key = run.stage, len(run.items), run.cpus, run.share_pct
-        mean = self._means.get(key)
-        if mean is None:
+        try:
+            mean = self._means[key]
+        except KeyError:
             mean = self._means[key] = self._mean(*key)
         return mean if self._rng is None else self._scattered(run.stage, mean, self._rng)
 

@@ -5,30 +5,14 @@ predict) read them. They are plain slotted classes rather than frozen records be
 event of every request.
 """
 
-from .cluster import Cluster
 from .graph import CompiledGraph, CompiledNode, compile_graphs
-from .item import Item
 from .queue import Queue
-from .request import OUTCOMES, Request
-from .row import WorkerRow
+from .request import OUTCOMES, Item, Request
 from .run_batch import NEVER_NS, RunBatch
-from .worker import Batch, Worker
-from .worker_spec import Config, WorkerSpec
+from .worker import Batch, Cluster, Worker
+from .worker_spec import Config, WorkerRow, WorkerSpec
 
 __all__ = [
-    "NEVER_NS",
-    "OUTCOMES",
-    "Batch",
-    "Cluster",
-    "CompiledGraph",
-    "CompiledNode",
-    "Config",
-    "Item",
-    "Queue",
-    "Request",
-    "RunBatch",
-    "Worker",
-    "WorkerRow",
-    "WorkerSpec",
-    "compile_graphs",
-]
+    "NEVER_NS", "OUTCOMES", "Batch", "Cluster", "CompiledGraph", "CompiledNode", "Config", "Item", "Queue", "Request",
+    "RunBatch", "Worker", "WorkerRow", "WorkerSpec", "compile_graphs",
+]  # fmt: skip

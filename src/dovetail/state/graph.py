@@ -14,18 +14,9 @@ class CompiledNode:
     """A node with its queue and its followers."""
 
     __slots__ = (
-        "counted",
-        "each_next",
-        "each_sources",
-        "index",
-        "mapped",
-        "models_next",
-        "node",
-        "plain",
-        "queue",
-        "stage",
+        "counted", "each_next", "each_sources", "index", "mapped", "models_next", "node", "plain", "queue", "stage",
         "whole_next",
-    )
+    )  # fmt: skip
 
     def __init__(self, index: int, node: Node, stage: StageSpec, queue: Queue) -> None:
         self.index = index

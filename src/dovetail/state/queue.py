@@ -5,8 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from ..workflow.graph import StageSpec
-from .item import Item
-from .request import Request
+from .request import Item, Request
 
 __all__ = ["Queue"]
 
@@ -14,7 +13,7 @@ __all__ = ["Queue"]
 class Queue:
     """Items in the planner's order. Items of closed requests stay inside until they come up, but do not count."""
 
-    __slots__ = ("_heap", "_sequence", "held_until_ns", "key", "size", "stage")
+    __slots__ = ("_classes", "_heap", "_sequence", "held_until_ns", "key", "size", "stage")
 
     def __init__(self, key: str, stage: StageSpec) -> None:
         self.key = key
@@ -23,6 +22,8 @@ class Queue:
         self.size = 0
         #: A declared hold: nothing starts before this time unless the queue changes. 0 is none.
         self.held_until_ns = 0
+        #: Class -> items of open requests.
+        self._classes: dict[int, int] = {}
         self._heap: list[tuple[int, int, Item]] = []
         self._sequence = 0
 
@@ -31,8 +32,14 @@ class Queue:
         self._sequence += 1
         heappush(self._heap, (order, self._sequence, item))
         self.size += 1
-        waiting = item.request.waiting
-        waiting[self] = waiting.get(self, 0) + 1
+        item.waits = True
+        request = item.request
+        self._classes[request.priority] = self._classes.get(request.priority, 0) + 1
+        request.waiting[self] = request.waiting.get(self, 0) + 1
+
+    def of_class(self, priority: int) -> int:
+        """How many items of open requests of a class wait."""
+        return self._classes.get(priority, 0)
 
     def head(self) -> Item | None:
         """The first item of an open request."""
@@ -54,26 +61,31 @@ class Queue:
         heap = self._heap
         taken: list[Item] = []
         while heap:
-            item = heap[0][2]
+            entry = heappop(heap)
+            item = entry[2]
             request = item.request
             if request.outcome:
-                heappop(heap)
                 continue
             if item.alone:
                 if taken:
+                    heappush(heap, entry)
                     break
                 count = 1
-            heappop(heap)
             request.waiting[self] -= 1
+            self._classes[request.priority] -= 1
+            item.waits = False
+            self.size -= 1
             taken.append(item)
-            if len(taken) >= count:
+            if self.size == 0 or len(taken) >= count:
                 break
-        self.size -= len(taken)
         return taken
 
     def forget(self, request: Request) -> None:
         """A request was closed: what it has waiting here does not count any more."""
-        self.size -= request.waiting.pop(self, 0)
+        gone = request.waiting.pop(self, 0)
+        self.size -= gone
+        if gone:
+            self._classes[request.priority] -= gone
 
     def open_items(self) -> list[Item]:
         """Items of open requests in no particular order, for validation and look-ahead."""

@@ -1,14 +1,14 @@
-"""Workers and what runs on them."""
+"""Workers, what runs on them, and all of them together as policies may read it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from .item import Item
 from .queue import Queue
+from .request import Item, Request
 from .worker_spec import Config, WorkerSpec
 
-__all__ = ["FULL_SHARE", "Batch", "Worker"]
+__all__ = ["FULL_SHARE", "Batch", "Cluster", "Worker"]
 
 #: Shares are whole per cents of a device.
 FULL_SHARE: Final = 100
@@ -20,21 +20,9 @@ class Worker:
     """A worker that is here: what is free, what it runs and which models it holds."""
 
     __slots__ = (
-        "ahead",
-        "free_cpus",
-        "free_pct",
-        "id",
-        "lending",
-        "loading",
-        "look_ns",
-        "resident",
-        "resident_bytes",
-        "running",
-        "spec",
-        "swaps",
-        "usd_per_cpu_ns",
-        "usd_per_share_ns",
-    )
+        "ahead", "free_cpus", "free_pct", "id", "lending", "loading", "look_ns", "resident", "resident_bytes",
+        "running", "spec", "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
+    )  # fmt: skip
 
     def __init__(self, ident: int, spec: WorkerSpec) -> None:
         self.id = ident
@@ -67,22 +55,9 @@ class Batch:
     """Items that run together."""
 
     __slots__ = (
-        "ahead",
-        "begun_ns",
-        "config",
-        "expected_ns",
-        "expected_spread",
-        "got_cpus",
-        "got_pct",
-        "id",
-        "items",
-        "lenders",
-        "lent",
-        "queue",
-        "routed",
-        "sent_ns",
-        "worker",
-    )
+        "ahead", "begun_ns", "config", "expected_ns", "got_cpus", "got_pct", "id", "items",
+        "lenders", "lent", "queue", "routed", "sent_ns", "worker",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -93,7 +68,6 @@ class Batch:
         items: list[Item],
         sent_ns: int,
         expected_ns: int,
-        expected_spread: float = 0.0,
         routed: bool = False,
     ) -> None:
         self.id = ident
@@ -103,8 +77,6 @@ class Batch:
         self.items = items
         self.sent_ns = sent_ns
         self.expected_ns = expected_ns
-        #: Standard deviation over mean of the expected run time.
-        self.expected_spread = expected_spread
         #: When its worker could begin it.
         self.begun_ns = sent_ns
         #: It was sent ahead by a router: its worker's queue and share account are the worker's own business.
@@ -120,3 +92,29 @@ class Batch:
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""
         return min(item.request.priority for item in self.items)
+
+
+class Cluster:
+    """Open requests, queues, workers and batches. The controller changes them; policies only look."""
+
+    __slots__ = ("batches", "holders", "moves", "queues", "requests", "workers")
+
+    def __init__(self, queues: dict[str, Queue], stages: list[str]) -> None:
+        self.queues = queues
+        self.requests: dict[int, Request] = {}
+        self.workers: dict[int, Worker] = {}
+        self.batches: dict[int, Batch] = {}
+        #: Stage name -> workers that hold its model.
+        self.holders: dict[str, dict[int, Worker]] = {name: {} for name in stages}
+        #: How often that has changed.
+        self.moves = 0
+
+    def hold(self, stage: str, worker: Worker) -> None:
+        """The worker holds the stage's model from now on."""
+        self.holders[stage][worker.id] = worker
+        self.moves += 1
+
+    def let_go(self, stage: str, worker: int) -> None:
+        """The worker does not hold it any more."""
+        del self.holders[stage][worker]
+        self.moves += 1

@@ -1,4 +1,4 @@
-"""What is declared of workers and decided of batches: records that logs and messages hold."""
+"""What workers say of themselves and what is decided of batches: records that logs and messages hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from .run_batch import FULL_QUOTA
 
-__all__ = ["Config", "WorkerSpec"]
+__all__ = ["Config", "WorkerRow", "WorkerSpec"]
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):
@@ -43,3 +43,18 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     def on_host(self) -> bool:
         """Whether it runs ordinary Python instead of models."""
         return "python" in self.runs
+
+
+class WorkerRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A worker at one moment: its row of the shared state table. It may be old when read; `at_ns` says how old."""
+
+    worker: int
+    at_ns: int
+    #: Expected run times of everything it has taken and not finished, the one that runs counted whole.
+    wait_ns: int
+    #: When it expects to be done with all of that, loads included; `at_ns` if it is idle.
+    free_at_ns: int
+    #: Models that it holds or is loading, by `StageSpec.weights`.
+    resident: tuple[str, ...]
+    #: Memory for models that is not taken; what could be evicted is not counted.
+    free_bytes: int

@@ -15,7 +15,6 @@ from ..plan.tables import WorkflowPlan
 from ..predict import Estimator
 from ..profile import catalogue
 from ..profile.machine import this_machine
-from ..profile.modelled import modelled
 from ..profile.store import ProfileStore
 from ..profile.table import Entry, ProfileTable
 from ..sim.scenario.declared import catalogue_graph
@@ -95,7 +94,7 @@ def _entries(graph: Graph, device: str, store: Path) -> tuple[list[Entry], list[
     found = {(e.stage, e.kind): e for e in measured}
     if not cpu:
         for stage in graph.stages:
-            entry = None if stage.on_host else modelled(stage, device)
+            entry = None if stage.on_host else catalogue.modelled(stage, device)
             if entry is not None:
                 found[stage.name, device] = entry
     missing = [s.name for s in graph.stages if not any(stage == s.name for stage, _ in found)]
@@ -134,13 +133,13 @@ def advise(
     plan = WorkflowPlan(beyond, Estimator(ProfileTable(entries)), space, percentile)
     interval_ns = round(SECOND / rate_per_s)
     plan.build(holders, {s.name: interval_ns for s in graph.stages})
-    times, costs, _ = plan.frontiers.points(0)
+    times, costs, _ = plan.frontiers().points(0)
     frontier = [(float(t) / MS, float(c) * 1000) for t, c in zip(times, costs, strict=True)]
     at = max((i for i, (ms, _) in enumerate(frontier) if ms <= graph.slo_ns / MS), default=0)
     feasible = frontier[at][0] <= graph.slo_ns / MS
 
     def point(index: int) -> Plan:
-        options = plan.frontiers.plan(int(times[index])) or plan.fastest
+        options = plan.frontiers().plan(int(times[index])) or plan.fastest
         return Plan(frontier[index][0], frontier[index][1], _steps(graph, plan, options))
 
     def neighbour(step: int) -> Plan | None:

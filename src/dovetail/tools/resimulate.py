@@ -14,28 +14,19 @@ Rules of this file
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from ..control import (
-    Action,
-    BatchFinished,
-    Event,
-    ModelLoaded,
-    RequestArrived,
-    RunBatch,
-    WorkerJoined,
-    WorkerLost,
-)
+from ..control import Action, BatchFinished, Event, ModelLoaded, RequestArrived, RunBatch, WorkerJoined, WorkerLost
 from ..errors import LogError
 from ..predict import Estimator
 from ..profile.table import ProfileTable
 from ..record.ledger import Ledger, Summary
 from ..record.log import LogReader
 from ..sim import SimDevice, Simulation
-from ..sim.sequences import SYNC, Kernel, KernelSequence
+from ..sim.sequences import Kernel, KernelSequence
 from ..state import Config, WorkerSpec
 from ..wiring import PolicySpec, make_controller
 from ..workflow.graph import StageSpec
@@ -140,7 +131,6 @@ class Resimulation:
     """A recorded run that is ready to be simulated, once."""
 
     def __init__(self, path: Path, *, policy: str | None = None, seed: int = 1) -> None:
-        self.path = path
         self.recorded = recorded = _Recorded(path)
         if not recorded.arrivals:
             raise LogError(f"{path} has no requests: there is nothing to simulate")
@@ -170,7 +160,7 @@ class Resimulation:
     def go(self) -> Compared:
         """Simulate, and set it beside what was recorded."""
         recorded = self.recorded
-        simulation = Simulation(self.controller, self.ledger, self._arrivals())
+        simulation = Simulation(self.controller, self.ledger, iter(recorded.arrivals))
         stages = self.controller.stages
         for ident, (at_ns, spec) in recorded.workers.items():
             service = _Service(recorded, spec.kind, stages, f"{self.seed}/{spec.name}")
@@ -191,9 +181,6 @@ class Resimulation:
         simulation.run()
         return Compared(recorded.ledger.summary(), self.ledger.summary(), self.policy, self.seed)
 
-    def _arrivals(self) -> Iterator[RequestArrived]:
-        return iter(self.recorded.arrivals)
-
     def _sequences(self, kind: str) -> dict[str, KernelSequence]:
         """Kernels of equal length for stages that had some."""
         found = {}
@@ -203,8 +190,8 @@ class Resimulation:
             ]
             if times:
                 count = max(2, round(_median(times) / KERNEL_NS))
-                kernels = tuple(Kernel(f"{stage} {i}", "compute", 100, KERNEL_NS, 0) for i in range(count))
-                found[stage] = KernelSequence(stage, kernels, SYNC)
+                kernels = tuple(Kernel(f"{stage} {i}", "compute", 100, KERNEL_NS) for i in range(count))
+                found[stage] = KernelSequence(stage, kernels)
         return found
 
 

@@ -6,8 +6,8 @@ used up, neighbours are put together and each bin is twice as wide.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 from ..control import (
     Action,
@@ -43,24 +43,21 @@ class Bin:
 
     def __init__(self) -> None:
         self.arrived = 0
-        self.good: dict[Line, int] = defaultdict(int)
+        self.good = Counter[Line]()
         #: Latencies of the answers that were given in it.
         self.latency: dict[Line, Histogram] = defaultdict(Histogram)
         #: Kind of device -> share × time at work, and time that devices of the kind were there.
-        self.busy_pct_ns: dict[str, int] = defaultdict(int)
-        self.there_ns: dict[str, int] = defaultdict(int)
+        self.busy_pct_ns = Counter[str]()
+        self.there_ns = Counter[str]()
 
     def merge(self, other: Bin) -> None:
         """Put the next bin into this one."""
         self.arrived += other.arrived
-        for line, count in other.good.items():
-            self.good[line] += count
+        self.good.update(other.good)
+        self.busy_pct_ns.update(other.busy_pct_ns)
+        self.there_ns.update(other.there_ns)
         for line, histogram in other.latency.items():
             self.latency[line].merge(histogram)
-        for kind, amount in other.busy_pct_ns.items():
-            self.busy_pct_ns[kind] += amount
-        for kind, amount in other.there_ns.items():
-            self.there_ns[kind] += amount
 
     def busy(self, kind: str) -> float:
         """Mean share of the devices of a kind that was at work, from 0 to 1."""
@@ -89,7 +86,8 @@ class Timeline:
             batch = self._batches.pop(event.batch, None)
             if batch is not None and batch.worker in self._kinds:
                 kind, share = self._kinds[batch.worker], batch.share_pct
-                self._spread(event.begin_ns, event.end_ns, lambda b, ns: _add(b.busy_pct_ns, kind, ns * share))
+                for part, ns in self._between(event.begin_ns, event.end_ns):
+                    part.busy_pct_ns[kind] += ns * share
         elif type(event) is WorkerJoined:
             self._kinds[event.worker] = event.spec.kind
             self._since_ns[event.worker] = now_ns
@@ -119,8 +117,8 @@ class Timeline:
     def _count_presence(self, worker: int, until_ns: int) -> None:
         since_ns = self._since_ns.pop(worker, None)
         if since_ns is not None:
-            kind = self._kinds[worker]
-            self._spread(since_ns, until_ns, lambda b, ns: _add(b.there_ns, kind, ns))
+            for part, ns in self._between(since_ns, until_ns):
+                part.there_ns[self._kinds[worker]] += ns
 
     def _bin(self, at_ns: int) -> Bin:
         while at_ns // self.width_ns >= MAX_BINS:
@@ -141,15 +139,11 @@ class Timeline:
         self.bins = self.bins[::2]
         self.width_ns *= 2
 
-    def _spread(self, begin_ns: int, end_ns: int, give: Callable[[Bin, int], None]) -> None:
-        """Give each bin between two times its part of the time."""
+    def _between(self, begin_ns: int, end_ns: int) -> Iterator[tuple[Bin, int]]:
+        """Each bin between two times, and its part of the time."""
         if end_ns > begin_ns:
             self._bin(end_ns - 1)
         while begin_ns < end_ns:
             part_end_ns = min(end_ns, (begin_ns // self.width_ns + 1) * self.width_ns)
-            give(self._bin(begin_ns), part_end_ns - begin_ns)
+            yield self._bin(begin_ns), part_end_ns - begin_ns
             begin_ns = part_end_ns
-
-
-def _add(amounts: dict[str, int], kind: str, amount: int) -> None:
-    amounts[kind] += amount

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..control import Action, Event, EvictModel, LoadFailed, LoadModel, ModelLoaded, Reject, WorkerJoined, WorkerLost
@@ -31,15 +32,13 @@ _MAX_NAMED = 16
 _Made = dict[int, dict[int, tuple[int, Place]]]
 
 
+@dataclass(slots=True)
 class _Lane:
     """A track of a worker: the batch that has it (0: none), and the end of its last slice."""
 
-    __slots__ = ("batch", "free_ns", "tid")
-
-    def __init__(self, tid: int) -> None:
-        self.tid = tid
-        self.batch = 0
-        self.free_ns = 0
+    tid: int
+    batch: int = 0
+    free_ns: int = 0
 
 
 class TraceRecorder:

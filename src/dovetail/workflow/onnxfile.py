@@ -17,15 +17,9 @@ import msgspec
 
 from ..errors import ModelError
 from .protobuf import BYTES, VARINT, NotProtobuf, fields, varint
-from .tensor import TensorSpec
+from .tensor import OIP_OF_ONNX, TensorSpec
 
 __all__ = ["ModelFile", "read_onnx"]
-
-# TensorProto.DataType numbers -> Open Inference Protocol names.
-_DATATYPES = {
-    1: "FP32", 2: "UINT8", 3: "INT8", 4: "UINT16", 5: "INT16", 6: "INT32", 7: "INT64", 8: "BYTES",
-    9: "BOOL", 10: "FP16", 11: "FP64", 12: "UINT32", 13: "UINT64",
-}  # fmt: skip
 
 
 class ModelFile(msgspec.Struct, frozen=True):
@@ -57,7 +51,7 @@ def _value_info(data: mmap.mmap | bytes, start: int, end: int) -> tuple[str, Ten
                     continue
                 for part, e, f in _fields(data, c, d):
                     if part == 1:
-                        datatype = _DATATYPES.get(e, "FP32")
+                        datatype = OIP_OF_ONNX.get(e, "FP32")
                     elif part == 2:
                         shape = [_dim(data, g, h) for n, g, h in _fields(data, e, f) if n == 1]
     return name, TensorSpec(datatype, tuple(shape))

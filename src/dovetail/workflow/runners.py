@@ -16,17 +16,9 @@ import numpy as np
 from ..errors import DeclarationError, DovetailError, ModelError
 from .graph import StageSpec
 from .stage import Stage
+from .tensor import NUMPY_OF_ORT
 
-__all__ = [
-    "NUMPY_OF_ORT",
-    "ModelRunner",
-    "OnnxRunner",
-    "PythonRunner",
-    "Runner",
-    "StageFailed",
-    "make_model",
-    "make_runner",
-]
+__all__ = ["ModelRunner", "OnnxRunner", "PythonRunner", "Runner", "StageFailed", "make_model", "make_runner"]
 
 #: Columns: one list per argument, all of the batch's length.
 Columns = Sequence[Sequence[Any]]
@@ -200,23 +192,6 @@ class OnnxRunner(ModelRunner):
         except Exception as error:
             raise StageFailed(f"stage {self._spec.name!r}: onnxruntime failed: {error}") from error
         return outputs
-
-
-#: What onnxruntime calls a tensor's type -> numpy's.
-NUMPY_OF_ORT = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(int16)": np.int16,
-    "tensor(int8)": np.int8,
-    "tensor(uint64)": np.uint64,
-    "tensor(uint32)": np.uint32,
-    "tensor(uint16)": np.uint16,
-    "tensor(uint8)": np.uint8,
-    "tensor(bool)": np.bool_,
-}
 
 
 def _padded(column: list[np.ndarray[Any, Any]], fill: float) -> list[np.ndarray[Any, Any]]:

@@ -1,4 +1,4 @@
-"""Tensor types as the Open Inference Protocol names them, and their numpy counterparts."""
+"""Tensor types as the Open Inference Protocol names them, and as numpy, onnxruntime and ONNX files do."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ import numpy as np
 
 from ..errors import DeclarationError
 
-__all__ = ["NUMPY_OF", "OIP_OF", "TensorSpec", "tensor"]
+__all__ = ["NUMPY_OF", "NUMPY_OF_ORT", "OIP_OF", "OIP_OF_ONNX", "ONNX_OF_ORT", "TensorSpec", "tensor"]
 
-#: Open Inference Protocol name -> numpy dtype. BYTES has no numpy counterpart of fixed size.
-NUMPY_OF: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype("bool"),
-    "UINT8": np.dtype("uint8"),
-    "UINT16": np.dtype("uint16"),
-    "UINT32": np.dtype("uint32"),
-    "UINT64": np.dtype("uint64"),
-    "INT8": np.dtype("int8"),
-    "INT16": np.dtype("int16"),
-    "INT32": np.dtype("int32"),
-    "INT64": np.dtype("int64"),
-    "FP16": np.dtype("float16"),
-    "FP32": np.dtype("float32"),
-    "FP64": np.dtype("float64"),
-}
-OIP_OF: dict[str, str] = {dtype.name: name for name, dtype in NUMPY_OF.items()}
+#: Name in the Open Inference Protocol, in numpy, in onnxruntime; number in onnx.proto, where BYTES is 8.
+_TYPES = (
+    ("BOOL", "bool", "bool", 9),
+    ("UINT8", "uint8", "uint8", 2),
+    ("UINT16", "uint16", "uint16", 4),
+    ("UINT32", "uint32", "uint32", 12),
+    ("UINT64", "uint64", "uint64", 13),
+    ("INT8", "int8", "int8", 3),
+    ("INT16", "int16", "int16", 5),
+    ("INT32", "int32", "int32", 6),
+    ("INT64", "int64", "int64", 7),
+    ("FP16", "float16", "float16", 10),
+    ("FP32", "float32", "float", 1),
+    ("FP64", "float64", "double", 11),
+)
+NUMPY_OF: dict[str, np.dtype[Any]] = {oip: np.dtype(name) for oip, name, _, _ in _TYPES}
+OIP_OF = {name: oip for oip, name, _, _ in _TYPES}
+OIP_OF_ONNX = {number: oip for oip, _, _, number in _TYPES} | {8: "BYTES"}
+NUMPY_OF_ORT = {f"tensor({ort})": np.dtype(name) for _, name, ort, _ in _TYPES}
+ONNX_OF_ORT = {f"tensor({ort})": number for _, _, ort, number in _TYPES}
 
 
 class TensorSpec(msgspec.Struct, frozen=True):

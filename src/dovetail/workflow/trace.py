@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
+import msgspec
+
 from ..errors import DeclarationError
 from ..units import parse_duration
-from .graph import WHOLE, Graph, Node, Port, Source, StageSpec
+from .graph import WHOLE, Graph, Node, Port, Source
 from .stage import Stage, check_name
 from .tensor import TensorSpec
 
@@ -361,22 +363,15 @@ def _prune(nodes: list[Node], results: list[Source]) -> tuple[list[Node], list[S
         return s if s.node < 0 else Source(new[s.node], s.output, s.each)
 
     pruned = [
-        Node(
-            n.name,
-            n.stage,
-            tuple(moved(s) for s in n.args),
-            n.mapped,
-            None if n.when is None else moved(n.when),
-            None if n.otherwise is None else moved(n.otherwise),
+        msgspec.structs.replace(
+            n,
+            args=tuple(moved(s) for s in n.args),
+            when=None if n.when is None else moved(n.when),
+            otherwise=None if n.otherwise is None else moved(n.otherwise),
         )
         for n in (nodes[i] for i in kept)
     ]
     return pruned, [moved(s) for s in results]
-
-
-def stage_specs(workflows: Mapping[str, Workflow]) -> dict[str, StageSpec]:
-    """All stages of several workflows by name."""
-    return {name: stage.spec for w in workflows.values() for name, stage in w.stages.items()}
 
 
 def workflow(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.lab.gate.client import GateClient
-from dovetail.live.kernels.source import Source
+from dovetail.lab.gate.source import Source
 
 KERNELS = 4
 #: x = [what, at which kernel, seconds]

@@ -19,7 +19,7 @@ from tests.lab.gate import kernels as k
 
 from dovetail.errors import DovetailError
 from dovetail.lab.gate.client import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, TaskEnded
-from dovetail.live.kernels.source import Source
+from dovetail.lab.gate.source import Source
 from dovetail.profile.machine import this_machine
 from dovetail.profile.store import ProfileStore
 from dovetail.record.kernels import decode_records, encode_record

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ...device.rules import AUTHORS_SIMULATOR, COMPASS, Rules
+from ...device.rules import Rules
 from ...place import Router
 from ...place.dovetail import DovetailRouter
 from ...place.transfer import CASCADE, SIMULATOR
@@ -17,6 +17,7 @@ from ...predict import Estimator
 from ...sim.state_table import Staleness
 from ...units import MS, SECOND
 from ..rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
+from ..rivals.compass_worker import AUTHORS_SIMULATOR, COMPASS
 from ..rivals.hashed import HashRouter
 from ..rivals.jit import JitRouter
 from .compass_world import DrawnRouter, Outcome, World, draw_jobs

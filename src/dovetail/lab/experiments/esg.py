@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ...control import Policy
-from ...plan import PlannerSettings, Space
+from ...plan import Space
 from ...predict import Estimator
+from ...schedule import PlannerSettings
 from ...wiring import PolicySpec, planned_policy
 from ...wiring import make_policy as registered
 from ..experiment import Goal, Lab, over_seeds

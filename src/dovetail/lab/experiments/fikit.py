@@ -14,9 +14,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from ...sim.sequences import HOSTS
 from ...units import MS
 from ..experiment import Goal, Lab, over_seeds
+from ..kernels.hosts import HOSTS
 from .fikit_live import run_live
 from .fikit_plots import draw_policies, draw_speedups
 from .fikit_recorded import recorded

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from ...live.kernels.source import Source
 from ...workflow.packaged import packaged
+from ..gate.source import Source
 
 __all__ = ["ONNX_MODELS", "TORCH_MODELS", "LiveModel", "small_resnet", "small_transformer"]
 

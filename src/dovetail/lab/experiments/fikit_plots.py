@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ...sim.sequences import HOSTS
 from ...units import MS
 from ..experiment import Lab
 from ..kernels.device import TaskResult
+from ..kernels.hosts import HOSTS
 from .fikit_world import POLICIES, Outcome
 
 __all__ = [

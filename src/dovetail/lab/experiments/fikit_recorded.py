@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable
 from itertools import chain
 
-from ...sim.sequences import HOSTS
 from ..experiment import Goal, Lab, over_seeds
+from ..kernels.hosts import HOSTS
 from .fikit_studies import OURS, PUBLISHED_LOW, Cells, low_ratios
 from .fikit_world import PAIRS, Job, Outcome, simulate
 

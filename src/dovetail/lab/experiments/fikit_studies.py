@@ -8,9 +8,9 @@ from itertools import compress
 
 import msgspec
 
-from ...sim.sequences import AHEAD, HOSTS
 from ...units import MS, US
 from ..experiment import Estimate, Goal, Lab, over_seeds
+from ..kernels.hosts import AHEAD, HOSTS
 from .fikit_bound import DELAY, lowest_low, most_left
 from .fikit_plots import draw_ageing, draw_bound, draw_loads, draw_sensitivity, draw_stability
 from .fikit_world import GRAIN_NS, PAIRS, THINK, Job, Outcome, alone_ns, simulate

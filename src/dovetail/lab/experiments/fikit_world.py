@@ -18,9 +18,9 @@ from ...device import GapArbiter, GapSettings
 from ...extras import load
 from ...profile.kernels import KernelStats, Spread
 from ...record.kernels import KernelRecord
-from ...sim.sequences import AHEAD, HOSTS, Host, KernelSequence, make_sequence
 from ...units import US
 from ..kernels.device import ClientSpec, KernelDevice, Sharing, TaskResult
+from ..kernels.hosts import AHEAD, HOSTS, Host, LaunchedSequence, launched
 from ..kernels.recorded import recorded_sequence
 from ..kernels.sharing import PART_EXTRA, PART_NS, Arbitrated, FifoQueue
 
@@ -183,7 +183,7 @@ def _device(job: Job, records: list[KernelRecord] | None) -> KernelDevice:
     return device
 
 
-def _sharing(job: Job, high: KernelSequence, low: KernelSequence, latency_ns: int) -> Sharing:
+def _sharing(job: Job, high: LaunchedSequence, low: LaunchedSequence, latency_ns: int) -> Sharing:
     entry = find_arbiter(job.policy)
     if entry.sharing:
         return cast(Sharing, load(entry.sharing)(latency_ns))
@@ -216,14 +216,14 @@ def _sharing(job: Job, high: KernelSequence, low: KernelSequence, latency_ns: in
 
 
 @lru_cache(maxsize=256)
-def _sequence(name: str, host: str, gap_scale: float, length_scale: float, seed: int) -> KernelSequence:
+def _sequence(name: str, host: str, gap_scale: float, length_scale: float, seed: int) -> LaunchedSequence:
     launched_by: Host = HOSTS[host]
     if gap_scale != 1.0:
         launched_by = msgspec.structs.replace(launched_by, median_ns=round(launched_by.median_ns * gap_scale))
     if name.endswith(".csv"):
         made = recorded_sequence(Path(name), seed, launched_by)
     else:
-        made = make_sequence(name, seed, launched_by, scale=length_scale)
+        made = launched(name, seed, launched_by, scale=length_scale)
     return msgspec.structs.replace(made, name=f"{made.name}/{'low' if seed > LOW_SEED else 'high'}")
 
 
@@ -237,7 +237,7 @@ def alone_ns(name: str, host: str, gap_scale: float, length_scale: float, seed: 
 
 
 @lru_cache(maxsize=64)
-def _profile(sequence: KernelSequence, seed: int) -> KernelStats:
+def _profile(sequence: LaunchedSequence, seed: int) -> KernelStats:
     """The measuring stage: the task alone on the device, some runs."""
     stats = KernelStats.empty(sequence.name, [kernel.ident for kernel in sequence.kernels])
     arbiter = GapArbiter({sequence.name: stats}, GapSettings(ahead=LAUNCH_AHEAD))

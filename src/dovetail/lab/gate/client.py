@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import DovetailError
-from ...live.kernels.source import Source
 from ...live.links.doorbell import pair
 from ...profile.kernels import KernelStats
 from ...record.kernels import KernelRecord
+from .source import Source
 from .wire import (
     Begin,
     Cancel,

@@ -13,6 +13,8 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,14 +23,18 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ...errors import DeclarationError
+from ...live.kernels import segments
 from ...live.kernels.segment_run import Allocate
-from ...live.kernels.segments import SHORTEST_NS, cut
-from ...live.kernels.source import Source
+from .source import Source
 from .wire import MAX_DETAIL_CHARS, Open, Shape, layout, views
 
-__all__ = ["Kernels", "Model", "Program", "ProgramMaker", "make_program"]
+__all__ = ["Kernels", "Model", "Program", "ProgramMaker", "divide_long", "make_program"]
 
 Asker = TypeVar("Asker")
+#: Segments of a model that is cut by their length: as many as there are.
+MOST_SEGMENTS = 1 << 30
+#: A segment that is too long is divided where both sides are at least this part of the bound.
+SLIVER = 0.25
 _ALL_CORES = os.sched_getaffinity(0)
 
 
@@ -143,23 +149,43 @@ class ProgramMaker(Generic[Asker]):
 
 
 def _load(source: Source, shapes: Mapping[str, Shape]) -> Model:
+    find: Callable[..., Sequence[Model]]
     if source.kind == "onnx":
-        return cut(
-            Path(source.where),
-            shapes,
-            segments=source.segments,
-            target_ns=source.target_ns or None,
-            shortest_ns=source.shortest_ns or SHORTEST_NS,
-            longest_ns=source.longest_ns or None,
-        )
-    module, _, name = source.where.partition(":")
-    try:
-        make = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise DeclarationError(f"{source.where}: {error}") from error
-    if source.kind == "torch":
-        from ...live.kernels.torch_kernels import trace
+        divide = partial(divide_long, longest=source.longest_ns) if source.longest_ns else None
+        shortest_ns = source.shortest_ns or segments.SHORTEST_NS
+        find = partial(segments.cut, Path(source.where), divide=divide)
+    else:
+        module, _, name = source.where.partition(":")
+        try:
+            make = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise DeclarationError(f"{source.where}: {error}") from error
+        if source.kind == "kernels":
+            made: Model = make()
+            return made
+        from ...live.kernels import torch_kernels
 
-        return trace(make(), shapes, source)
-    model: Model = make()
+        shortest_ns = source.shortest_ns or torch_kernels.SHORTEST_NS
+        find = partial(torch_kernels.cut, make(), longest_ns=source.longest_ns)
+    most = MOST_SEGMENTS if source.target_ns else source.segments
+    (model,) = find([shapes], segments=most, target_ns=source.target_ns, shortest_ns=shortest_ns)
     return model
+
+
+def divide_long(lengths: Sequence[int], able: Sequence[bool], cuts: Sequence[int], longest: int) -> list[int]:
+    """The cuts and more: a segment that is longer than this is halved, as evenly as can be, until none is.
+
+    `able[i]` says whether there can be a cut before node `i`. None is made that leaves a sliver.
+    """
+    ends = []
+    todo = [*pairwise([0, *cuts, len(lengths)])]
+    while todo:
+        first, last = todo.pop()
+        before = [0, *accumulate(lengths[first:last])]
+        sides = {i: min(before[i - first], before[-1] - before[i - first]) for i in range(first + 1, last) if able[i]}
+        best = max(sides, key=lambda i: sides[i], default=first)
+        if before[-1] > longest and sides.get(best, 0) >= max(1, SLIVER * longest):
+            todo += [(first, best), (best, last)]
+        else:
+            ends.append(last)
+    return sorted(ends)[:-1]

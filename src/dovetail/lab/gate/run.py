@@ -26,10 +26,10 @@ from typing import Any
 
 import msgspec
 
-from ...live.kernels.source import Source
 from ...record.kernels import KernelRecord
 from ...units import MS, SECOND, US
 from .client import DeviceLost, Gate, GateClient, GatePolicy, GateProgram, TaskEnded
+from .source import Source
 
 __all__ = ["ALONE", "MODES", "PairRun", "Parts", "Side", "Window", "judged", "measure_pair"]
 

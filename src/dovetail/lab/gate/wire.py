@@ -17,13 +17,13 @@ from typing import Any, Literal, cast
 import msgspec
 import numpy as np
 
-from ...live.kernels.source import Source
 from ...live.links.doorbell import SO_TIMESTAMPNS, Doorbell, Incoming
 from ...live.links.wire import ToWorker
 from ...live.tensors.arena import ALIGN_BYTES
 from ...profile.kernels import KernelStats
 from ...record.kernels import KernelRecord
 from ...units import SECOND
+from .source import Source
 
 __all__ = [
     "MAX_DETAIL_CHARS",

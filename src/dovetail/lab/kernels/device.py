@@ -18,7 +18,7 @@ import msgspec
 
 from ...record.kernels import KernelRecord
 from ...sim.contention import slowdown
-from ...sim.sequences import KernelSequence
+from .hosts import LaunchedSequence
 
 __all__ = ["ClientSpec", "Job", "KernelDevice", "KernelRun", "Sharing", "TaskResult", "rests"]
 
@@ -29,7 +29,7 @@ EVERLASTING_RESTS = 16
 class ClientSpec(msgspec.Struct, frozen=True):
     """Who runs what."""
 
-    sequence: KernelSequence
+    sequence: LaunchedSequence
     #: 1 is the highest class.
     priority: int
     #: How many tasks; 0: until all clients with a number are done.

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ...profile.catalogue.kernels import KernelKind
 from ...profile.kernels import kernel_ids
-from ...sim.sequences import SETUP_NS, Host, Kernel, KernelSequence, host_ns
+from ...sim.sequences import SETUP_NS, Kernel
 from ...state.worker import FULL_SHARE
+from .hosts import Host, LaunchedSequence, host_ns
 
 __all__ = ["KINDS", "SM_COUNT", "read_rows", "recorded_sequence"]
 
@@ -24,7 +25,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if float(row["Duration"]) > 0]
 
 
-def recorded_sequence(path: Path, seed: int, host: Host) -> KernelSequence:
+def recorded_sequence(path: Path, seed: int, host: Host) -> LaunchedSequence:
     """The measured kernels; the seed decides only on the host's times, of which nothing was measured."""
     rows = read_rows(path)
     rng = random.Random(f"{path.stem}/{seed}/{host.name}")
@@ -35,8 +36,7 @@ def recorded_sequence(path: Path, seed: int, host: Host) -> KernelSequence:
             KINDS[row["Profile"].strip()],
             max(1, min(FULL_SHARE, round(FULL_SHARE * float(row["SM_usage"]) / SM_COUNT))),
             round(float(row["Duration"])) + SETUP_NS,
-            host_ns(host, rng),
         )
         for ident, row in zip(idents, rows, strict=True)
     )
-    return KernelSequence(path.stem, kernels, host)
+    return LaunchedSequence(path.stem, kernels, host, tuple(host_ns(host, rng) for _ in kernels))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 
-from ...device import (
+from ...device import KernelArbiter
+from ...device.arbiter import (
     AlarmRang,
-    KernelArbiter,
     KernelEvent,
     KernelFinished,
     KernelReady,

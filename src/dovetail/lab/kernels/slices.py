@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from ...device import (
+from ...device.arbiter import (
     ArbiterAction,
     KernelEvent,
     KernelFinished,

@@ -7,6 +7,7 @@ sent until its answer has been taken, or its worker is lost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...control import RunBatch
@@ -18,18 +19,19 @@ from .memory import Memory
 __all__ = ["Batches", "Running"]
 
 
+@dataclass(slots=True, eq=False)
 class Running:
     """A batch that a worker was sent."""
 
-    __slots__ = ("action", "counts", "readers", "since_ns")
+    action: RunBatch
+    since_ns: int
+    #: The request of each item.
+    readers: list[LiveRequest] = field(default_factory=list)
+    #: How many counts the worker has to report.
+    counts: int = 0
 
-    def __init__(self, action: RunBatch, since_ns: int) -> None:
-        self.action = action
-        self.since_ns = max(since_ns, action.earliest_ns)
-        #: The request of each item.
-        self.readers: list[LiveRequest] = []
-        #: How many counts the worker has to report.
-        self.counts = 0
+    def __post_init__(self) -> None:
+        self.since_ns = max(self.since_ns, self.action.earliest_ns)
 
     def fits(self, message: Done | Failed) -> bool:
         """Whether this can be its answer."""

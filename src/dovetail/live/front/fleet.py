@@ -23,11 +23,11 @@ from ...workflow.graph import Graph
 from ..kernels.cutting import Found, Wanted
 from ..links.wire import FromWorker, Hello, Learned, Ready, Recut, Refused, WantsCut, Weighed, arena_of
 from .cutter import Cutter
-from .kernel_store import KernelStore
 from .link import WorkerLink
 from .memory import Memory
 from .process import WorkerProcess
 from .share import FirstFront, JoinedFront
+from .stores import KernelStore
 
 __all__ = ["Fleet", "Settings"]
 

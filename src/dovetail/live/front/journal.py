@@ -1,4 +1,4 @@
-"""The run log of a live system: as `control.log` writes it, but its troubles are its own.
+"""The run log of a live system: as `record.log` writes it, but its troubles are its own.
 
 A service must not end because a disk is full. The first error is told and ends the log, which stays readable up to
 there; whatever would have been written after it is dropped.
@@ -24,29 +24,21 @@ class Journal:
 
     def step(self, event: Event, actions: list[Action], note: str) -> None:
         """Append one step."""
-        if self._writer is not None:
-            try:
-                self._writer.step(event, actions, note)
-            except (LogError, OverflowError, UnicodeEncodeError) as error:
-                self._give_up(error)
+        self._try(lambda writer: writer.step(event, actions, note))
 
     def flush(self) -> None:
         """Let readers see what was written."""
-        if self._writer is not None:
-            try:
-                self._writer.flush()
-            except LogError as error:
-                self._give_up(error)
+        self._try(lambda writer: writer.flush())
 
     def close(self) -> None:
         """End it for good."""
+        self._try(lambda writer: writer.close())
+        self._writer = None
+
+    def _try(self, do: Callable[[LogWriter], None]) -> None:
         if self._writer is not None:
             try:
-                self._writer.close()
-            except LogError as error:
-                self._give_up(error)
-            self._writer = None
-
-    def _give_up(self, error: Exception) -> None:
-        self._say(f"{error}; serving goes on without a log")
-        self._writer = None
+                do(self._writer)
+            except (LogError, OverflowError, UnicodeEncodeError) as error:
+                self._say(f"{error}; serving goes on without a log")
+                self._writer = None

@@ -68,7 +68,8 @@ class WorkerLink(ABC):
         sock.setblocking(False)
         self._doorbell = Doorbell(sock, FromWorker)
         self._ringing = True
-        self._loop.add_reader(self._doorbell.fileno(), self._readable)
+        # One message a turn: no worker keeps the loop from the others, and a second is mostly not there.
+        self._loop.add_reader(self._doorbell.fileno(), self._take_one)
 
     def send(self, message: ToWorker, fds: Sequence[int] = ()) -> None:
         """Send now if the doorbell has room, else as soon as it has; order is kept. Nothing is sent to the dead."""
@@ -102,10 +103,6 @@ class WorkerLink(ABC):
     def _drop_backlog(self) -> None:
         while self._backlog:
             close_all(self._backlog.popleft()[1])
-
-    def _readable(self) -> None:
-        # One message a turn: no worker keeps the loop from the others, and a second is mostly not there.
-        self._take_one()
 
     def _take_one(self) -> bool:
         """Take one message; False if there is none."""

@@ -7,6 +7,7 @@ that it works on something counts as life, though nothing of ours may have ended
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -32,72 +33,57 @@ from .watchdog import Watchdog
 __all__ = ["WorkerMessages"]
 
 
+@dataclass
 class WorkerMessages:
     """Takes messages, keeps the books that go with them, and posts what the controller has to know."""
 
-    def __init__(
-        self,
-        controller: Controller,
-        memory: Memory,
-        batches: Batches,
-        watchdog: Watchdog,
-        statistics: Statistics,
-        *,
-        now_ns: Callable[[], int],
-        post: Callable[[Event], None],
-        check_ready: Callable[[], None],
-        say: Callable[[str], None],
-    ) -> None:
-        #: Stage -> why it could not be loaded.
-        self.load_errors: dict[str, str] = {}
-        self._ingress = controller.ingress
-        self._stages = controller.stages
-        #: Only routers look at what workers say of themselves; other policies leave it to the worker to queue.
-        self._routed = controller.policy.router is not None
-        self._memory = memory
-        self._batches = batches
-        self._watchdog = watchdog
-        self._statistics = statistics
-        self._now_ns = now_ns
-        self._post = post
-        self._check_ready = check_ready
-        self._say = say
-        #: Worker -> how much it had begun when it last spoke of itself.
-        self._begun: dict[int, int] = {}
+    controller: Controller
+    memory: Memory
+    batches: Batches
+    watchdog: Watchdog
+    statistics: Statistics
+    now_ns: Callable[[], int]
+    post: Callable[[Event], None]
+    check_ready: Callable[[], None]
+    say: Callable[[str], None]
+    #: Stage -> why it could not be loaded.
+    load_errors: dict[str, str] = field(default_factory=dict)
+    #: Worker -> how much it had begun when it last spoke of itself.
+    _begun: dict[int, int] = field(default_factory=dict)
 
     def take(self, worker: WorkerLink, message: FromWorker) -> None:
         """One message of a worker."""
-        now = self._now_ns()
+        now = self.now_ns()
         ident = worker.ident
         if isinstance(message, Done | Failed):
             self._answered(worker, message, now)
         elif isinstance(message, State):
-            self._statistics.state(worker.spec.name, message)
+            self.statistics.state(worker.spec.name, message)
             if message.ingresses > 1:
                 self._shared(ident, message, now)
         elif isinstance(message, Evicted):
-            self._post(ModelEvicted(now, message.cause, ident, message.weights, message.nbytes, message.reason))
+            self.post(ModelEvicted(now, message.cause, ident, message.weights, message.nbytes, message.reason))
         elif isinstance(message, Loading):
-            self._watchdog.load_began(ident, message.stage, now)
+            self.watchdog.load_began(ident, message.stage, now)
         elif isinstance(message, Loaded):
-            self._watchdog.load_ended(ident, message.stage, now)
+            self.watchdog.load_ended(ident, message.stage, now)
             self.load_errors.pop(message.stage, None)
-            self._post(ModelLoaded(now, message.cause, ident, message.stage, message.nbytes, message.load_ns))
-            self._check_ready()
+            self.post(ModelLoaded(now, message.cause, ident, message.stage, message.nbytes, message.load_ns))
+            self.check_ready()
         elif isinstance(message, LoadFailure):
-            self._watchdog.load_ended(ident, message.stage, now)
+            self.watchdog.load_ended(ident, message.stage, now)
             self.load_errors[message.stage] = message.detail
-            self._say(message.detail)
-            self._post(LoadFailed(now, message.cause, ident, message.stage, message.detail))
-            self._check_ready()
+            self.say(message.detail)
+            self.post(LoadFailed(now, message.cause, ident, message.stage, message.detail))
+            self.check_ready()
         elif isinstance(message, Ready):
-            self._memory.join(worker)
+            self.memory.join(worker)
             spec = worker.spec
             if message.usable_bytes:  # the rest of its budget is not for models
                 spec = msgspec.structs.replace(spec, memory_bytes=self._for_models(message))
-            self._post(WorkerJoined(now, 0, ident, spec))
-            self._watchdog.answered(ident, now)
-            self._check_ready()
+            self.post(WorkerJoined(now, 0, ident, spec))
+            self.watchdog.answered(ident, now)
+            self.check_ready()
 
     def _for_models(self, message: Ready) -> int:
         """What models may take, in bytes of their files, which the controller counts in.
@@ -107,42 +93,43 @@ class WorkerMessages:
         held = {w.weights: w.nbytes for w in message.weighed}
         if sum(held.values()) <= message.usable_bytes:
             return message.usable_bytes
-        files = {s.weights: s.weights_bytes for s in self._stages.values() if s.weights in held}
+        files = {s.weights: s.weights_bytes for s in self.controller.stages.values() if s.weights in held}
         return max(1, min(message.usable_bytes, sum(files.values()) - 1))
 
     def _shared(self, ident: int, state: State, now: int) -> None:
         """A worker that others use, too, has said how it is."""
-        self._memory.heard(ident, state.arena_bytes)
+        self.memory.heard(ident, state.arena_bytes)
         begun = state.hits + state.misses + state.loads
         if self._begun.get(ident) != begun:
             self._begun[ident] = begun
-            self._watchdog.answered(ident, now)
-        if self._routed:
-            self._post(PeerStateReceived(now, 0, (state.row,)))
+            self.watchdog.answered(ident, now)
+        # Only routers look at what workers say of themselves; other policies leave it to the worker to queue.
+        if self.controller.policy.router is not None:
+            self.post(PeerStateReceived(now, 0, (state.row,)))
 
     def _answered(self, worker: WorkerLink, message: Done | Failed, now: int) -> None:
         """A batch has come back: results first, then what follows from them."""
-        running = self._batches.end(worker.ident, message)
+        running = self.batches.end(worker.ident, message)
         if running is None:
             worker.kill(f"its answer to batch {message.batch} does not fit what it was asked")
             return
-        self._watchdog.answered(worker.ident, now)
-        batch, cause, ingress = message.batch, message.cause, self._ingress
+        self.watchdog.answered(worker.ident, now)
+        batch, cause, ingress = message.batch, message.cause, self.controller.ingress
         begin_ns, end_ns = message.begin_ns, message.end_ns
         if isinstance(message, Done):
             busy_ns = message.busy_ns
-            self._statistics.batch(running.action, busy_ns or end_ns - begin_ns)
-            self._post(BatchFinished(now, cause, batch, begin_ns, end_ns, message.counts, busy_ns, ingress))
+            self.statistics.batch(running.action, busy_ns or end_ns - begin_ns)
+            self.post(BatchFinished(now, cause, batch, begin_ns, end_ns, message.counts, busy_ns, ingress))
         else:
             reason, detail = message.reason, message.detail
-            self._post(BatchFailed(now, cause, batch, begin_ns, end_ns, reason, detail, ingress))
+            self.post(BatchFailed(now, cause, batch, begin_ns, end_ns, reason, detail, ingress))
         running.drop()
 
     def lost(self, worker: WorkerLink, why: str) -> None:
         """A worker is gone."""
-        self._batches.lose(worker.ident)
-        self._watchdog.lost(worker.ident)
+        self.batches.lose(worker.ident)
+        self.watchdog.lost(worker.ident)
         self._begun.pop(worker.ident, None)
         if worker.arena is not None:
-            self._post(WorkerLost(self._now_ns(), 0, worker.ident, why))
-        self._check_ready()
+            self.post(WorkerLost(self.now_ns(), 0, worker.ident, why))
+        self.check_ready()

@@ -46,13 +46,13 @@ from .batches import Batches
 from .fleet import Fleet, Settings
 from .joined import JoinedFleet
 from .journal import Journal
-from .kernel_store import KernelStore
 from .link import WorkerLink
 from .memory_admission import MemoryAdmission
 from .messages import WorkerMessages
 from .readiness import Readiness
 from .share import FirstFront, JoinedFront
 from .statistics import Statistics
+from .stores import KernelStore
 from .timers import Timers
 from .watchdog import Watchdog
 

@@ -9,13 +9,12 @@ Rules of this file
   arbiter is not asked more often than is worth it.
 - Where only the batch axis is free, everything is made ready at the load. Where other axes are free, too, the model
   runs whole until a first batch has shown how large items are (`CutModel.saw`).
-- The first run at a shape that nobody expected binds its buffers segment by segment, on the batch's own inputs: it
-  can be interrupted as any other, and nothing is computed twice.
 - A model that cannot be cut, or is too short to be worth it, is one kernel.
 - What is measured is never the same twice, and so are cuts. `CutModel.cut` is what there is to remember, so that the
   next process cuts alike: else nothing that was learned of kernels would be of use there.
 
-Batches are planned by one thread, run by another, and models are cut by a third: shapes are looked up under a lock.
+Batches (`batch_run`) are planned by one thread, run by another, and models are cut by a third: shapes are looked up
+under a lock.
 """
 
 from __future__ import annotations
@@ -28,26 +27,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...errors import DovetailError
-from ...profile.kernels import MOST_SHAPES, Cut, kernel_ids, sequence_name
+from ...profile.kernels import MOST_SHAPES, Cut
 from ...workflow.graph import StageSpec
 from ...workflow.runners import ModelRunner, make_model
 from ...workflow.torch_runner import TorchRunner
-from .cut_files import cut_again, read_cut
-from .segment_run import Binding, Bound, Segments, Shape
-from .segments import SHORTEST_NS, cut_for_each
+from .batch_run import FINE_FROM, BatchRun, Columns, Key, Known, Spans
+from .segment_run import Bound, Segments, Shape
+from .segments import SHORTEST_NS, cut, cut_again, read_cut
 
-__all__ = ["BatchRun", "CutModel", "merge", "smallest_step"]
+__all__ = ["CutModel", "merge", "smallest_step"]
 
 #: How long a segment should be. Where one ends, tensors leave the cache: of a model of 20 ms every cut costs 50 to
 #: 150 µs (measured), so that half as long ones would cost 5 to 10 %.
 TARGET_NS = 2_500_000
-#: Steps from this size on have segments of their own: what is cut for one item takes so many times as long there.
-FINE_FROM = 4
 #: Segments of a model at most; to choose where to cut takes time by their number.
 MOST_SEGMENTS = 32
 #: What a batch may take longer in steps.
@@ -60,12 +56,6 @@ MEASURED_RUNS = 5
 #: Sets of buffers that are kept for one model; the one used longest ago is let go first.
 MOST_BOUND = 12
 
-Columns = Sequence[Sequence[Any]]
-Arrays = list[list[Any]]
-Key = tuple[Shape, ...]
-Spans = list[tuple[int, int]]
-#: Which segments make up a kernel, what each kernel is, and a digest of where they lie in the graph.
-Known = tuple[Spans, list[str], str]
 #: Why a model is one kernel, where that is remembered.
 SHORT, DEAR = "it is short", "in kernels it would take {:.0%} longer"
 
@@ -94,152 +84,6 @@ def smallest_step(rounds: Sequence[dict[int, int]]) -> int:
         return statistics.median(r[batch] / batch / (r[largest] / largest) for r in rounds)
 
     return min(batch for batch in rounds[0] if batch == largest or slower(batch) <= STEP_COST)
-
-
-class _Step:
-    """Items of a batch that are run together: where they lie, what runs them, and what came out."""
-
-    def __init__(self, model: CutModel, segments: Segments, members: list[int], arrays: Arrays) -> None:
-        self.members = members
-        self.key: Key = tuple((len(members), *column[0].shape) for column in arrays)
-        #: It is the first at its shape: its kernels are those of no other run.
-        self.first = False
-        #: What tells its kernels from those of another cut.
-        self.tag = ""
-        self.outputs: list[Any] = []
-        self._model = model
-        self._segments = segments
-        self._columns = dict(zip(model.inputs, arrays, strict=True))
-        self._bound: Bound | None = None
-        self._binding: Binding | None = None
-        #: It runs or ran as no other did before at this shape.
-        self.binds = False
-        self._lengths_ns: list[int] = []
-
-    def kernels(self) -> tuple[list[Callable[[], object]], list[str]]:
-        """Its kernels, and what each is."""
-        found = self._model.known(self._segments, self.key)
-        if found is None:
-            self.first = True
-            count = len(self._segments.parts)
-            found = [(i, i + 1) for i in range(count)], [f"first run, {i}" for i in range(count)], ""
-        spans, idents, self.tag = found
-        return [partial(self._run, first, end) for first, end in spans], idents
-
-    def _run(self, first: int, end: int) -> None:
-        if first == 0:
-            self._begin()
-        for position in range(first, end):
-            if self._bound is not None:
-                self._bound.kernels[position]()
-            elif self._binding is not None:
-                begin_ns = time.perf_counter_ns()
-                self._binding.begin()[position]()
-                self._lengths_ns.append(time.perf_counter_ns() - begin_ns)
-        if end == len(self._segments.parts):
-            self._end()
-
-    def _begin(self) -> None:
-        """Bring the inputs to where the segments read them."""
-        self._bound = self._model.take(self._segments, self.key)
-        holder: Bound | Binding | None = self._bound
-        if holder is None:
-            shapes = dict(zip(self._columns, self.key, strict=True))
-            self.binds = True
-            holder = self._binding = self._segments.binding({name: shapes[name] for name in self._segments.inputs})
-        for name in self._segments.inputs:
-            buffer = holder.buffer(name)
-            for i, array in enumerate(self._columns[name]):
-                buffer[i] = array
-
-    def _end(self) -> None:
-        """Take the results out; the buffers are for others."""
-        bound, self._bound = self._bound, None
-        if bound is None:
-            assert self._binding is not None
-            bound, self._binding = self._binding.bound(), None
-            self._model.learn(self._segments, self.key, self._lengths_ns, bound.idents)
-        self.outputs = [np.array(bound.buffer(name)) for name in self._segments.outputs]
-        self._model.give_back(self._segments, self.key, bound)
-
-    def release(self) -> None:
-        """It will not be run to its end."""
-        bound, self._bound, self._binding = self._bound, None, None
-        if bound is not None:
-            self._model.give_back(self._segments, self.key, bound)
-
-
-class BatchRun:
-    """One batch as kernels, to be called in order, once each."""
-
-    def __init__(self, model: CutModel, columns: Columns, spec: StageSpec) -> None:
-        self._model = model
-        self._columns = columns
-        runner, cuts, step = model.ways
-        self._runner = runner if spec is model.spec else runner.shared(spec)
-        groups = self._runner.groups(columns)
-        #: Shapes of its inputs, of each group of items of one shape.
-        self.shapes: list[Key] = [
-            tuple((len(members), *column[0].shape) for column in arrays) for members, arrays in groups
-        ]
-        self._whole: list[Any] | None = None
-        self._steps = [
-            _Step(model, cuts[len(some) >= FINE_FROM], some, [column[i : i + step] for column in arrays])
-            for members, arrays in (groups if cuts else ())
-            for i in range(0, len(members), step)
-            for some in [members[i : i + step]]
-        ]
-        self.kernels: list[Callable[[], object]] = []
-        #: What each kernel is.
-        self.idents: list[str] = []
-        for kernels, idents in (s.kernels() for s in self._steps):
-            self.kernels += kernels
-            self.idents += idents
-        if not self._steps:
-            self.kernels, self.idents = [self._run_whole], list(kernel_ids([("whole", self.shapes[0])]))
-        #: What statistics are kept by; empty where the next run will have other kernels.
-        self.name = ""
-        if len(groups) == 1 and not any(s.first for s in self._steps):
-            tags = dict.fromkeys(s.tag for s in self._steps)
-            way = "-".join(tags) or "whole"
-            way = way if model.threads == 1 else f"{way}-{model.threads}"
-            self.name = sequence_name(spec.name, self.shapes[0], spec.model, way)
-
-    def _run_whole(self) -> None:
-        self._whole = self._runner.run(self._columns)
-
-    def values(self) -> list[Any]:
-        """One value per item; what it has read is let go."""
-        columns, self._columns = self._columns, ()
-        if self._whole is not None:
-            return self._whole
-        values: list[Any] = [None] * len(columns[0])
-        for step in self._steps:
-            for i, value in zip(step.members, self._runner.apart(step.outputs, len(step.members)), strict=True):
-                values[i] = value
-        self._steps.clear()
-        return values
-
-    def rescue(self, error: BaseException) -> None:
-        """A kernel failed: run the whole model if that may help, or raise what is to be said.
-
-        It may where the same shapes went well before: then what changes a tensor's shape is a value, and such a model
-        cannot be bound once. From now on it is not cut.
-        """
-        for step in self._steps:
-            step.release()
-        if not self._steps or any(s.first or s.binds for s in self._steps):
-            raise error
-        whole = self._model.whole()
-        self._whole = whole.run(self._columns)
-        self._model.stay_whole(whole, "the shape of a tensor in it depends on values")
-
-    def release(self) -> None:
-        """It is over: let go of inputs, buffers and the model, which it refers to in circles."""
-        for step in self._steps:
-            step.release()
-        self._model.rest()
-        self.kernels, self._steps, self._columns, self._whole = [], [], (), None
 
 
 class CutModel:
@@ -317,7 +161,7 @@ class CutModel:
             step = smallest_step(self._measured_whole(runner))
             sizes = (min(self._batches), step) if step >= FINE_FROM else (step,)
             shapes = [dict(zip(self.inputs, self._key(size), strict=True)) for size in sizes]
-            cuts = self._cut_for_each(runner, shapes)
+            cuts = self._cut_at(runner, shapes)
             if len(cuts[-1].parts) == 1 and step == max(self._batches):
                 self.whole_because = SHORT
                 return
@@ -329,9 +173,7 @@ class CutModel:
             return
         if cost > MOST_COST and not self._dear:
             self.whole_because = DEAR.format(cost - 1)
-            with self._lock:
-                self._free.clear()
-                self._known.clear()
+            self._forget()
             return
         self.ways = runner.without_session(), (cuts[0], cuts[-1]), step
 
@@ -348,29 +190,27 @@ class CutModel:
                 self._bind(runner, cuts[-1 if size >= FINE_FROM else 0], size)
         except (DovetailError, KeyError):  # another graph, or not what was kept
             self._ends = {}
-            with self._lock:
-                self._free.clear()
-                self._known.clear()
+            self._forget()
             return False
         self.ways = runner.without_session(), (cuts[0], cuts[-1]), before.step
         return True
 
-    def _cut_for_each(self, runner: ModelRunner, shapes: list[dict[str, Shape]]) -> Sequence[Segments]:
+    def _cut_at(self, runner: ModelRunner, shapes: list[dict[str, Shape]]) -> Sequence[Segments]:
         """Find out where to cut it at each of these shapes."""
+        find: Callable[..., Sequence[Segments]] = partial(cut, Path(self.spec.path), lean=self._lean)
         if isinstance(runner, TorchRunner):
             from . import torch_kernels
 
-            return torch_kernels.cut_for_each(runner, shapes, TARGET_NS, SHORTEST_NS, MOST_SEGMENTS, self.threads)
-        path = Path(self.spec.path)
-        wanted = {"target_ns": TARGET_NS, "shortest_ns": SHORTEST_NS, "most": MOST_SEGMENTS}
-        return cut_for_each(path, shapes, **wanted, threads=self.threads, lean=self._lean)
+            find = partial(torch_kernels.cut, runner.module, dtypes=runner.dtypes)
+        wanted = {"segments": MOST_SEGMENTS, "target_ns": TARGET_NS, "shortest_ns": SHORTEST_NS}
+        return find(shapes, **wanted, threads=self.threads)
 
     def _cut_again(self, runner: ModelRunner, before: Cut) -> Sequence[Segments]:
         """Cut it where it was cut before. Of a torch module nothing has to be written to files for that."""
         if isinstance(runner, TorchRunner):
             from . import torch_kernels
 
-            return torch_kernels.cut_again(runner, before.at, self.threads)
+            return torch_kernels.cut_again(runner.module, before.at, dtypes=runner.dtypes, threads=self.threads)
         if self._files:
             return read_cut(Path(self._files), threads=self.threads, lean=self._lean)
         return cut_again(Path(self.spec.path), before.at, threads=self.threads, lean=self._lean)
@@ -496,6 +336,9 @@ class CutModel:
         """It turned out that it cannot be cut."""
         self.whole_because = why
         self.ways = runner, (), 1
+        self._forget()
+
+    def _forget(self) -> None:
         with self._lock:
             self._free.clear()
             self._known.clear()

@@ -2,7 +2,7 @@
 
 To find out takes seconds of a core, much memory for a while, and an interpreter that nobody waits for. So a worker
 asks its front, the front starts this, and every worker is told what came out (`Recut`): they cut alike, and quickly,
-or only read what was cut (`cut_files`).
+or only read what was cut (`segments.write_cut`).
 
 Run as ``python -m dovetail.live.kernels.cutting``: a `Wanted` in msgpack on stdin, a `Found` in msgpack on stdout, or
 nothing if the model cannot be cut at all.
@@ -21,9 +21,9 @@ from ...errors import ModelError
 from ...profile.kernels import Cut
 from ...workflow.graph import StageSpec
 from ..worker.footprint import one_heap, weigh
-from .cut_files import read_cut, write_cut
 from .cut_model import CutModel
 from .segment_run import Shape
+from .segments import read_cut, write_cut
 
 __all__ = ["Found", "Wanted", "find_cut", "main"]
 

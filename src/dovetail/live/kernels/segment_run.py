@@ -13,7 +13,7 @@ A tensor whose shape depends on values, not on shapes, cannot be bound once: `Se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ import numpy as np
 
 from ...errors import ModelError
 from ...profile.kernels import kernel_ids
-from ...workflow.runners import NUMPY_OF_ORT
+from ...workflow.tensor import NUMPY_OF_ORT
 from ..tensors.arena import ALIGN_BYTES
 
-__all__ = ["Allocate", "Array", "Binding", "Bound", "Part", "Segments", "Shape", "aligned", "load_session"]
+__all__ = ["Allocate", "Array", "Binding", "Bound", "Part", "Segments", "Shape", "Written", "aligned", "load_session"]
 
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
@@ -44,10 +44,21 @@ class Part(msgspec.Struct, frozen=True):
     file: str
 
 
+class Written(msgspec.Struct):
+    """A cut model in files: its segments, and what is known of its tensors."""
+
+    parts: list[Part]
+    #: Name -> type, of all tensors of numbers.
+    types: dict[str, str]
+    outputs: list[str]
+    #: Tensors that lie where others lay before, and whose place that is.
+    places: dict[str, str]
+
+
 class Bound:
     """Segments with buffers for one shape, ready to run by one task at a time."""
 
-    def __init__(self, kernels: list[Callable[[], None]], idents: list[str], buffers: dict[str, Array]) -> None:
+    def __init__(self, kernels: list[Callable[[], object]], idents: list[str], buffers: dict[str, Array]) -> None:
         #: Call them in order, once each; each lets go of the interpreter lock while it computes.
         self.kernels: Sequence[Callable[[], object]] = kernels
         #: What each kernel is: operators, shapes and position. The same in every process and run.
@@ -64,34 +75,22 @@ class Bound:
 
 
 class Segments:
-    """A cut model, loaded."""
+    """A cut model, loaded from the files in `directory`, which may go."""
 
-    def __init__(
-        self,
-        directory: Path,
-        parts: Sequence[Part],
-        types: Mapping[str, str],
-        outputs: list[str],
-        places: Mapping[str, str],
-        threads: int = 1,
-        *,
-        lean: bool = False,
-    ) -> None:
-        self.parts = parts
-        self._types = types
-        #: Tensors that lie where others lay before, and whose place that is.
-        self._places = places
-        self._sessions = [
-            load_session(directory / part.file, lean=lean, intra_op_num_threads=threads) for part in parts
+    def __init__(self, directory: Path, written: Written, threads: int = 1, *, lean: bool = False) -> None:
+        self.written = written
+        self.parts = written.parts
+        self.sessions = [
+            load_session(directory / part.file, lean=lean, intra_op_num_threads=threads) for part in self.parts
         ]
-        made = {name for part in parts for name in part.outputs}
+        made = {name for part in self.parts for name in part.outputs}
         #: What the caller fills before the first kernel and reads after the last.
-        self.inputs = list(dict.fromkeys(name for part in parts for name in part.inputs if name not in made))
-        self.outputs = outputs
+        self.inputs = list(dict.fromkeys(n for part in self.parts for n in part.inputs if n not in made))
+        self.outputs = written.outputs
 
     def dtype(self, name: str) -> Any:
         """Element type of a tensor."""
-        return NUMPY_OF_ORT[self._types[name]]
+        return NUMPY_OF_ORT[self.written.types[name]]
 
     def bind(self, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> Bound:
         """Buffers for inputs of these shapes. Runs the model once on zeros, to know the shapes of all else."""
@@ -102,35 +101,22 @@ class Segments:
 
     def binding(self, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> Binding:
         """The same, to be done segment by segment, as a run on whatever is put into the inputs before."""
-        return Binding(
-            self.parts, self._sessions, self.inputs, self.outputs, self._places, self.dtype, shapes, allocate
-        )
+        return Binding(self, shapes, allocate)
 
 
 class Binding:
     """The first run at a shape: each segment is run and then bound to the buffers that it turned out to need."""
 
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        sessions: Sequence[Any],
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        places: Mapping[str, str],
-        dtype: Callable[[str], Any],
-        shapes: Mapping[str, Shape],
-        allocate: Allocate | None = None,
-    ) -> None:
+    def __init__(self, segments: Segments, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> None:
+        inputs = segments.inputs
         if missing := [name for name in inputs if name not in shapes]:
             raise ModelError(f"no shape was given for input {missing[0]!r}")
-        self._parts = parts
-        self._sessions = sessions
-        self._dtype = dtype
+        self._segments = segments
         self._allocate = allocate or (lambda _name, shape, dtype: aligned(shape, dtype))
         self._buffers: dict[str, Array] = {}
         self._values: dict[str, Any] = {}
-        self._pool = _Pool(parts, {*inputs, *outputs}, places)
-        self._kernels: list[Callable[[], None]] = []
+        self._pool = _Pool(segments.parts, {*inputs, *segments.outputs}, segments.written.places)
+        self._kernels: list[Callable[[], object]] = []
         for name in inputs:
             self._keep(name, tuple(shapes[name]))
             self._buffers[name][...] = 0
@@ -139,21 +125,21 @@ class Binding:
         import onnxruntime as ort
 
         allocate = self._pool.take if name in self._pool else self._allocate
-        self._buffers[name] = allocate(name, shape, self._dtype(name))
+        self._buffers[name] = allocate(name, shape, self._segments.dtype(name))
         self._values[name] = ort.OrtValue.ortvalue_from_numpy(self._buffers[name])
 
     def begin(self) -> Sequence[Callable[[], object]]:
         """The steps, one per segment, to be called in order, once each."""
-        return [self._step] * len(self._parts)
+        return [self._step] * len(self._segments.parts)
 
     def _step(self) -> None:
         position = len(self._kernels)
-        part, session = self._parts[position], self._sessions[position]
+        part, session = self._segments.parts[position], self._segments.sessions[position]
         try:
             feeds = {name: self._values[name] for name in part.inputs}
             found = session.run_with_ort_values(list(part.outputs), feeds)
         except Exception as error:
-            raise ModelError(f"segment {position} of {len(self._parts)} cannot be run: {error}") from error
+            raise ModelError(f"segment {position} of {len(self._segments.parts)} cannot be run: {error}") from error
         binding = session.io_binding()
         for name in part.inputs:
             binding.bind_ortvalue_input(name, self._values[name])
@@ -162,7 +148,7 @@ class Binding:
             self._buffers[name][...] = value.numpy()
             binding.bind_ortvalue_output(name, self._values[name])
         self._pool.give_back(position)
-        self._kernels.append(_kernel(session, binding))
+        self._kernels.append(partial(session.run_with_iobinding, binding))
 
     def buffer(self, name: str) -> Array:
         """As `Bound.buffer`; of an output once the last step is done."""
@@ -170,7 +156,8 @@ class Binding:
 
     def bound(self) -> Bound:
         """What was bound, after the last step."""
-        idents = kernel_ids((part.what, [self._buffers[n].shape for n in part.inputs]) for part in self._parts)
+        parts = self._segments.parts
+        idents = kernel_ids((part.what, [self._buffers[n].shape for n in part.inputs]) for part in parts)
         return Bound(self._kernels, list(idents), self._buffers)
 
 
@@ -216,15 +203,6 @@ def aligned(shape: Shape, dtype: Any) -> Array:
     start = -block.ctypes.data % ALIGN_BYTES
     array: Array = block[start : start + nbytes].view(dtype).reshape(shape)
     return array
-
-
-def _kernel(session: Any, binding: Any) -> Callable[[], None]:
-    run = session.run_with_iobinding
-
-    def kernel() -> None:
-        run(binding)
-
-    return kernel
 
 
 @cache

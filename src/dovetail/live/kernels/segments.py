@@ -8,7 +8,7 @@ Rules of this file
   order) is a copy, in segments as in the whole model. Measured: OpenNSFW's 22 MB are mapped and nothing is copied,
   a plain session takes 31 to 48 MB of its own; of the small reader's 20 MB 9 are copied.
 
-How segments run is in `segment_run`; how a cut that is known is made again is in `cut_files`.
+How segments run is in `segment_run`.
 """
 
 from __future__ import annotations
@@ -18,30 +18,23 @@ import json
 import os
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from ...errors import ModelError
-from ...workflow.runners import NUMPY_OF_ORT
+from ...workflow.tensor import NUMPY_OF_ORT, ONNX_OF_ORT
 from .onnx_graph import OnnxGraph, OnnxNode, read_graph, write_part
-from .segment_run import Part, Segments, Shape, load_session
+from .segment_run import Part, Segments, Shape, Written, load_session
 
-__all__ = [
-    "choose_cuts",
-    "cut",
-    "cut_for_each",
-    "divide_long",
-    "optimised",
-    "overwritten",
-    "tensor_types",
-    "write_segments",
-]
+__all__ = ["SEGMENTS", "SHORTEST_NS", "choose_cuts", "cut", "cut_again", "overwritten", "read_cut", "write_cut"]
 
+#: (length of each node, where there can be a cut, where there is one) -> where to cut.
+Divide = Callable[[Sequence[int], Sequence[bool], Sequence[int]], list[int]]
 
 #: Segments of a model unless told otherwise.
 SEGMENTS = 8
@@ -52,8 +45,6 @@ SHORTEST_NS = 1_000_000
 #: twice the time that it takes to write it to memory and read it again (5 GB/s), which a whole model may never do.
 LIVE_PENALTY = 0.03
 CROSSING_NS_PER_BYTE = 0.4
-#: A segment that is too long is divided where both sides are at least this part of the bound.
-SLIVER = 0.25
 #: Of a large graph only so many places are looked at, the cheapest: the choice takes time by their square.
 MOST_CUTS = 300
 #: The operator whose last input is a sum that it adds to.
@@ -61,101 +52,85 @@ ADDS_IN_PLACE = "com.microsoft.nchwc:Conv"
 #: Weights from this size on lie in the shared file.
 SHARED_BYTES = 1024
 PROFILED_RUNS = 5
-
-_ELEMENT_TYPE = {
-    "tensor(float)": 1, "tensor(uint8)": 2, "tensor(int8)": 3, "tensor(uint16)": 4, "tensor(int16)": 5,
-    "tensor(int32)": 6, "tensor(int64)": 7, "tensor(bool)": 9, "tensor(float16)": 10, "tensor(double)": 11,
-    "tensor(uint32)": 12, "tensor(uint64)": 13,
-}  # fmt: skip
+#: What was written, beside the files of the segments.
+INDEX = "cuts.msgpack"
 
 
 def cut(
     model: Path,
-    shapes: Mapping[str, Shape],
+    several: Sequence[Mapping[str, Shape]],
     *,
     segments: int = SEGMENTS,
-    target_ns: int | None = None,
+    target_ns: int = 0,
     shortest_ns: int = SHORTEST_NS,
-    longest_ns: int | None = None,
-) -> Segments:
-    """The model in about so many segments of equal length, or in segments of about `target_ns`.
+    divide: Divide | None = None,
+    threads: int = 1,
+    lean: bool = False,
+) -> list[Segments]:
+    """The model cut for each of these shapes of its inputs by itself; all share the weights, and take any shape.
 
-    `shapes` are those of the inputs at which lengths are measured; the result takes any that the model takes. No
-    segment is made shorter than `shortest_ns` on average, so a small model stays whole. Those that come out longer
-    than `longest_ns` are divided, whatever crosses the cut; a single node cannot be.
+    It is cut into about so many segments of equal length; with `target_ns` into those of that length, but not more.
+    No segment is made shorter than `shortest_ns` on average, so a small model stays whole. `divide` may cut further.
     """
     with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
         # Once loaded, what is mapped stays mapped and the files are not needed any more.
         directory = Path(name)
-        graph = optimised(model, directory)
-        return _cut_at(graph, directory, shapes, segments, target_ns, shortest_ns, longest_ns=longest_ns)
+        graph = _optimised(model, directory)
+        types = _tensor_types(graph, directory)
+        made = []
+        for shapes in several:
+            lengths_ns, sizes = _measured(graph, directory, types, shapes, threads, lean)
+            wanted = min(segments, round(sum(lengths_ns) / target_ns)) if target_ns else segments
+            wanted = max(1, min(wanted, sum(lengths_ns) // max(1, shortest_ns)))
+            mean_ns = max(1, sum(lengths_ns) / wanted)
+            fees = [
+                LIVE_PENALTY * len(names) + CROSSING_NS_PER_BYTE * sum(sizes[n] for n in names) / mean_ns
+                if all(n in types for n in names)
+                else None
+                for names in _live(graph)
+            ]
+            cuts = choose_cuts(lengths_ns, fees, wanted)
+            if divide is not None:
+                cuts = divide(lengths_ns, [fee is not None for fee in fees], cuts)
+            written = _write_segments(graph, directory, types, cuts)
+            made.append(Segments(directory, written, threads, lean=lean))
+        return made
 
 
-def cut_for_each(
-    model: Path,
-    several: Sequence[Mapping[str, Shape]],
-    *,
-    target_ns: int,
-    shortest_ns: int,
-    most: int,
-    threads: int = 1,
-    lean: bool = False,
+def cut_again(
+    model: Path, several: Sequence[Sequence[int]], *, threads: int = 1, lean: bool = False
 ) -> list[Segments]:
-    """The model cut for each of these shapes by itself, into at most so many segments; all share the weights."""
+    """The model cut before these nodes, once for each list of them; nothing is measured."""
     with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
-        directory = Path(name)
-        graph = optimised(model, directory)
-        return [
-            _cut_at(graph, directory, shapes, most, target_ns, shortest_ns, most, threads=threads, lean=lean)
-            for shapes in several
-        ]
+        write_cut(model, several, Path(name))
+        return read_cut(Path(name), threads=threads, lean=lean)
 
 
-def _cut_at(
-    graph: OnnxGraph,
-    directory: Path,
-    shapes: Mapping[str, Shape],
-    segments: int,
-    target_ns: int | None,
-    shortest_ns: int,
-    most: int = 1 << 30,
-    longest_ns: int | None = None,
-    threads: int = 1,
-    lean: bool = False,
-) -> Segments:
-    types, lengths_ns, sizes = _measured(graph, directory, shapes, threads, lean)
-    wanted = segments if target_ns is None else min(most, round(sum(lengths_ns) / target_ns))
-    wanted = max(1, min(wanted, sum(lengths_ns) // max(1, shortest_ns)))
-    live = _live(graph)
-    mean_ns = max(1, sum(lengths_ns) / wanted)
-    fees = [
-        LIVE_PENALTY * len(names) + CROSSING_NS_PER_BYTE * sum(sizes[n] for n in names) / mean_ns
-        if all(n in types for n in names)
-        else None
-        for names in live
-    ]
-    cuts = choose_cuts(lengths_ns, fees, wanted)
-    if longest_ns is not None:
-        cuts = divide_long(lengths_ns, [fee is not None for fee in fees], cuts, longest_ns)
-    return _divided(graph, directory, types, cuts, threads, lean)
+def write_cut(model: Path, several: Sequence[Sequence[int]], directory: Path) -> None:
+    """The same into files, which may go when everybody has read them.
+
+    To cut a model takes as much memory as to load it several times over. To read what was cut takes hardly any, and
+    its weights are mapped, so that all who read them share them. A worker with a strict budget only reads.
+    """
+    graph = _optimised(model, directory)
+    types = _tensor_types(graph, directory)
+    made = [_write_segments(graph, directory, types, cuts, f"cut-{i}-") for i, cuts in enumerate(several)]
+    (directory / INDEX).write_bytes(msgspec.msgpack.encode(made))
 
 
-def _divided(
-    graph: OnnxGraph,
-    directory: Path,
-    types: Mapping[str, str],
-    cuts: Sequence[int],
-    threads: int = 1,
-    lean: bool = False,
-) -> Segments:
-    parts, places = write_segments(graph, directory, types, cuts)
-    return Segments(directory, parts, types, list(graph.outputs), places, threads, lean=lean)
+def read_cut(directory: Path, *, threads: int = 1, lean: bool = False) -> list[Segments]:
+    """What `write_cut` has written there."""
+    try:
+        made = msgspec.msgpack.decode((directory / INDEX).read_bytes(), type=list[Written])
+    except (OSError, msgspec.DecodeError) as error:
+        raise ModelError(f"no model was cut at {directory}: {error}") from error
+    return [Segments(directory, written, threads, lean=lean) for written in made]
 
 
-def write_segments(
-    graph: OnnxGraph, directory: Path, types: Mapping[str, str], cuts: Sequence[int], prefix: str = ""
-) -> tuple[list[Part], dict[str, str]]:
-    """A file for each segment; and tensors that lie where others lay before."""
+def _write_segments(
+    graph: OnnxGraph, directory: Path, types: dict[str, str], cuts: Sequence[int], prefix: str = ""
+) -> Written:
+    """A file for each segment."""
     live = _live(graph)
     if cuts and cuts[-1] >= len(graph.nodes):
         raise ModelError(f"a graph of {len(graph.nodes)} nodes cannot be cut before node {cuts[-1]}")
@@ -164,10 +139,11 @@ def write_segments(
     places = {name: place for name, place in places.items() if any(places.get(n) == place for n in crossing)}
     parts = []
     for number, (first, last) in enumerate(pairwise([0, *cuts, len(graph.nodes)])):
-        parts.append(_part(graph, types, first, last, f"{prefix}segment-{number}.onnx", live, places))
-        inputs = {n: _ELEMENT_TYPE[types[n]] for n in parts[-1].inputs}
-        write_part(directory / parts[-1].file, graph, graph.nodes[first:last], inputs, parts[-1].outputs)
-    return parts, places
+        part = _part(graph, types, first, last, f"{prefix}segment-{number}.onnx", live, places)
+        inputs = {n: ONNX_OF_ORT[types[n]] for n in part.inputs}
+        write_part(directory / part.file, graph, graph.nodes[first:last], inputs, part.outputs)
+        parts.append(part)
+    return Written(parts, types, list(graph.outputs), places)
 
 
 def overwritten(graph: OnnxGraph) -> dict[str, str]:
@@ -246,26 +222,7 @@ def choose_cuts(lengths: Sequence[int], fees: Sequence[float | None], segments: 
     return sorted(cuts)[1:]
 
 
-def divide_long(lengths: Sequence[int], able: Sequence[bool], cuts: Sequence[int], longest: int) -> list[int]:
-    """The cuts and more: a segment that is longer than this is halved, as evenly as can be, until none is.
-
-    `able[i]` says whether there can be a cut before node `i`. None is made that leaves a sliver.
-    """
-    ends = []
-    todo = [*pairwise([0, *cuts, len(lengths)])]
-    while todo:
-        first, last = todo.pop()
-        before = [0, *accumulate(lengths[first:last])]
-        sides = {i: min(before[i - first], before[-1] - before[i - first]) for i in range(first + 1, last) if able[i]}
-        best = max(sides, key=lambda i: sides[i], default=first)
-        if before[-1] > longest and sides.get(best, 0) >= max(1, SLIVER * longest):
-            todo += [(first, best), (best, last)]
-        else:
-            ends.append(last)
-    return sorted(ends)[:-1]
-
-
-def optimised(model: Path, directory: Path) -> OnnxGraph:
+def _optimised(model: Path, directory: Path) -> OnnxGraph:
     """The graph after all of onnxruntime's optimisations for this machine, its weights in a file beside it."""
     import onnxruntime as ort
 
@@ -291,18 +248,23 @@ def _without_the_dead(graph: OnnxGraph) -> OnnxGraph:
         if not wanted.isdisjoint(node.writes):
             alive.append(node)
             wanted.update(node.reads)
-    return replace(graph, nodes=tuple(reversed(alive)))
+    return msgspec.structs.replace(graph, nodes=tuple(reversed(alive)))
 
 
 def _measured(
-    graph: OnnxGraph, directory: Path, shapes: Mapping[str, Shape], threads: int = 1, lean: bool = False
-) -> tuple[dict[str, str], list[int], dict[str, int]]:
-    """Type of every tensor, how long each node takes (ns), and bytes of every tensor.
+    graph: OnnxGraph,
+    directory: Path,
+    types: Mapping[str, str],
+    shapes: Mapping[str, Shape],
+    threads: int,
+    lean: bool,
+) -> tuple[list[int], dict[str, int]]:
+    """How long each node takes (ns), and bytes of every tensor.
 
     Times are the lower quartile of some runs. Beside a busy neighbour the median is longer, and the model would be
     cut into more segments.
     """
-    types, whole = tensor_types(graph, directory), directory / "alive.onnx"
+    whole = directory / "alive.onnx"
     write_part(whole, graph, graph.nodes, dict.fromkeys(graph.inputs, 0), graph.outputs)
     session = load_session(
         whole,
@@ -338,17 +300,17 @@ def _measured(
             took[number].append(1000 * int(event["dur"]))
             for name in node.writes:
                 sizes[name] = int(event["args"]["output_size"]) // len(node.writes)
-    return types, [sorted(took[i])[len(took[i]) // 4] if i in took else 0 for i in range(len(graph.nodes))], sizes
+    return [sorted(took[i])[len(took[i]) // 4] if i in took else 0 for i in range(len(graph.nodes))], sizes
 
 
-def tensor_types(graph: OnnxGraph, directory: Path) -> dict[str, str]:
+def _tensor_types(graph: OnnxGraph, directory: Path) -> dict[str, str]:
     """Type of every tensor of numbers."""
     probe = directory / "probe.onnx"
     outputs = dict.fromkeys(name for n in graph.nodes for name in n.writes)
     write_part(probe, graph, graph.nodes, dict.fromkeys(graph.inputs, 0), outputs)
     session = load_session(probe)
     found = {i.name: i.type for i in (*session.get_outputs(), *session.get_inputs())}
-    return {name: kind for name, kind in found.items() if kind in _ELEMENT_TYPE}
+    return {name: kind for name, kind in found.items() if kind in ONNX_OF_ORT}
 
 
 def _live(graph: OnnxGraph) -> list[frozenset[str]]:

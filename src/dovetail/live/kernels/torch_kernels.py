@@ -7,7 +7,7 @@ Rules of this file
 - Operators too short to be worth a gate go together with their neighbours, by lengths measured when it is traced.
 - What torch.fx cannot trace (control flow that depends on values) is refused, with its reason.
 
-Needs torch, the extra `torch`; nothing else in the package imports it.
+Needs torch, the extra `torch`; this file is imported when the first module is to be cut.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from torch import fx
 
 from ...errors import ModelError
 from ...profile.kernels import kernel_ids
-from ...workflow.torch_runner import TorchRunner, flat
+from ...workflow.torch_runner import flat
 from .segment_run import Allocate, Array, Binding, Bound, Part, Segments, Shape, aligned
-from .source import Source
+from .segments import SEGMENTS
 
-__all__ = ["TorchBinding", "TorchModel", "cut_again", "cut_for_each", "group", "trace"]
+__all__ = ["SHORTEST_NS", "TorchBinding", "TorchModel", "cut", "cut_again", "group"]
 
 #: No kernel is made shorter on average: a boundary costs about 30 µs, and shall cost less than 5 %.
 SHORTEST_NS = 800_000
@@ -144,49 +144,50 @@ class TorchBinding(Binding):
         return Bound(self._kernels, list(idents), self._buffers)
 
 
-def trace(module: torch.nn.Module, shapes: Mapping[str, Shape], source: Source) -> TorchModel:
-    """The module in kernels of about `source.target_ns`, or in about `source.segments` of equal length.
-
-    Lengths are measured at `shapes`, of inputs by the names of `forward`'s parameters, all float32. No kernel is made
-    shorter than `SHORTEST_NS` (or `source.shortest_ns`) on average.
-    """
-    traced = _traced(module)
-    lengths_ns = _lengths(traced, shapes)
-    wanted_ns = source.target_ns or sum(lengths_ns.values()) // max(1, source.segments)
-    least_ns = max(wanted_ns, source.shortest_ns or SHORTEST_NS)
-    return TorchModel(traced, group(lengths_ns, least_ns, source.longest_ns))
-
-
-def cut_for_each(
-    runner: TorchRunner,
+def cut(
+    module: torch.nn.Module,
     several: Sequence[Mapping[str, Shape]],
-    target_ns: int,
-    shortest_ns: int,
-    most: int,
+    *,
+    segments: int = SEGMENTS,
+    target_ns: int = 0,
+    shortest_ns: int = SHORTEST_NS,
+    longest_ns: int = 0,
+    dtypes: Mapping[str, Any] | None = None,
     threads: int = 1,
 ) -> list[TorchModel]:
-    """The runner's module cut for each of these shapes by itself, into at most so many kernels; all share weights."""
-    traced = _traced(runner.module)
-    found = []
+    """The module cut for each of these shapes of its inputs by itself; all share the weights, and take any shape.
+
+    It is cut into about so many kernels of equal length; with `target_ns` into those of that length, but not more.
+    No kernel is made shorter than `shortest_ns` on average; `longest_ns` is as in `group`. Inputs are named as the
+    parameters of `forward`; those of which no type is given are float32.
+    """
+    traced = _traced(module)
+    made = []
     for shapes in several:
-        lengths_ns = _lengths(traced, shapes, runner.dtypes, threads)
-        least_ns = max(target_ns, shortest_ns, -(-sum(lengths_ns.values()) // most))
-        found.append(TorchModel(traced, group(lengths_ns, least_ns), runner.dtypes, threads))
-    return found
+        lengths_ns = _lengths(traced, shapes, dtypes, threads)
+        least_ns = max(target_ns, shortest_ns, -(-sum(lengths_ns.values()) // max(1, segments)))
+        made.append(TorchModel(traced, group(lengths_ns, least_ns, longest_ns), dtypes, threads))
+    return made
 
 
-def cut_again(runner: TorchRunner, several: Sequence[Sequence[int]], threads: int = 1) -> list[TorchModel]:
-    """The runner's module cut before these operators, once for each list of them; nothing is measured."""
-    traced = _traced(runner.module)
+def cut_again(
+    module: torch.nn.Module,
+    several: Sequence[Sequence[int]],
+    *,
+    dtypes: Mapping[str, Any] | None = None,
+    threads: int = 1,
+) -> list[TorchModel]:
+    """The module cut before these operators, once for each list of them; nothing is measured."""
+    traced = _traced(module)
     nodes = _operators(traced)
-    found = []
+    made = []
     for cuts in several:
         ends = [0, *cuts, len(nodes)]
         if any(a >= b for a, b in pairwise(ends)):
             raise ModelError("it was cut in other places than its trace has")
         groups = [nodes[first:end] for first, end in pairwise(ends)]
-        found.append(TorchModel(traced, groups, runner.dtypes, threads))
-    return found
+        made.append(TorchModel(traced, groups, dtypes, threads))
+    return made
 
 
 _tracing = threading.Lock()

@@ -17,37 +17,6 @@ from ...state import RunBatch, WorkerRow, WorkerSpec
 from ...workflow.graph import StageSpec
 from ..tensors.codec import Ref
 
-__all__ = [
-    "MOST_INGRESSES",
-    "Argument",
-    "Attach",
-    "Detach",
-    "Done",
-    "Evict",
-    "Evicted",
-    "Failed",
-    "Free",
-    "FromWorker",
-    "Hello",
-    "Join",
-    "Learned",
-    "Load",
-    "LoadFailure",
-    "Loaded",
-    "Loading",
-    "Ready",
-    "Recut",
-    "Refused",
-    "Run",
-    "State",
-    "Stop",
-    "ToWorker",
-    "WantsCut",
-    "Weighed",
-    "Welcome",
-    "arena_of",
-]
-
 
 class Weighed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a worker with a strict budget has measured of one model."""

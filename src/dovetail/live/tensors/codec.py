@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import DovetailError
+from ...workflow.tensor import OIP_OF
 from .arena import ALIGN_BYTES, Arena
 
 __all__ = ["CorruptValue", "Ref", "UnsupportedValue", "decode", "empty", "encode"]
@@ -37,12 +38,8 @@ ALLOWED = (
     "16 to 64 bit floats), and lists, tuples and dicts (str keys) of these"
 )
 
-_NAMES = (
-    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
-    "float16", "float32", "float64",
-)  # fmt: skip
-_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}
-_NAME_OF = {order: name for name in _NAMES for order in (_DTYPES[name], _DTYPES[name].newbyteorder(">"))}
+_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in OIP_OF}
+_NAME_OF = {order: name for name in _DTYPES for order in (_DTYPES[name], _DTYPES[name].newbyteorder(">"))}
 _Tensors: TypeAlias = list[tuple[int, npt.NDArray[Any]]]  # (offset from the first tensor, tensor)
 _HEAD_BYTES = 4
 _TEXT = frozenset({str})
@@ -240,7 +237,7 @@ def _dtype(name: str) -> np.dtype[Any]:
     try:
         return _DTYPES[name]
     except KeyError:
-        raise ValueError(f"{name!r} is not a dtype that travels; known: {', '.join(_NAMES)}") from None
+        raise ValueError(f"{name!r} is not a dtype that travels; known: {', '.join(_DTYPES)}") from None
 
 
 def _dtype_name(value: npt.NDArray[Any] | np.generic) -> str:

@@ -15,36 +15,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from ...device import Device, DeviceTimes, GapArbiter, GapSettings, ModelCache
+from ...device import Device, DeviceTimes, GapArbiter, GapSettings, ModelCache, events
 from ...device.cache import names_of
-from ...device.events import (
-    AlarmRang,
-    BatchWithdrawn,
-    BudgetChanged,
-    DeviceAction,
-    Grant,
-    LoadBroke,
-    LoadDone,
-    ModelDropped,
-    ModelHinted,
-    ModelOrdered,
-    PlannedBatch,
-    Refuse,
-    Revoke,
-    SetAlarm,
-    TaskPlanned,
-)
-from ...device.events import Evict as EvictAction
-from ...device.events import Load as LoadAction
 from ...predict import Estimator
 from ...profile.table import ProfileTable
+from ...record.kernels import KernelLog
 from ...state.run_batch import RunBatch, cause_of, task_of
 from ...units import MS, US
 from ...workflow.app import App
-from ..kernels.cut_model import BatchRun
+from ..kernels.batch_run import BatchRun
 from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Recut, Run, State
-from .executor import Answer, BadMessage, Values, WakeAt, Work
-from .kernel_log import KernelLog
+from .executor import Answer, BadMessage, Values, WakeAt, Work, either, state_of
 from .lanes import Lanes, TakenBatch
 from .learning import TELL_NS, Learning, unpacked
 from .loaders import Loaders
@@ -116,7 +97,7 @@ class DeviceExecutor:
         self._lock = threading.Lock()
         self._batches: dict[int, TakenBatch] = {}
         #: Grants that wait for a lane.
-        self._granted: deque[tuple[TakenBatch, Grant]] = deque()
+        self._granted: deque[tuple[TakenBatch, events.Grant]] = deque()
         self._busy = 0
         self._hits = self._misses = self._loads_done = self._evictions = 0
         self._state_ns = -STATE_NS
@@ -156,11 +137,11 @@ class DeviceExecutor:
         if taken.task in self._batches:
             raise BadMessage(f"batch {batch.batch} of ingress {batch.ingress} was taken before")
         expected = self._models.expected(message)
-        event: RunBatch | PlannedBatch = batch
+        event: RunBatch | events.PlannedBatch = batch
         if expected is not None:
             # Known before its first turn, so that it may fill a gap, or is kept out of one that is too short.
             taken.expected, idents = expected
-            event = PlannedBatch(batch, taken.expected, idents, len(idents))
+            event = events.PlannedBatch(batch, taken.expected, idents, len(idents))
         with self._lock:
             self._batches[taken.task] = taken
             return self._perform(self._machine.step(event, now_ns), task_of(batch.ingress, batch.cause), now_ns)
@@ -182,8 +163,8 @@ class DeviceExecutor:
         with self._lock:
             if not message.keep:
                 self._loaders.hinted(weights, ingress, message)
-                return self._perform(self._machine.step(ModelHinted(weights, nbytes), now_ns), cause, now_ns)
-            answers = self._machine.step(ModelOrdered(weights, nbytes), now_ns)
+                return self._perform(self._machine.step(events.ModelHinted(weights, nbytes), now_ns), cause, now_ns)
+            answers = self._machine.step(events.ModelOrdered(weights, nbytes), now_ns)
             if cache.tier(weights) == "resident":
                 self._answer(ingress, Loaded(message.stage, nbytes, message.cause))
             else:
@@ -194,7 +175,7 @@ class DeviceExecutor:
         """A model is not wanted any more; it goes when nothing runs on it or waits for it."""
         weights = self._models.specs[message.stage].weights
         with self._lock:
-            dropped = ModelDropped(weights, message.reason or "the controller wants it gone")
+            dropped = events.ModelDropped(weights, message.reason or "the controller wants it gone")
             return self._perform(self._machine.step(dropped, now_ns), task_of(ingress, message.cause), now_ns)
 
     def recut(self, message: Recut) -> None:
@@ -224,8 +205,8 @@ class DeviceExecutor:
                 known = self._machine.task(batch.task)
                 if known is not None and known.begin_ns < 0:
                     del self._batches[batch.task]
-                    more = self._perform(self._machine.step(BatchWithdrawn(batch.task), now_ns), 0, now_ns)
-                    work = self._either(work, more)
+                    more = self._perform(self._machine.step(events.BatchWithdrawn(batch.task), now_ns), 0, now_ns)
+                    work = either(work, more, self._hand)
         return work
 
     def wake(self, payload: object, now_ns: int) -> Work | None:
@@ -235,7 +216,7 @@ class DeviceExecutor:
             self._loaders.put(self._learning.tell)
             return None
         with self._lock:
-            return self._perform(self._machine.step(AlarmRang(), now_ns), 0, now_ns)
+            return self._perform(self._machine.step(events.AlarmRang(), now_ns), 0, now_ns)
 
     def state(self, now_ns: int) -> State:
         """What it says of itself."""
@@ -250,30 +231,30 @@ class DeviceExecutor:
 
     # -- what the machine says ----------------------------------------------------------------------------------
 
-    def _perform(self, answers: Iterable[DeviceAction], cause: int, now_ns: int) -> Work | None:
+    def _perform(self, answers: Iterable[events.DeviceAction], cause: int, now_ns: int) -> Work | None:
         """Do what the machine says, under the lock; a grant for the thread that asks, if there is a lane for it.
 
         `cause` is the step that led to it, with its ingress (`task_of`).
         """
         for answer in answers:
-            if type(answer) is Grant:
+            if type(answer) is events.Grant:
                 batch = self._batches[answer.task]
                 batch.revoked = False
                 self._granted.append((batch, answer))
                 if not answer.first and self._models.nbytes(self._models.specs[batch.message.batch.stage].weights):
                     self._hits += answer.hit
                     self._misses += not answer.hit
-            elif type(answer) is Revoke:
+            elif type(answer) is events.Revoke:
                 self._batches[answer.task].revoked = True
-            elif type(answer) is Refuse:
+            elif type(answer) is events.Refuse:
                 refused = self._batches.pop(answer.task)
                 self._lanes.refuse(refused.message, answer.reason, answer.detail, now_ns)
-            elif type(answer) is SetAlarm:
+            elif type(answer) is events.SetAlarm:
                 self._wake_at(answer.at_ns, None)
-            elif type(answer) is LoadAction:
+            elif type(answer) is events.Load:
                 needs = self._batches.get(answer.task)
                 self._loaders.begin(answer.weights, None if needs is None else needs.message.batch)
-            elif type(answer) is EvictAction:
+            elif type(answer) is events.Evict:
                 self._evicted(answer, cause)
         idle = self._machine.idle
         if ((idle or len(self._ingresses) > 1) and now_ns > self._state_ns) or now_ns - self._state_ns >= STATE_NS:
@@ -283,18 +264,10 @@ class DeviceExecutor:
         mine: Work | None = None
         while self._granted and self._busy < self.lanes:
             self._busy += 1
-            mine = self._either(mine, partial(self._lane, *self._granted.popleft()))
+            mine = either(mine, partial(self._lane, *self._granted.popleft()), self._hand)
         return mine
 
-    def _either(self, mine: Work | None, more: Work | None) -> Work | None:
-        """One is for the thread that asks; another one is handed on."""
-        if mine is None:
-            return more
-        if more is not None:
-            self._hand(more)
-        return mine
-
-    def _evicted(self, evict: EvictAction, cause: int) -> None:
+    def _evicted(self, evict: events.Evict, cause: int) -> None:
         self._evictions += 1
         self._models.evict(evict.weights)
         self._loaders.put(self._models.free)
@@ -309,22 +282,12 @@ class DeviceExecutor:
 
     def _state(self, now_ns: int) -> State:
         self._state_ns = now_ns
-        cache = self._machine.cache
-        return State(
-            self._machine.row(now_ns),
-            self._hits,
-            self._misses,
-            self._loads_done,
-            self._evictions,
-            cache.used_bytes,
-            cache.usable_bytes,
-            len(self._ingresses),
-            self._values.used_bytes,
-        )
+        counts = (self._hits, self._misses, self._loads_done, self._evictions)
+        return state_of(self._machine, now_ns, counts, len(self._ingresses), self._values)
 
     # -- what has happened --------------------------------------------------------------------------------------
 
-    def _lane(self, batch: TakenBatch, grant: Grant) -> None:
+    def _lane(self, batch: TakenBatch, grant: events.Grant) -> None:
         """Carry out a grant, and those that were waiting for it to end."""
         while True:
             # The answer first: a client waits for it. Whoever comes next waits for the machine a little longer.
@@ -338,7 +301,7 @@ class DeviceExecutor:
                 answers = self._machine.step(ended, now_ns)
                 grown = self._models.grown_bytes()
                 if grown is not None:
-                    answers += self._machine.step(BudgetChanged(*grown), now_ns)
+                    answers += self._machine.step(events.BudgetChanged(*grown), now_ns)
                 self._busy -= 1
                 work = self._perform(answers, 0, now_ns)
             if work is None:
@@ -358,7 +321,7 @@ class DeviceExecutor:
         if len(plan.kernels) > 1 or batch.expected or self._models.several:
             now_ns = self._now_ns()
             with self._lock:
-                planned = TaskPlanned(batch.task, plan.name, tuple(plan.idents), len(plan.idents))
+                planned = events.TaskPlanned(batch.task, plan.name, tuple(plan.idents), len(plan.idents))
                 cause = task_of(message.batch.ingress, message.batch.cause)
                 work = self._perform(self._machine.step(planned, now_ns), cause, now_ns)
             if work is not None:
@@ -368,7 +331,7 @@ class DeviceExecutor:
         """A load has ended, well or not; under the lock."""
         now_ns = self._now_ns()
         if problem:
-            return self._perform(self._machine.step(LoadBroke(weights, problem), now_ns), 0, now_ns)
+            return self._perform(self._machine.step(events.LoadBroke(weights, problem), now_ns), 0, now_ns)
         self._loads_done += 1
         self._predictor.observe_load(weights, self._kind, took_ns)
-        return self._perform(self._machine.step(LoadDone(weights), now_ns), 0, now_ns)
+        return self._perform(self._machine.step(events.LoadDone(weights), now_ns), 0, now_ns)

@@ -14,39 +14,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...control import (
-    BatchFailed,
-    BatchFinished,
-    Event,
-    EvictModel,
-    LoadFailed,
-    LoadModel,
-    ModelEvicted,
-    ModelLoaded,
-)
+from ...control import BatchFailed, BatchFinished, Event, EvictModel, LoadFailed, LoadModel, ModelEvicted, ModelLoaded
 from ...errors import DovetailError
 from ...profile.table import ProfileTable
 from ...sim.device import SimDevice
 from ...sim.sequences import catalogue_sequences
 from ...state.run_batch import cause_of, task_of
 from ...workflow.runners import ModelRunner, make_model
-from ..links.wire import (
-    Done,
-    Evict,
-    Evicted,
-    Failed,
-    FromWorker,
-    Hello,
-    Load,
-    Loaded,
-    LoadFailure,
-    Ready,
-    Recut,
-    Run,
-    State,
-)
+from ..links import wire
+from ..links.wire import FromWorker, Hello, Run
 from ..tensors.arena import ArenaFull
-from .executor import MAX_DETAIL_CHARS, Answer, BadMessage, Values, WakeAt, counts
+from .executor import MAX_DETAIL_CHARS, Answer, BadMessage, Values, WakeAt, counts, state_of
 from .models import stage_failed
 
 __all__ = ["EmulatedExecutor"]
@@ -77,17 +55,17 @@ class EmulatedExecutor:
             sequences=catalogue_sequences(hello.stages) if hello.kernels != "never" else None,
         )
 
-    def introduce(self) -> tuple[list[FromWorker], Ready]:
+    def introduce(self) -> tuple[list[FromWorker], wire.Ready]:
         """What goes before the introduction, and the introduction."""
-        return [], Ready(os.getpid())
+        return [], wire.Ready(os.getpid())
 
-    def load(self, message: Load, ingress: int, now_ns: int) -> None:
+    def load(self, message: wire.Load, ingress: int, now_ns: int) -> None:
         """Takes as long as the weights take to the emulated device, once the file has been read here."""
         self._now_ns = now_ns
         try:
             self._read(message.stage)
         except DovetailError as error:
-            self._answer(ingress, LoadFailure(message.stage, str(error)[:MAX_DETAIL_CHARS], message.cause))
+            self._answer(ingress, wire.LoadFailure(message.stage, str(error)[:MAX_DETAIL_CHARS], message.cause))
             return
         load = LoadModel(task_of(ingress, message.cause), 0, message.stage, message.keep)
         self._report(self._device.take(load, now_ns))
@@ -97,7 +75,7 @@ class EmulatedExecutor:
         if self._specs[stage].kind in ("onnx", "torch") and stage not in self._held and stage not in self._runners:
             self._runners[stage] = make_model(self._specs[stage])
 
-    def evict(self, message: Evict, ingress: int, now_ns: int) -> None:
+    def evict(self, message: wire.Evict, ingress: int, now_ns: int) -> None:
         """A model is not wanted any more; a batch that was taken before still has it."""
         self._now_ns = now_ns
         reason = message.reason or "the controller wants it gone"
@@ -139,7 +117,7 @@ class EmulatedExecutor:
         self._now_ns = now_ns
         self._report(self._device.wake(payload, now_ns))
 
-    def recut(self, message: Recut) -> None:
+    def recut(self, message: wire.Recut) -> None:
         """It has only times."""
 
     def close(self) -> None:
@@ -155,12 +133,12 @@ class EmulatedExecutor:
                 cause = cause_of(event.cause, ingress)
                 message: FromWorker
                 if isinstance(event, ModelLoaded):
-                    message = Loaded(event.stage, event.nbytes, cause)
+                    message = wire.Loaded(event.stage, event.nbytes, cause)
                 elif isinstance(event, LoadFailed):
-                    message = LoadFailure(event.stage, event.detail, cause)
+                    message = wire.LoadFailure(event.stage, event.detail, cause)
                 else:
                     assert isinstance(event, ModelEvicted)
-                    message = Evicted(event.weights, event.nbytes, event.reason, cause)
+                    message = wire.Evicted(event.weights, event.nbytes, event.reason, cause)
                 self._answer(ingress, message)
         if events:
             state = self.state(self._now_ns)
@@ -173,24 +151,14 @@ class EmulatedExecutor:
             self._answer(event.ingress, self._finished(event, message))
             return
         cause = message.batch.cause
-        failed = Failed(event.batch, cause, event.begin_ns, event.end_ns, event.reason, event.detail)
+        failed = wire.Failed(event.batch, cause, event.begin_ns, event.end_ns, event.reason, event.detail)
         self._answer(event.ingress, failed)
 
-    def state(self, now_ns: int) -> State:
+    def state(self, now_ns: int) -> wire.State:
         """What it says of itself."""
         device = self._device
-        cache = device.machine.cache
-        return State(
-            device.row(now_ns),
-            device.hits,
-            device.misses,
-            device.loads,
-            device.evictions,
-            cache.used_bytes,
-            cache.usable_bytes,
-            len(self._ingresses),
-            self._values.used_bytes,
-        )
+        counts = (device.hits, device.misses, device.loads, device.evictions)
+        return state_of(device.machine, now_ns, counts, len(self._ingresses), self._values)
 
     def _finished(self, event: BatchFinished, message: Run) -> FromWorker:
         batch, begin_ns, end_ns = message.batch, event.begin_ns, event.end_ns
@@ -199,10 +167,10 @@ class EmulatedExecutor:
             counted = counts(values, message.counted)
             results = self._values.store(values, ingress=batch.ingress)
         except ArenaFull as error:
-            return Failed(batch.batch, batch.cause, begin_ns, end_ns, "no_memory", str(error))
+            return wire.Failed(batch.batch, batch.cause, begin_ns, end_ns, "no_memory", str(error))
         except Exception as error:
-            return Failed(batch.batch, batch.cause, begin_ns, end_ns, "error", stage_failed(batch.stage, error))
-        return Done(batch.batch, batch.cause, begin_ns, end_ns, results, counted, event.busy_ns)
+            return wire.Failed(batch.batch, batch.cause, begin_ns, end_ns, "error", stage_failed(batch.stage, error))
+        return wire.Done(batch.batch, batch.cause, begin_ns, end_ns, results, counted, event.busy_ns)
 
     def _value(self, message: Run) -> Any:
         """What every item of the stage gets: the result of the first one."""

@@ -1,7 +1,9 @@
-"""What a worker's process asks of its device, and the values that batches read and write.
+"""What executors share: how they answer, and the values that batches read and write.
 
-Both executors keep the worker contract (tests/contract) by the same Device machine: `device_executor` runs models on
-this machine's cores, `emulated` takes times from a profile.
+An executor carries out batches on one device. Both keep the worker contract (tests/contract) by the same Device
+machine: `device_executor` runs models on this machine's cores, `emulated` takes times from a profile. The worker's
+threads call them in turn, never two at once, and no call takes long. A batch that may start now is returned, and the
+thread that asked runs it once others may listen.
 """
 
 from __future__ import annotations
@@ -9,14 +11,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from ...device import Device
 from ...errors import DovetailError
 from ...units import format_bytes
 from ...workflow.local import count_of, pick
-from ..links.wire import Argument, Evict, FromWorker, Load, Ready, Recut, Run, State
+from ..links.wire import Argument, FromWorker, Run, State
 from ..tensors.arena import Arena, ArenaFull
 from ..tensors.codec import Ref, decode, encode
 from ..tensors.values import part
@@ -25,19 +28,20 @@ __all__ = [
     "MAX_DETAIL_CHARS",
     "Answer",
     "BadMessage",
-    "Executor",
     "Values",
     "WakeAt",
     "Work",
     "counts",
+    "either",
     "error_text",
+    "state_of",
 ]
 
 #: (ingress, what to say to it)
 Answer = Callable[[int, FromWorker], None]
 #: What a thread of the worker is to do before it listens again.
 Work = Callable[[], None]
-#: (when, what to hand to `Executor.wake` then); to be called by the thread whose turn it is, or at the end of `Work`.
+#: (when, what to hand to `wake` then); to be called by the thread whose turn it is, or at the end of `Work`.
 WakeAt = Callable[[int, object], None]
 #: Longest error text that goes back: enough for a message, too little to flood a log.
 MAX_DETAIL_CHARS = 2000
@@ -47,51 +51,6 @@ class BadMessage(DovetailError):
     """What an ingress says makes no sense, or is not its business: it is not listened to any longer."""
 
 
-class Executor(Protocol):
-    """Carries out batches on one device. Called by the worker's threads in turn, never by two at once.
-
-    None of these calls takes long. A batch that may start now is returned, and the thread that asked runs it once
-    others may listen; an executor with threads of its own returns nothing.
-    """
-
-    @property
-    def lanes(self) -> int:
-        """Threads that it needs beside the one that listens."""
-
-    def introduce(self) -> tuple[list[FromWorker], Ready]:
-        """What goes before the introduction, and the introduction."""
-
-    def load(self, message: Load, ingress: int, now_ns: int) -> Work | None:
-        """A model is wanted here: by order, or as a hint."""
-
-    def evict(self, message: Evict, ingress: int, now_ns: int) -> Work | None:
-        """A model is not wanted any more; a batch that was taken before still has it."""
-
-    def run(self, message: Run, now_ns: int) -> Work | None:
-        """Run a batch when the device has room for it, and answer."""
-
-    def join(self, ingress: int) -> None:
-        """One more ingress is to be told how the worker is."""
-
-    def owes(self, ingress: int) -> bool:
-        """Whether a batch of an ingress has not ended, though it may be gone."""
-
-    def recut(self, message: Recut) -> None:
-        """It was found out how models are best cut."""
-
-    def leave(self, ingress: int, now_ns: int) -> Work | None:
-        """An ingress is gone: what it asked for is of no use to anybody."""
-
-    def wake(self, payload: object, now_ns: int) -> Work | None:
-        """A time that was asked for has come."""
-
-    def state(self, now_ns: int) -> State:
-        """What the worker says of itself."""
-
-    def close(self) -> None:
-        """The process is about to end: write what is to be kept."""
-
-
 class Values:
     """Reads arguments from all arenas and writes results into the worker's own. Safe to use from any thread."""
 
@@ -99,10 +58,8 @@ class Values:
         self.arenas = arenas
         self._own = own
         self._freed = threading.Condition()
-        #: The ingress that has started the worker, with which the process ends.
-        self._first = first
-        #: Blocks of each of the others, which somebody has to free when it is gone.
-        self._blocks: dict[int, set[int]] = {}
+        #: Blocks of each ingress, which somebody has to free when it is gone. The `first` has started the worker.
+        self._blocks: dict[int, set[int]] = {first: set()}
 
     def columns(self, message: Run) -> list[list[Any]]:
         """The batch's arguments; a value that several items use is decoded once."""
@@ -149,8 +106,6 @@ class Values:
         with self._freed:
             while True:
                 try:
-                    if ingress == self._first:
-                        return self._store(values)
                     if ingress not in self._blocks:
                         raise DovetailError(f"ingress {ingress} is gone, and nobody wants these results")
                     refs = self._store(values)
@@ -181,16 +136,12 @@ class Values:
     def free(self, offsets: list[int], ingress: int = 0) -> None:
         """Nobody reads these blocks of an ingress any more."""
         with self._freed:
-            if ingress == self._first:
-                for offset in offsets:
-                    self._own.free(offset)
-            else:
-                theirs = self._blocks[ingress]
-                for offset in offsets:
-                    if offset not in theirs:
-                        raise BadMessage(f"ingress {ingress} has no block at {offset}")
-                    theirs.remove(offset)
-                    self._own.free(offset)
+            theirs = self._blocks[ingress]
+            for offset in offsets:
+                if offset not in theirs:
+                    raise BadMessage(f"ingress {ingress} has no block at {offset}")
+                theirs.remove(offset)
+                self._own.free(offset)
             self._freed.notify_all()
 
 
@@ -201,6 +152,24 @@ def _tensor_bytes(value: Any) -> int:
     if isinstance(value, list | tuple):
         return sum(map(_tensor_bytes, value))
     return sum(map(_tensor_bytes, value.values())) if isinstance(value, dict) else 0
+
+
+def either(mine: Work | None, more: Work | None, hand: Callable[[Work], None]) -> Work | None:
+    """One is for the thread that asks; another one is handed on."""
+    if mine is None:
+        return more
+    if more is not None:
+        hand(more)
+    return mine
+
+
+def state_of(
+    machine: Device, now_ns: int, counts: tuple[int, int, int, int], ingresses: int, values: Values
+) -> State:
+    """What a worker says of itself; `counts` are hits, misses, loads and evictions."""
+    cache = machine.cache
+    held = (cache.used_bytes, cache.usable_bytes)
+    return State(machine.row(now_ns), *counts, *held, ingresses, values.used_bytes)
 
 
 def counts(values: list[Any], counted: list[tuple[int, ...]]) -> tuple[int, ...]:

@@ -11,15 +11,15 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...device.events import TO_THE_END, Grant, GrantEnded
-from ...record.kernels import KernelRecord
-from ..kernels.cut_model import BatchRun
+from ...record.kernels import KernelLog, KernelRecord
+from ..kernels.batch_run import BatchRun
 from ..links.wire import Done, Failed, Run
 from ..tensors.arena import ArenaFull
 from .executor import Answer, Values, counts
-from .kernel_log import KernelLog
 from .models import Models, WholeRun, stage_failed
 from .working_memory import Use
 
@@ -30,96 +30,73 @@ __all__ = ["Lanes", "TakenBatch"]
 MEMORY_WAIT_SECONDS = 0.5
 
 
+@dataclass(slots=True, eq=False)
 class TakenBatch:
     """A batch from when it was taken until it is answered."""
 
-    __slots__ = (
-        "begin_ns",
-        "busy_ns",
-        "divided",
-        "expected",
-        "message",
-        "plan",
-        "revoked",
-        "task",
-        "use",
-        "withdrawn",
-    )
-
-    def __init__(self, task: int, message: Run) -> None:
-        self.task = task
-        self.message = message
-        #: Under which name its kernels are known before it begins; empty if they are not.
-        self.expected = ""
-        #: Its kernels, once it has begun.
-        self.plan: BatchRun | WholeRun | None = None
-        #: These are several.
-        self.divided = False
-        self.begin_ns = 0
-        self.busy_ns = 0
-        #: Memory that it was given, with a strict budget.
-        self.use: Use | None = None
-        #: No further kernel of its grant is to begin.
-        self.revoked = False
-        #: Nobody waits for its answer.
-        self.withdrawn = False
+    task: int
+    message: Run
+    #: Under which name its kernels are known before it begins; empty if they are not.
+    expected: str = ""
+    #: Its kernels, once it has begun; and whether these are several.
+    plan: BatchRun | WholeRun | None = None
+    divided: bool = False
+    begin_ns: int = 0
+    busy_ns: int = 0
+    #: Memory that it was given, with a strict budget.
+    use: Use | None = None
+    #: No further kernel of its grant is to begin.
+    revoked: bool = False
+    #: Nobody waits for its answer.
+    withdrawn: bool = False
 
 
+@dataclass(slots=True)
 class Lanes:
     """Carries out grants, each in the thread that calls."""
 
-    def __init__(
-        self,
-        name: str,
-        models: Models,
-        values: Values,
-        answer: Answer,
-        now_ns: Callable[[], int],
-        planned: Callable[[TakenBatch, BatchRun | WholeRun], None],
-        log: KernelLog | None,
-    ) -> None:
-        """`planned` is told what the kernels of a batch are, before the first of them."""
-        self._name = name
-        self._models = models
-        self._values = values
-        self._answer = answer
-        self._now_ns = now_ns
-        self._planned = planned
-        self._log = log
-        #: Batches of each ingress whose results wait for room.
-        self._unstored = Counter[int]()
-        self._counting = threading.Lock()
+    name: str
+    models: Models
+    values: Values
+    answer: Answer
+    now_ns: Callable[[], int]
+    #: Is told what the kernels of a batch are, before the first of them.
+    planned: Callable[[TakenBatch, BatchRun | WholeRun], None]
+    log: KernelLog | None
+    #: Batches of each ingress whose results wait for room.
+    _unstored: Counter[int] = field(default_factory=Counter)
+    _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def carry_out(self, batch: TakenBatch, grant: Grant) -> GrantEnded:
         """Run kernels while the grant allows, and answer if the batch is over."""
         message, task = batch.message, batch.task
         first = grant.first
-        now_ns = self._now_ns()
+        now_ns = self.now_ns()
         try:
             if batch.plan is None:
                 batch.begin_ns = now_ns
                 if now_ns > message.batch.latest_ns:
                     self.refuse(message, "too_late", "", now_ns)
                     return GrantEnded(task, first)
-                batch.plan = self._models.plan(message, self._values.columns(message))
+                batch.plan = self.models.plan(message, self.values.columns(message))
                 batch.divided = len(batch.plan.kernels) > 1
-                self._planned(batch, batch.plan)
+                self.planned(batch, batch.plan)
             plan = batch.plan
             kernels = plan.kernels
             last = len(kernels) - 1 if grant.last == TO_THE_END else min(grant.last, len(kernels) - 1)
             spans: list[tuple[int, int]] = []
             position = first
-            with self._models.at_work(message, plan, batch.use) as batch.use:
+            with self.models.at_work(message, plan, batch.use) as batch.use:
                 while position <= last and not batch.revoked and (not spans or spans[-1][1] < grant.until_ns):
-                    begin_ns = self._now_ns()
+                    begin_ns = self.now_ns()
                     try:
                         kernels[position]()
                     except Exception as error:
                         plan.rescue(error)
                         position = last = len(kernels) - 1
-                    spans.append((begin_ns, self._now_ns()))
-                    if self._log is not None:
-                        self._note(self._log, batch, plan.idents[position], position, grant.why, *spans[-1])
+                    spans.append((begin_ns, self.now_ns()))
+                    if self.log is not None:
+                        self.log.add(self._record(batch, plan.idents[position], position, grant.why, *spans[-1]))
                     position += 1
                 if batch.use is not None:
                     batch.use.stopped = position < len(kernels)
@@ -138,7 +115,7 @@ class Lanes:
     def refuse(self, message: Run, reason: str, detail: str, now_ns: int) -> None:
         """The batch is not going to run."""
         batch = message.batch
-        self._answer(batch.ingress, Failed(batch.batch, batch.cause, now_ns, now_ns, reason, detail))
+        self.answer(batch.ingress, Failed(batch.batch, batch.cause, now_ns, now_ns, reason, detail))
 
     def owes(self, ingress: int) -> bool:
         """Whether results for an ingress wait for room."""
@@ -146,8 +123,8 @@ class Lanes:
 
     def rest(self) -> None:
         """Nothing is to be done for a while: what ran is written down."""
-        if self._log is not None:
-            self._log.flush()
+        if self.log is not None:
+            self.log.flush()
 
     # -- the answer ---------------------------------------------------------------------------------------------
 
@@ -180,24 +157,24 @@ class Lanes:
 
     def _done(self, batch: TakenBatch, values: list[Any], counted: tuple[int, ...], wait_s: float) -> None:
         decided = batch.message.batch
-        results = self._values.store(values, wait_s, decided.ingress)
-        end_ns = self._now_ns()
+        results = self.values.store(values, wait_s, decided.ingress)
+        end_ns = self.now_ns()
         busy_ns = batch.busy_ns if batch.divided else 0
         done = Done(decided.batch, decided.cause, batch.begin_ns, end_ns, results, counted, busy_ns)
-        self._answer(decided.ingress, done)
+        self.answer(decided.ingress, done)
 
     def _fail(self, batch: TakenBatch, error: BaseException) -> None:
         if batch.withdrawn:
             return
-        decided, end_ns = batch.message.batch, self._now_ns()
+        decided, end_ns = batch.message.batch, self.now_ns()
         reason = "no_memory" if isinstance(error, ArenaFull) else "error"
         detail = stage_failed(decided.stage, error)
         failed = Failed(decided.batch, decided.cause, batch.begin_ns, end_ns, reason, detail)
-        self._answer(decided.ingress, failed)
+        self.answer(decided.ingress, failed)
 
-    def _note(
-        self, log: KernelLog, batch: TakenBatch, what: str, kernel: int, why: str, begin_ns: int, end_ns: int
-    ) -> None:
+    def _record(
+        self, batch: TakenBatch, what: str, kernel: int, why: str, begin_ns: int, end_ns: int
+    ) -> KernelRecord:
         decided = batch.message.batch
         times = (begin_ns, end_ns, batch.begin_ns)
-        log.add(KernelRecord(batch.task, decided.stage, kernel, decided.priority, *times, what, why, self._name))
+        return KernelRecord(batch.task, decided.stage, kernel, decided.priority, *times, what, why, self.name)

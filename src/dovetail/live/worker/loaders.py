@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Set
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from ...state import RunBatch
@@ -26,39 +27,31 @@ __all__ = ["Loaders"]
 _Asker = tuple[int, str, int]
 
 
+@dataclass
 class Loaders:
     """Threads that load models, cut them, and let them go. Its books are kept under the executor's lock."""
 
-    def __init__(
-        self,
-        name: str,
-        threads: int,
-        models: Models,
-        answer: Answer,
-        now_ns: Callable[[], int],
-        ended: Callable[[str, str, int], Work | None],
-        hand: Callable[[Work], None],
-        want_cut: Callable[[list[CutModel]], None],
-        ingresses: Set[int],
-        lock: threading.Lock,
-    ) -> None:
-        """`ended(weights, problem, took_ns)` is told of the end of each load, under the lock, and what can be done
-        then is handed on; `want_cut` is told of models to be cut; `ingresses` are those that are here, always.
-        """
-        self._name = name
-        self._models = models
-        self._answer = answer
-        self._now_ns = now_ns
-        self._ended = ended
-        self._hand = hand
-        self._want_cut = want_cut
-        self._ingresses = ingresses
-        self._lock = lock
-        self._jobs: SimpleQueue[Work] = SimpleQueue()
-        #: Loads that were asked for, until the model is there.
-        self._orders: dict[str, list[_Asker]] = {}
-        self._hints: dict[str, _Asker] = {}
-        for _ in range(threads):
+    name: str
+    threads: int
+    models: Models
+    answer: Answer
+    now_ns: Callable[[], int]
+    #: (weights, problem, how long it took): is told of the end of each load, under the lock.
+    ended: Callable[[str, str, int], Work | None]
+    #: Takes what can be done then.
+    hand: Callable[[Work], None]
+    #: Is told of models to be cut.
+    want_cut: Callable[[list[CutModel]], None]
+    #: Those that are here, always.
+    ingresses: Set[int]
+    lock: threading.Lock
+    _jobs: SimpleQueue[Work] = field(default_factory=SimpleQueue)
+    #: Loads that were asked for, until the model is there.
+    _orders: dict[str, list[_Asker]] = field(default_factory=dict)
+    _hints: dict[str, _Asker] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for _ in range(self.threads):
             threading.Thread(target=self._work, daemon=True).start()
 
     def put(self, work: Work) -> None:
@@ -71,7 +64,7 @@ class Loaders:
             try:
                 work()
             except Exception as error:  # a cut that fails, say: the model stays whole
-                print(f"dovetail: worker {self._name}: {error_text(error)}", file=sys.stderr, flush=True)
+                print(f"dovetail: worker {self.name}: {error_text(error)}", file=sys.stderr, flush=True)
 
     # -- under the lock -----------------------------------------------------------------------------------------
 
@@ -101,29 +94,29 @@ class Loaders:
     # -- in a thread of its own ---------------------------------------------------------------------------------
 
     def _load(self, weights: str, asker: _Asker) -> None:
-        self._models.free()
-        begin_ns = self._now_ns()
+        self.models.free()
+        begin_ns = self.now_ns()
         ingress, stage, cause = asker
-        self._answer(ingress, Loading(stage, cause))
+        self.answer(ingress, Loading(stage, cause))
         problem = ""
         try:
-            self._want_cut(self._models.load(weights))
+            self.want_cut(self.models.load(weights))
         except BaseException as error:  # whatever it is, the load must be answered
             problem = stage_failed(stage, error)
-        took_ns = max(1, self._now_ns() - begin_ns)
-        nbytes = self._models.nbytes(weights)
-        with self._lock:
+        took_ns = max(1, self.now_ns() - begin_ns)
+        nbytes = self.models.nbytes(weights)
+        with self.lock:
             self._hints.pop(weights, None)
             askers = self._orders.pop(weights, [])
             if asker not in askers:
                 askers.append(asker)
             if not problem:
                 # To whoever has not asked it is news, too, but none of its own steps has led to it.
-                askers += [(other, stage, 0) for other in self._ingresses - {who for who, _, _ in askers}]
+                askers += [(other, stage, 0) for other in self.ingresses - {who for who, _, _ in askers}]
             for ingress, stage, cause in askers:
                 answer: FromWorker = LoadFailure(stage, problem, cause)
-                self._answer(ingress, answer if problem else Loaded(stage, nbytes, cause, took_ns))
+                self.answer(ingress, answer if problem else Loaded(stage, nbytes, cause, took_ns))
             # Under the same lock: an order that comes now is answered above, or finds the model here.
-            work = self._ended(weights, problem, took_ns)
+            work = self.ended(weights, problem, took_ns)
         if work is not None:
-            self._hand(work)
+            self.hand(work)

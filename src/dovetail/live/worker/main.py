@@ -34,31 +34,14 @@ from typing import NoReturn
 import msgspec
 
 from ...workflow.app import App, load_target
+from ..links import wire
 from ..links.doorbell import Doorbell, widen
-from ..links.wire import (
-    MOST_INGRESSES,
-    Attach,
-    Detach,
-    Evict,
-    Free,
-    FromWorker,
-    Hello,
-    Join,
-    Load,
-    Recut,
-    Refused,
-    Run,
-    Stop,
-    ToWorker,
-    Welcome,
-    arena_of,
-)
+from ..links.wire import MOST_INGRESSES, FromWorker, Hello, ToWorker, arena_of
 from ..tensors.arena import Arena
 from .device_executor import DeviceExecutor
 from .emulated import EmulatedExecutor
-from .executor import BadMessage, Executor, Values, Work, error_text
-from .link import HEAR, Link
-from .orders import Orders
+from .executor import BadMessage, Values, Work, either, error_text
+from .link import HEAR, Link, Orders
 
 __all__ = ["Worker", "main"]
 
@@ -97,7 +80,7 @@ class Worker:
             os.chmod(hello.listen, 0o600)
             listener.listen(MOST_INGRESSES)
             listener.setblocking(False)
-        self._executor: Executor
+        self._executor: DeviceExecutor | EmulatedExecutor
         if hello.spec.enforcement == "emulated":
             self._executor = EmulatedExecutor(hello, self._values, self._answer, self._wake_at)
         else:
@@ -198,11 +181,7 @@ class Worker:
                     link.hear()
             wakes = self._wakes
             while wakes and wakes[0][0] <= (now_ns := self._now_ns()):
-                more = self._executor.wake(heappop(wakes)[2], now_ns)
-                if work is None:
-                    work = more
-                elif more is not None:
-                    self._hand(more)
+                work = either(work, self._executor.wake(heappop(wakes)[2], now_ns), self._hand)
             if work is not None and wakes:
                 self._ring()  # another thread has to look at the clock now
             self._in_turn = 0
@@ -228,7 +207,7 @@ class Worker:
             if link is self._first:
                 raise
             return self._lose(link)
-        if packet is None or isinstance(packet[0], Stop):
+        if packet is None or isinstance(packet[0], wire.Stop):
             if link is not self._first:
                 return self._lose(link)
             self._executor.close()
@@ -251,31 +230,31 @@ class Worker:
 
     def _take(self, link: Link, message: ToWorker, fds: list[int]) -> Work | None:
         now_ns, ingress = self._now_ns(), link.ingress
-        if isinstance(message, Run):
+        if isinstance(message, wire.Run):
             if message.batch.ingress != ingress:
                 raise BadMessage("it speaks for somebody else")
             if message.free:
                 self._values.free(message.free, ingress)
             return self._executor.run(message, now_ns)
-        if ingress < 0 and not isinstance(message, Join):
+        if ingress < 0 and not isinstance(message, wire.Join):
             raise BadMessage("it has not said who it is")
-        if isinstance(message, Free):
+        if isinstance(message, wire.Free):
             self._values.free(message.offsets, ingress)
-        elif isinstance(message, Load):
+        elif isinstance(message, wire.Load):
             self._orders.check(message.stage)
             if message.keep:
                 self._orders.keep(ingress, message.stage)
             return self._executor.load(message, ingress, now_ns)
-        elif isinstance(message, Evict):
+        elif isinstance(message, wire.Evict):
             if self._orders.drop(ingress, message.stage):
                 return self._executor.evict(message, ingress, now_ns)
-        elif isinstance(message, Recut):
+        elif isinstance(message, wire.Recut):
             self._executor.recut(message)
-        elif isinstance(message, Attach):
+        elif isinstance(message, wire.Attach):
             self._attach(message.arena, ingress, fds)
-        elif isinstance(message, Detach):
+        elif isinstance(message, wire.Detach):
             self._detach(message.arena, ingress)
-        elif isinstance(message, Join):
+        elif isinstance(message, wire.Join):
             self._join(link, message, fds)
         return None
 
@@ -315,21 +294,23 @@ class Worker:
         self._links[connection.fileno()] = link
         self._poll.register(connection.fileno(), HEAR)
 
-    def _join(self, link: Link, message: Join, fds: list[int]) -> None:
+    def _join(self, link: Link, message: wire.Join, fds: list[int]) -> None:
         """Another ingress: it reads this worker's arena, and this worker reads its own."""
         ingress = message.ingress
         if link.ingress >= 0 or ingress in self._ingresses or not 0 < ingress <= MOST_INGRESSES or not fds:
-            self._send(link, Refused(f"ingress {ingress} cannot join: that number is taken or none"))
+            self._send(link, wire.Refused(f"ingress {ingress} cannot join: that number is taken or none"))
             return
         if self._executor.owes(ingress):
-            self._send(link, Refused(f"ingress {ingress} cannot join yet: a batch of its predecessor still runs"))
+            self._send(
+                link, wire.Refused(f"ingress {ingress} cannot join yet: a batch of its predecessor still runs")
+            )
             return
         self._attach(arena_of(ingress), ingress, fds)
         link.ingress = ingress
         self._values.join(ingress)
         _, ready = self._executor.introduce()
         hello = self._hello
-        self._send(link, Welcome(hello.worker, hello.spec, hello.origin_ns, ready), [self._own.fd])
+        self._send(link, wire.Welcome(hello.worker, hello.spec, hello.origin_ns, ready), [self._own.fd])
         self._ingresses[ingress] = link
         self._executor.join(ingress)
         self._send(link, self._executor.state(self._now_ns()))
@@ -344,12 +325,8 @@ class Worker:
         now_ns = self._now_ns()
         work = self._executor.leave(link.ingress, now_ns)
         for stage in self._orders.leave(link.ingress):
-            evict = Evict(stage, 0, "whoever wanted it is gone")
-            more = self._executor.evict(evict, self._hello.ingress, now_ns)
-            if work is None:
-                work = more
-            elif more is not None:
-                self._hand(more)
+            evict = wire.Evict(stage, 0, "whoever wanted it is gone")
+            work = either(work, self._executor.evict(evict, self._hello.ingress, now_ns), self._hand)
         self._values.leave(link.ingress)
         for number in list(self._readers):
             self._detach(number, link.ingress)
@@ -368,7 +345,9 @@ def _start(doorbell: Doorbell[ToWorker]) -> Worker | None:
         app = load_target(hello.target) if hello.target else None
     except BaseException as error:  # also a module that calls sys.exit
         traceback.print_exc()
-        doorbell.send(Refused(f"{hello.target} cannot be loaded in worker {hello.spec.name}: {error_text(error)}"))
+        doorbell.send(
+            wire.Refused(f"{hello.target} cannot be loaded in worker {hello.spec.name}: {error_text(error)}")
+        )
         return None
     return Worker(doorbell, hello, fds[0], app)
 

@@ -32,7 +32,8 @@ from ...units import format_bytes
 from ...workflow.app import App
 from ...workflow.graph import StageSpec
 from ...workflow.runners import Runner, make_runner
-from ..kernels.cut_model import BatchRun, CutModel
+from ..kernels.batch_run import BatchRun
+from ..kernels.cut_model import CutModel
 from ..links.wire import FromWorker, Hello, LoadFailure, Ready, Run, Weighed
 from .executor import error_text
 from .footprint import anonymous_bytes, blocks_apart, one_heap, trim, weigh
@@ -106,16 +107,17 @@ class Models:
         #: What the worker says before its introduction: models that it will not be able to run.
         self.first_words: list[FromWorker] = []
         self.measured = {w.weights: w for w in hello.weighed}
-        self._budget_bytes = hello.spec.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        #: All that the worker may have.
+        self.budget_bytes = hello.spec.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._slack_bytes = self._load_bytes = self._reserve_bytes = 0
         self._room: WorkingMemory | None = None
         if self._strict:
             one_heap()
-            self._slack_bytes = SLACK_BYTES + self._budget_bytes // SLACK_PART
+            self._slack_bytes = SLACK_BYTES + self.budget_bytes // SLACK_PART
             self._weigh()
             self._load_bytes = max((w.transient_bytes for w in self.measured.values()), default=0)
             self._reserve_bytes = self._first_reserve()
-            limit_bytes = anonymous_bytes() + self._budget_bytes - self._slack_bytes
+            limit_bytes = anonymous_bytes() + self.budget_bytes - self._slack_bytes
             self._room = WorkingMemory(limit_bytes, self._reserve_bytes)
             self._check_sizes()
 
@@ -127,14 +129,9 @@ class Models:
         return self.stages[weights].weights_bytes if known is None else known.nbytes
 
     @property
-    def budget_bytes(self) -> int:
-        """All that the worker may have."""
-        return self._budget_bytes
-
-    @property
     def usable_bytes(self) -> int:
         """What models may take of it at the beginning."""
-        return self._budget_bytes - min(self._budget_bytes, self._reserve_bytes + self._slack_bytes)
+        return self.budget_bytes - min(self.budget_bytes, self._reserve_bytes + self._slack_bytes)
 
     def introduce(self) -> Ready:
         """What the worker says when it is ready."""
@@ -146,27 +143,27 @@ class Models:
         """Measure what is not known. One of a kind goes before: the first also brings its library."""
         missing = [s for w, s in self.stages.items() if w not in self.measured]
         for stage in {s.kind: s for s in sorted(self.stages.values(), key=lambda s: -s.weights_bytes)}.values():
-            self._try(stage)
+            self._weighed(stage)
         for stage in missing:
-            found: list[tuple[int, int, int]] = []
-            self._try(stage, lambda load: found.append(weigh(load)))  # noqa: B023 - called at once
-            for nbytes, transient_bytes, load_ns in found:
-                self.measured[stage.weights] = Weighed(stage.weights, nbytes, transient_bytes, load_ns)
+            weighed = self._weighed(stage)
+            if weighed is not None:
+                self.measured[stage.weights] = weighed
         gc.collect()
         gc.freeze()
         trim()
 
-    def _try(self, stage: StageSpec, how: Callable[[Callable[[], object]], object] = lambda load: load()) -> None:
+    def _weighed(self, stage: StageSpec) -> Weighed | None:
         try:
-            how(lambda: self._make_all(stage))
+            return Weighed(stage.weights, *weigh(lambda: self._make_all(stage)))
         except ModelError as error:
             if not any(isinstance(m, LoadFailure) and m.stage == stage.name for m in self.first_words):
                 self.first_words.append(LoadFailure(stage.name, error_text(error), 0))
+            return None
 
     def _first_reserve(self) -> int:
         """Enough for the heaviest load or a batch; for both at once only if all models fit beside that."""
-        runs = self._budget_bytes // RUNS_PART
-        ample = self._budget_bytes - sum(map(self.nbytes, self.stages)) - self._slack_bytes
+        runs = self.budget_bytes // RUNS_PART
+        ample = self.budget_bytes - sum(map(self.nbytes, self.stages)) - self._slack_bytes
         return max(self._load_bytes, runs, min(self._load_bytes + runs, ample))
 
     def _check_sizes(self) -> None:
@@ -179,7 +176,7 @@ class Models:
             least = max(nbytes + self._load_bytes, nbytes * RUNS_PART // (RUNS_PART - 1)) + 2 * self._slack_bytes
             detail = (
                 f"the model of stage {stage.name!r} takes {format_bytes(nbytes)}, but of a budget of "
-                f"{format_bytes(self._budget_bytes)} only {format_bytes(usable)} are for models. The rest is for "
+                f"{format_bytes(self.budget_bytes)} only {format_bytes(usable)} are for models. The rest is for "
                 f"what loads and batches take at their peak, loads up to {format_bytes(self._load_bytes)}. Give "
                 f"it at least --memory {-(-least // 10**6)}MB"
             )
@@ -192,12 +189,12 @@ class Models:
             return None
         self._reserve_bytes = room.reserve_bytes
         least = max(map(self.nbytes, self.stages), default=0)
-        left = self._budget_bytes - self._reserve_bytes - self._slack_bytes
+        left = self.budget_bytes - self._reserve_bytes - self._slack_bytes
         if left < least:
             enough = least + self._reserve_bytes + self._slack_bytes
             print(
                 f"dovetail: batches take up to {format_bytes(self._reserve_bytes)} beside their models; with the "
-                f"largest model that is more than the budget of {format_bytes(self._budget_bytes)}, which may be "
+                f"largest model that is more than the budget of {format_bytes(self.budget_bytes)}, which may be "
                 f"passed. Give it at least --memory {-(-enough // 10**6)}MB",
                 file=sys.stderr,
                 flush=True,

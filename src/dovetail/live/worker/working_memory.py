@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import msgspec
 
@@ -36,19 +37,17 @@ class _Known(msgspec.Struct):
     nbytes: int
 
 
+@dataclass(slots=True, eq=False)
 class Use:
     """One batch from its first kernel to its last, or until it fails."""
 
-    __slots__ = ("done", "held_bytes", "most_bytes", "stopped")
-
-    def __init__(self) -> None:
-        #: It ran to its end, so that what was measured counts for others of its stage.
-        self.done = False
-        #: It has not ended, and goes on later.
-        self.stopped = False
-        #: What it has while it is stopped, and the most that it was seen with.
-        self.held_bytes = 0
-        self.most_bytes = 0
+    #: It ran to its end, so that what was measured counts for others of its stage.
+    done: bool = False
+    #: It has not ended, and goes on later.
+    stopped: bool = False
+    #: What it has while it is stopped, and the most that it was seen with.
+    held_bytes: int = 0
+    most_bytes: int = 0
 
 
 class WorkingMemory:

@@ -24,21 +24,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...errors import CatalogueError
+from ...workflow.graph import StageSpec
 from ..curve import Curve
-from .entries import (
-    CurveEntry,
-    Device,
-    Evidence,
-    Family,
-    ScaleEntry,
-    StageEntry,
-    UnitPrices,
-    WorkflowEntry,
-)
+from ..table import Entry
+from .entries import CurveEntry, Device, Evidence, Family, ScaleEntry, StageEntry, UnitPrices, WorkflowEntry
 
 __all__ = [
     "Device", "Evidence", "Model", "StageEntry", "UnitPrices", "WorkflowEntry",
-    "device", "devices", "model", "models", "unit_prices", "workflow", "workflows",
+    "device", "devices", "model", "modelled", "models", "unit_prices", "workflow", "workflows",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -130,6 +123,22 @@ def models() -> tuple[str, ...]:
 def model(name: str) -> Model:
     """The model of that name."""
     return _find(_models(), name, "model")
+
+
+def modelled(spec: StageSpec, kind: str) -> Entry | None:
+    """Curve and load time of the catalogue model that the stage is, or is said to be like; None if it is neither."""
+    name = spec.like or (spec.model if spec.kind == "model" else "")
+    if not name:
+        return None
+    found = model(name)
+    return Entry(
+        spec.name,
+        kind,
+        curve=found.curve(kind),
+        load_ns=found.load_ns(kind),
+        memory_bytes=found.weights_bytes,
+        source=f"catalogue model {name}",
+    )
 
 
 def workflows() -> tuple[str, ...]:

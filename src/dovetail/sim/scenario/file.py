@@ -22,16 +22,9 @@ from ..recorded import Recorded
 from .toml_source import TomlSource, text_hook
 
 __all__ = [
-    "VERSION",
-    "ArrivalsEntry",
-    "DeviceEntry",
-    "FanOut",
-    "Scenario",
-    "StageEntry",
-    "Times",
-    "WorkflowEntry",
+    "VERSION", "ArrivalsEntry", "DeviceEntry", "FanOut", "Scenario", "StageEntry", "Times", "WorkflowEntry",
     "read_scenario",
-]
+]  # fmt: skip
 
 
 #: Raised when a key of the file changes its meaning; a scenario of another version is refused by name.

@@ -15,7 +15,6 @@ from ...errors import DovetailError
 from ...profile import catalogue
 from ...profile.curve import Curve
 from ...profile.machine import CPU, HOST, this_machine
-from ...profile.modelled import modelled
 from ...profile.record import FRESH, MISSING
 from ...profile.store import ProfileStore
 from ...profile.table import Entry, Point
@@ -225,7 +224,7 @@ class _Builder:
                         _timed(spec, kind, stage.times)
                         if stage.times is not None
                         else measured.get((spec.name, kind))
-                        or (None if kind in (CPU, HOST) else modelled(spec, kind))
+                        or (None if kind in (CPU, HOST) else catalogue.modelled(spec, kind))
                     )
                 if entry is not None:
                     yield entry if spread is None else msgspec.structs.replace(entry, spread=spread)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..profile.kernels import KernelStats, Spread, kernel_name
-from ..units import US
-from .account import Account
-from .arbiter_tasks import ArbiterSettings, ArbiterTask, Offer
-from .priority import PriorityArbiter
+from ...device.account import Account
+from ...device.arbiter_tasks import ArbiterSettings, ArbiterTask, Offer
+from ...device.priority import PriorityArbiter
+from ...profile.kernels import KernelStats, Spread, kernel_name
+from ...units import US
 
-__all__ = ["FikitArbiter", "FikitSettings"]
+__all__ = ["FikitArbiter", "FikitSettings", "pooled"]
 
 
 class FikitSettings(ArbiterSettings, frozen=True, kw_only=True):
@@ -61,8 +61,19 @@ class FikitArbiter(PriorityArbiter):
         stats = task.stats
         if stats is None or not 0 <= position < len(stats.kernels):
             return None
-        pooled = self._pooled.get(stats.name)
-        if pooled is None:
-            pooled = self._pooled[stats.name] = stats.pooled()
-        spread = pooled[which][kernel_name(stats.kernels[position])]
+        known = self._pooled.get(stats.name)
+        if known is None:
+            known = self._pooled[stats.name] = pooled(stats)
+        spread = known[which][kernel_name(stats.kernels[position])]
         return spread.mean_ns if spread.count >= stats.min_count else None
+
+
+def pooled(stats: KernelStats) -> tuple[dict[str, Spread], dict[str, Spread]]:
+    """Durations and waits by name, all kernels of one name together."""
+    durations: dict[str, Spread] = {}
+    gaps: dict[str, Spread] = {}
+    for position, ident in enumerate(stats.kernels):
+        name = kernel_name(ident)
+        durations.setdefault(name, Spread()).merge(stats.durations[position])
+        gaps.setdefault(name, Spread()).merge(stats.gaps[position + 1])
+    return durations, gaps

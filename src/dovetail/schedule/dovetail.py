@@ -1,58 +1,75 @@
-"""Dovetail's own planner: the least cost that still meets the objective, decided again before every batch.
+"""Dovetail's own policy: the least cost that still meets the objective, decided again before every batch.
 
-For each workflow the whole trade of time against cost is kept as frontiers, one per suffix of its graph (`frontier`),
-so that a decision is a look-up of the budget that is left. Beyond ESG:
+For each workflow the whole trade of time against cost is kept as frontiers, one per suffix of its graph
+(`plan.frontier`), so that a decision is a look-up of the budget that is left. Beyond ESG:
 - the budget is that of the whole rest of the workflow, not of a group of stages;
-- in chains the chance of being in time is weighed in money, from a budget (`chance`); elsewhere the rest's time is a
-  percentile. What later queues are known to take is set aside first;
-- stages that several workflows share are batched together, the request with the least slack first;
+- in chains the chance of being in time is weighed in money, from a budget (`plan.chance`); elsewhere the rest's time
+  is a percentile, or its mean where the percentile cannot be had. What later queues are known to take is set aside;
+- stages that several workflows share are batched together, the request with the least slack first. A batch mixes
+  classes only if the higher one loses nothing by it;
 - starting now is weighed against waiting for a larger batch;
-- a request that is late already is run as cheaply as can be, so that it costs the others least.
+- who would be late is refused at once (`admission`), and who waits and cannot be in time any more is given up if it
+  is in the way of others. Who is late and in nobody's way is run as cheaply as can be.
 
-Rules of this file: integers decide, ties are broken by order, and nothing is read but the cluster and the predictor.
+Rules of this file: ties are broken by order, and nothing is read but the cluster and the predictor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Literal
 
 import msgspec
 
+from ..plan import Hold, Refusal, Space
+from ..plan.chance import Chances, Way
+from ..plan.frontier import Choice
+from ..plan.space import configs_for
+from ..plan.tables import WorkflowPlan
 from ..predict import Predictor
 from ..predict.running import Mean, Rate
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..state.worker import FULL_SHARE
 from ..units import MS, format_ns
 from ..workflow.graph import Graph, Node
-from .chance import Chances, Way
-from .demand import Demand
-from .frontier import Choice
-from .protocol import Hold, Refusal
-from .space import Space, configs_for
-from .tables import WorkflowPlan
+from .admission import Admission
+from .backlog import Backlog
 
-__all__ = ["DovetailPlanner", "PlannerSettings"]
+__all__ = ["DovetailPlanner", "Goal", "PlannerSettings"]
+
+Goal = Literal["cost", "time"]
 
 #: Orders of classes must not overlap: later than any objective.
 _CLASS_STEP = 1 << 62
 #: A hold ends this much before the last moment at which its plan is in time: timers are not exact.
 _HOLD_MARGIN_NS = 1 * MS
-#: A larger batch is waited for only if it saves at least this part of what is left to pay.
-_WORTH_WAITING = 0.0005
+#: A larger batch is waited for only if it saves at least this part of what is left to pay; and this part where times
+#: are learned, which are never the same twice. [our choice]
+_WORTH_WAITING, _WORTH_WAITING_LEARNED = 0.0005, 0.05
 #: Chance that an arrival comes within twice the time it is expected in, if arrivals are by chance: 1 − 1/e².
 _COMES = 0.865
-#: The cluster is crowded when batches wait for more than this part (one in so many) of the objective.
+#: A workflow is crowded when batches of its stages wait for more than this part (one in so many) of its objective.
 _CROWDED = 50
-#: Part of the devices' capacity that admission counts on; the rest is lost to shares that do not fit together.
-_COUNTED_ON_PCT = 90
 #: Batches between two looks at waits in queues and arrival rates; they change slowly.
 _LOOK_EVERY = 32
+#: A batch may take so many per cent longer for items of a lower class that join it.
+_MIXED_PCT = 5
+#: No hold goes on when less is left than this part of the mean time of the fastest way, in per cent. [our choice]
+_SAFE_PCT = 125
+#: In a crowd a batch may take so many per cent more of the device than the least. [our choice]
+_LEAN_PCT = 5
+#: A request has no chance any more when less is left than this part of the mean time of the fastest way, in per cent.
+_HOPELESS_PCT = 90
 
 
 class PlannerSettings(msgspec.Struct, frozen=True):
     """How the planner plans; the defaults are the product, everything else is an ablation."""
 
     space: Space = Space()
+    #: "cost": the least that is in time, for devices that are paid by use. "time": devices that are there anyway are
+    #: used to be early, as long as nothing waits for them.
+    goal: Goal = "cost"
     #: Part of requests that should be in time where that is not too dear; 0.5 and below plan with means.
     percentile: float = 0.99
     #: Part by which being in time more surely may raise the expected cost of a request above that of the cheapest
@@ -84,9 +101,17 @@ class DovetailPlanner:
         #: Queue -> since when it is held on purpose.
         self._held_since_ns: dict[str, int] = {}
         self._finished = 0
-        self._demand = Demand()
-        #: Waits of late that were not chosen, of all stages.
-        self._crowd = Mean(64)
+        self._backlog = Backlog()
+        self._admission = Admission()
+        #: Of the request that was last let in: the wait before it and the time that it has.
+        self._expected: tuple[int, int] = (0, 0)
+        #: (When the last chance goes, number, item) of all that wait, and items whose chance is gone.
+        self._chances: list[tuple[int, int, Item]] = []
+        self._hopeless: list[Item] = []
+        #: Queue -> (when it has to begin to be in time, number, item) of those that wait in it.
+        self._urgent: dict[str, list[tuple[int, int, Item]]] = {}
+        self._noted = 0
+        self._now_ns = 0
         #: Without re-planning: request -> the plan made on arrival.
         self._fixed: dict[int, list[Config]] = {}
 
@@ -126,55 +151,70 @@ class DovetailPlanner:
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
             return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
+        self._expected = (0, 0)
         plan = self.plan_of(graph.name) if self._settings.admission else None
         if plan is None or not plan.known:
             return None
         if not open_requests and not plan.profiled:
             return None  # what was learned may have changed, and only who is let in can show it
-        capacity_pct = max(1, self._capacity_pct())
-        queued_ns = self._queued_work() // capacity_pct
-        # A crowd that nobody stands in is over, however it was remembered: who is refused teaches nothing.
-        crowded = queued_ns > 0 and self._crowded(plan)
-        slack_ns = objective_ns - now_ns - (plan.lean_ns if crowded else plan.fastest_ns)
-        if slack_ns < 0 and not crowded:
+        left_ns = objective_ns - now_ns
+        if plan.quick_ns > left_ns:
             return Refusal(
-                f"its fastest plan takes {format_ns(plan.fastest_ns)}, longer than its objective, on an idle cluster"
+                f"its fastest plan takes {format_ns(plan.quick_ns)}, longer than its objective, on an idle cluster"
             )
-        if crowded and queued_ns > slack_ns:
-            return Refusal(
-                f"it would wait for {format_ns(queued_ns)} behind others and be late", queued_ns - slack_ns
-            )
-        due = self._demand.due_by(objective_ns, priority) + plan.least_work_total
-        excess_ns = due // capacity_pct - (objective_ns - now_ns) * _COUNTED_ON_PCT // 100
-        if excess_ns > 0:
-            return Refusal(f"{format_ns(excess_ns)} more work is due by its objective than can be done", excess_ns)
-        return None
+        wait_ns = self._wait_ns(priority, objective_ns)
+        path_ns = plan.path_ns if plan.path_ns <= left_ns else plan.quick_ns
+        self._expected = wait_ns, left_ns - path_ns
+        return self._admission.judge(graph.name, priority, path_ns, wait_ns, left_ns, now_ns)
+
+    def _wait_ns(self, priority: int, objective_ns: int) -> int:
+        """How long the work takes that goes before a newcomer, on all devices and host processes together."""
+        cluster = self._cluster
+        if not any(queue.size and not queue.held_until_ns for queue in cluster.queues.values()):
+            return 0  # nothing waits that could run
+        devices = hosts = 0
+        for worker in cluster.workers.values():
+            if worker.spec.on_host:
+                hosts += 1
+            else:
+                devices += 1
+        device, host = self._backlog.before(objective_ns, priority)
+        return max(device // (devices * FULL_SHARE) if devices else 0, host // hosts if hosts else 0)
+
+    def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
+        """Who waits and cannot be in time any more, if something waits that can."""
+        self._now_ns = now_ns
+        heap, gone = self._chances, self._hopeless
+        while heap and heap[0][0] < now_ns:
+            item = heappop(heap)[2]
+            if item.waits and not item.request.outcome:
+                gone.append(item)
+        if not gone:
+            return ()
+        gone[:] = [item for item in gone if item.waits and not item.request.outcome]
+        if sum(queue.size for queue in self._cluster.queues.values()) <= len(gone):
+            return ()  # nobody is in anybody's way
+        requests = {item.request.id: item.request for item in gone}
+        gone.clear()
+        found = []
+        for request in requests.values():
+            late_ns = now_ns - request.arrived_ns
+            reason = f"it has waited for {format_ns(late_ns)} and cannot be in time any more, and others can"
+            found.append((request, Refusal(reason, request.objective_ns - request.arrived_ns)))
+        return found
 
     def _crowded(self, plan: WorkflowPlan) -> bool:
-        """Whether work waits for devices: then speed that costs capacity would make others late."""
-        return self._crowd.value * _CROWDED > plan.slo_ns
-
-    def _queued_work(self) -> int:
-        """Share times nanoseconds that the work in queues takes at least."""
-        work = 0
-        for queue in self._cluster.queues.values():
-            if queue.size:
-                name = queue.stage.name
-                work += queue.size * next(
-                    (p.least_work[name] for p in self._plans.values() if name in p.least_work), 0
-                )
-        return work
-
-    def _capacity_pct(self) -> int:
-        """Shares of all devices together; host processes do not count."""
-        return sum(FULL_SHARE for w in self._cluster.workers.values() if "python" not in w.spec.runs)
+        """Whether its work waits for devices: then speed that costs capacity would make others late."""
+        waits = self._waits
+        longest_ns = max([waits[name].value for name in plan.stages if name in waits], default=0)
+        return longest_ns * _CROWDED > plan.slo_ns
 
     # -- decisions ----------------------------------------------------------------------------------------------
 
     def order(self, request: Request, node: int) -> int:
         """Higher classes first; inside a class, what has to start soonest to be in time."""
         plan = self.plan_of(request.graph.name)
-        rest_ns = 0 if plan is None else plan.fastest_rest_ns[node]
+        rest_ns = 0 if plan is None else plan.quick_rest_ns[node]
         return request.priority * _CLASS_STEP + request.objective_ns - rest_ns
 
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
@@ -189,20 +229,60 @@ class DovetailPlanner:
             return (self._as_planned(plan, request, node),)
         left_ns = request.objective_ns - now_ns
         lean = self._crowded(plan)
-        chances = plan.lean_chances if lean else plan.chances
+        size = self._at_hand(queue, plan, node, request.priority)
+        if self._settings.goal == "time":
+            return self._as_fast(plan, size, node, left_ns, lean)
+        chances = plan.chances(lean=lean)
         if chances is not None:
-            return self._by_chance(chances, queue, node, left_ns - plan.waits_behind_ns[node], now_ns)
-        in_time = self._in_time(plan, queue, node, left_ns - plan.waits_behind_ns[node], lean)
+            return self._by_chance(plan, chances, queue, size, node, left_ns - plan.waits_behind_ns[node], now_ns)
+        in_time = self._in_time(plan, queue, size, node, left_ns - plan.waits_behind_ns[node], lean=lean)
         if not in_time:
-            in_time = self._in_time(plan, queue, node, left_ns, lean)
+            in_time = self._in_time(plan, queue, size, node, left_ns, lean=lean)
             if not in_time:
-                return (plan.cheapest(node, queue.size),)
-        if self._settings.wait and queue.size < queue.stage.batch[-1]:
+                return self._late(plan, queue, size, node, left_ns)
+        if self._settings.wait and size == queue.size < queue.stage.batch[-1]:
             hold = self._worth_waiting(queue, plan, in_time[0], now_ns)
             if hold is not None:
                 self._held_since_ns.setdefault(queue.key, now_ns)
                 return hold
         return [choice.option.config for choice in in_time]
+
+    def _at_hand(self, queue: Queue, plan: WorkflowPlan, node: int, priority: int) -> int:
+        """Items for a batch: those of the head's class, and the others if the batch takes hardly longer with them."""
+        own, size = queue.of_class(priority), queue.size
+        if own >= size:
+            return size
+        joined, alone_ns = own, 0
+        for batch in queue.stage.batch:
+            time_ns = min((r.mean_ns for r in plan.runs[node] if r.config.batch == batch), default=0)
+            if batch >= own and not alone_ns:
+                alone_ns = time_ns
+            if batch > own and alone_ns and time_ns * 100 <= alone_ns * (100 + _MIXED_PCT):
+                joined = min(batch, size)
+        return joined
+
+    def _as_fast(self, plan: WorkflowPlan, size: int, node: int, left_ns: int, lean: bool) -> Sequence[Config]:
+        """With the goal of time: as fast as can be, or in a crowd with the least work; nothing waits for others."""
+        runs = plan.runs[node]
+        smallest = runs[0].config.batch
+        at_hand = [r for r in runs if r.config.batch <= max(size, smallest)]
+        after_ns = plan.quick_rest_ns[node] - min(r.mean_ns for r in runs)
+        in_time = [r for r in at_hand if r.mean_ns + after_ns <= left_ns] or at_hand
+        least = min(r.work for r in in_time)
+        if lean:
+            in_time = [r for r in in_time if r.work * 100 <= least * (100 + _LEAN_PCT)]
+        # Per item: a batch of two that takes twice as long is no faster than two of one.
+        in_time.sort(key=lambda r: (r.mean_ns * (100 + _LEAN_PCT) // 100 // r.config.batch, r.config.batch))
+        return [r.config for r in in_time]
+
+    def _late(self, plan: WorkflowPlan, queue: Queue, size: int, node: int, left_ns: int) -> Sequence[Config]:
+        """Where the percentile cannot be had: in time on average, else as fast as can be; as cheap if it is late."""
+        choices = self._in_time(plan, queue, size, node, left_ns, means=True)
+        if choices:
+            return [choice.option.config for choice in choices]
+        if left_ns * 100 >= plan.quick_rest_ns[node] * _HOPELESS_PCT:
+            return (plan.fastest[node].config, plan.cheapest(node, size))
+        return (plan.cheapest(node, size),)
 
     def _unplanned(self, queue: Queue) -> Sequence[Config]:
         """All that is at hand on as much of a device as is free: some other stage has no worker to plan with yet."""
@@ -212,30 +292,41 @@ class DovetailPlanner:
         return sorted((c for c in configs if c.batch == batch), key=lambda c: -c.share_pct)
 
     def _by_chance(
-        self, chances: Chances, queue: Queue, node: int, left_ns: int, now_ns: int
+        self, plan: WorkflowPlan, chances: Chances, queue: Queue, size: int, node: int, left_ns: int, now_ns: int
     ) -> Sequence[Config] | Hold:
         """The best way for each batch size at hand, cost and chance of being late weighed, or a hold."""
         ways: list[Way] = []
         for batch in queue.stage.batch:
-            if batch > queue.size and ways:
+            if batch > size and ways:
                 break
             way = chances.weigh(node, left_ns, batch)
             if way is not None:
                 ways.append(way)
         ways.sort(key=lambda w: w.value_usd)
-        if self._settings.wait and queue.size < queue.stage.batch[-1]:
-            hold = self._worth_the_chance(chances, queue, node, left_ns, ways[0], now_ns)
+        if self._settings.wait and size == queue.size < queue.stage.batch[-1]:
+            hold = self._worth_the_chance(plan, chances, queue, node, left_ns, ways[0], now_ns)
             if hold is not None:
                 self._held_since_ns.setdefault(queue.key, now_ns)
                 return hold
-        return [way.config for way in ways]
+        return [way.config for way in (*ways, *self._makeshifts(chances, queue, node, left_ns, ways))]
+
+    def _makeshifts(
+        self, chances: Chances, queue: Queue, node: int, left_ns: int, ways: Sequence[Way]
+    ) -> Sequence[Way]:
+        """What to do with where the best ways find no room: whatever is better than to wait as long as others did."""
+        waits = self._waits.get(queue.stage.name)
+        if waits is None or not waits.value:
+            return ()
+        best = ways[0].config.batch
+        later = chances.weigh(node, left_ns - waits.value, best)
+        return () if later is None else chances.others(node, left_ns, best, later.value_usd)
 
     def _worth_the_chance(
-        self, chances: Chances, queue: Queue, node: int, left_ns: int, now: Way, now_ns: int
+        self, plan: WorkflowPlan, chances: Chances, queue: Queue, node: int, left_ns: int, now: Way, now_ns: int
     ) -> Hold | None:
         """A hold, if a larger batch is worth it even though it may not come."""
         rate = self._rates.get(queue.key)
-        best_usd = now.value_usd * (1 - _WORTH_WAITING)
+        best_usd = now.value_usd * (1 - _worth_waiting(plan))
         wanted, wait_ns = 0, 0
         for batch in queue.stage.batch:
             if batch <= queue.size:
@@ -252,16 +343,37 @@ class DovetailPlanner:
                 best_usd, wanted, wait_ns = value_usd, batch, fill_ns
         if not wanted:
             return None
-        until_ns = now_ns + max(_HOLD_MARGIN_NS, 2 * wait_ns)
+        return self._hold(queue, 2 * wait_ns, wanted, wait_ns, now_ns)
+
+    def _hold(self, queue: Queue, longest_ns: int, wanted: int, wait_ns: int, now_ns: int) -> Hold | None:
+        """A hold, unless somebody behind the head, in a lower class, has less time than that."""
+        until_ns = now_ns + max(_HOLD_MARGIN_NS, longest_ns)
+        urgent = self._urgent.get(queue.key, [])
+        while urgent and (not urgent[0][2].waits or urgent[0][2].request.outcome):
+            heappop(urgent)
+        if urgent:
+            until_ns = min(until_ns, urgent[0][0] - _HOLD_MARGIN_NS)
+            if until_ns <= now_ns:
+                return None
         return Hold(until_ns, f"a batch of {wanted} is expected in {format_ns(wait_ns)} and is cheaper")
 
-    def _in_time(self, plan: WorkflowPlan, queue: Queue, node: int, left_ns: int, lean: bool) -> list[Choice]:
+    def _in_time(
+        self,
+        plan: WorkflowPlan,
+        queue: Queue,
+        size: int,
+        node: int,
+        left_ns: int,
+        *,
+        lean: bool = False,
+        means: bool = False,
+    ) -> list[Choice]:
         """The best choice for each batch size that is at hand and in time, the cheapest first."""
         choices: list[Choice] = []
         for batch in queue.stage.batch:
-            if batch > queue.size and choices:
+            if batch > size and choices:
                 break
-            choice = plan.choose(node, left_ns, batch, lean=lean)
+            choice = plan.choose(node, left_ns, batch, lean=lean, means=means)
             if choice is not None:
                 choices.append(choice)
         choices.sort(key=lambda c: c.cost_usd)
@@ -275,7 +387,7 @@ class DovetailPlanner:
             return None
         node = now_choice.node
         left_ns = now_choice.need_ns + now_choice.slack_ns - plan.fill_ns[node, now_choice.option.config.batch]
-        best_usd = now_choice.cost_usd * (1 - _WORTH_WAITING)
+        best_usd = now_choice.cost_usd * (1 - _worth_waiting(plan))
         wanted, wait_ns = 0, 0
         for batch in queue.stage.batch:
             if batch <= queue.size:
@@ -289,14 +401,13 @@ class DovetailPlanner:
         if not wanted:
             return None
         # Twice the expected wait: arrivals are irregular, and what was learned by then is looked at again.
-        until_ns = now_ns + max(_HOLD_MARGIN_NS, min(2 * wait_ns, room_ns))
-        return Hold(until_ns, f"a batch of {wanted} is expected in {format_ns(wait_ns)} and is cheaper")
+        return self._hold(queue, min(2 * wait_ns, room_ns), wanted, wait_ns, now_ns)
 
     def _as_planned(self, plan: WorkflowPlan, request: Request, node: int) -> Config:
         """The configuration that was chosen when the request came."""
         fixed = self._fixed.get(request.id)
         if fixed is None:
-            options = plan.frontiers.plan(request.objective_ns - request.arrived_ns) or plan.fastest
+            options = plan.frontiers().plan(request.objective_ns - request.arrived_ns) or plan.fastest
             fixed = self._fixed[request.id] = [o.config for o in options]
         return fixed[node]
 
@@ -310,10 +421,21 @@ class DovetailPlanner:
             rate = self._rates[key] = Rate()
         rate.arrived(now_ns)
         request = item.request
-        if request.id not in self._demand:
-            plan = self._plans.get(request.graph.name)
-            work = 0 if plan is None else plan.least_work_total
-            self._demand.add(request.id, request.priority, request.objective_ns, work)
+        name = request.graph.name
+        plan = self._plans.get(name)
+        if request.id not in self._backlog:
+            work = (0, 0) if plan is None else plan.least_work_total
+            self._backlog.add(request.id, request.priority, request.objective_ns, work)
+            if self._settings.admission:
+                self._admission.let_in(request.id, name, request.priority, *self._expected, now_ns)
+                self._expected = (0, 0)
+        self._noted += 1
+        if self._settings.admission and plan is not None:
+            last_ns = request.objective_ns - plan.quick_rest_ns[item.node] * _HOPELESS_PCT // 100
+            heappush(self._chances, (last_ns, self._noted, item))
+        if self._settings.wait and self._settings.goal == "cost" and plan is not None:
+            last_ns = request.objective_ns - plan.quick_rest_ns[item.node] * _SAFE_PCT // 100
+            heappush(self._urgent.setdefault(key, []), (last_ns, self._noted, item))
 
     def started(self, batch: Batch) -> None:
         """Learn how long the head of a batch has waited against the planner's will."""
@@ -324,7 +446,6 @@ class DovetailPlanner:
             waited_ns -= batch.sent_ns - held_since
         waited_ns = max(0, waited_ns)
         self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
-        self._crowd.add(waited_ns)
 
     def finished(self, batch: Batch) -> None:
         """Take the work off the demand; now and then look whether plans still fit the times."""
@@ -332,7 +453,7 @@ class DovetailPlanner:
         for item in batch.items:
             plan = self._plans.get(item.request.graph.name)
             if plan is not None:
-                self._demand.done(item.request.id, plan.least_work[stage])
+                self._backlog.done(item.request.id, plan.least_work[stage])
         self._finished += 1
         finished = self._finished
         if finished % _LOOK_EVERY == 0 or finished & (finished - 1) == 0:  # the first batches teach most
@@ -351,11 +472,20 @@ class DovetailPlanner:
         return {key: interval for key, interval in known if interval is not None}
 
     def closed(self, request: Request) -> None:
-        """Learn how large fan-outs are."""
+        """Learn how large fan-outs are, and whether it was right to let it in."""
         self._fixed.pop(request.id, None)
-        self._demand.remove(request.id)
+        self._backlog.remove(request.id)
+        if request.outcome in ("ok", "late", "shed", "expired"):
+            self._admission.ended(request.id, request.outcome == "ok", self._now_ns)
+        else:
+            self._admission.forget(request.id)
         if request.sizes:
             plan = self._plans.get(request.graph.name)
             if plan is not None:
                 for node, size in request.sizes.items():
                     plan.saw_size(node, size)
+
+
+def _worth_waiting(plan: WorkflowPlan) -> float:
+    """What part of its cost a larger batch has to save."""
+    return _WORTH_WAITING if plan.profiled else _WORTH_WAITING_LEARNED

@@ -21,12 +21,12 @@ from dovetail.control import (
 )
 from dovetail.control.validate import validate
 from dovetail.place import BestFitPlacer
-from dovetail.plan import DovetailPlanner, PlannerSettings, Space
+from dovetail.plan import Space
 from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.ledger import Ledger
-from dovetail.schedule import LoadEverything
+from dovetail.schedule import DovetailPlanner, LoadEverything, PlannerSettings
 from dovetail.sim import SimDevice, Simulation
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
@@ -267,7 +267,7 @@ def serve_one(built, number, at_ms, times_ms=None):
     """One request alone; the batch that it became, and how sure its time was."""
     actions = built.step(RequestArrived(at_ms * MS, 0, number, 0))
     (run,) = [a for a in actions if isinstance(a, RunBatch)]
-    spread = built.batches[run.batch].expected_spread
+    spread = run.spread
     end_ms = at_ms + (times_ms or TRUE_MS)[run.share_pct]
     built.step(BatchFinished(end_ms * MS, run.cause, run.batch, at_ms * MS, end_ms * MS))
     return run, spread

@@ -1,0 +1,318 @@
+"""What a server is worth when more is asked than it can do: answers in time per second against the offered load.
+
+    python bench/overload.py [--apps one document shelf] [--policies dovetail "by-class --max-batch 2"]
+                             [--loads 0.5 0.8 1 1.5 2 3] [--seconds 6] [--rounds 3] [--json] [--plot FILE]
+
+Requests are sent over real HTTP at times that a seed gives, whether or not the server keeps up; a quarter of them is
+of class 1, the rest of class 2. Load 1 is what the first of the fixed configurations does when it is asked as fast as
+it answers (`capacity`). Policies take turns in every round, each with a server of its own that knows nothing at the
+beginning; it first gets 200 requests at half load, which do not count. Results: docs/results/overload.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT))
+
+from dovetail.tools.load import Answer, Client, Shot, infer_shot  # noqa: E402
+from dovetail.units import MS, SECOND  # noqa: E402
+
+#: Class of a quarter of the requests, and of the others.
+HIGH, LOW = 1, 2
+HIGH_PART = 0.25
+WARM_REQUESTS = 200
+WARM_LOAD = 0.5
+#: Between two loads: what is left of one must not be in the way of the next.
+PAUSE_SECONDS = 1.0
+CAPACITY_SECONDS = 4.0
+CAPACITY_OPEN = 8
+CONNECTIONS = 512
+
+#: A model of about 13 ms and nothing else.
+ONE = """
+from dovetail import App, onnx, workflow
+network = onnx("network.onnx", batch=(1, 2, 4, 8))
+
+@workflow(slo="200ms")
+def one(x):
+    return network(x)
+
+app = App(one)
+"""
+ONE_LAYERS = ((32, 2), (64, 2), *((128, 1),) * 8)
+
+#: What a request asks for: workflow and inputs.
+Ask = tuple[str, dict[str, Any]]
+
+
+@dataclass
+class Application:
+    """Something to be served, and what it is asked."""
+
+    target: str
+    directory: Path
+    asks: Sequence[Ask]
+    slo_ms: dict[str, float]
+    options: Sequence[str] = ()
+
+
+@dataclass
+class Load:
+    """What became of the requests of one load."""
+
+    offered: float
+    seconds: float
+    sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    in_time: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    refused: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    broken: int = 0
+    latencies_ms: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def figures(self) -> dict[str, float]:
+        """One row of the table."""
+        sent, high = sum(self.sent.values()), max(1, self.sent[HIGH])
+        return {
+            "offered": self.offered,
+            "goodput": sum(self.in_time.values()) / self.seconds,
+            "high_in_time": self.in_time[HIGH] / high,
+            "low_in_time": self.in_time[LOW] / max(1, self.sent[LOW]),
+            "refused": sum(self.refused.values()) / max(1, sent),
+            "high_refused": self.refused[HIGH] / high,
+            "high_p50_ms": statistics.median(self.latencies_ms[HIGH] or [0.0]),
+            "low_p50_ms": statistics.median(self.latencies_ms[LOW] or [0.0]),
+            "broken": float(self.broken),
+        }
+
+
+def applications(scratch: Path) -> dict[str, Application]:
+    """What can be served, by name."""
+    from _models import make_model, picture
+    from examples import pages
+    from examples.document import app as document
+    from examples.shelf import app as shelf
+
+    make_model(scratch / "network.onnx", ONE_LAYERS)
+    (scratch / "one_model.py").write_text(ONE)
+    one = [("one", {"x": picture()})]
+    page = [("document", {"page": pages.page(seed).pixels}) for seed in (0, 1)]
+    line = [
+        (name, {"line": pages.text_line(seed).pixels})
+        for name, seed in (("careful_line", 2), ("careful_line", 3), ("second_opinion", 4), ("second_opinion", 6))
+    ]
+
+    def slo_ms(app: Any) -> dict[str, float]:
+        return {name: workflow.graph.slo_ns / MS for name, workflow in app.workflows.items()}
+
+    return {
+        "one": Application("one_model:app", scratch, one, {"one": 200.0}),
+        "document": Application("examples.document:app", PROJECT, page, slo_ms(document)),
+        "shelf": Application(
+            "examples.shelf:app", PROJECT, page + line, slo_ms(shelf), ("--workers", "2", "--memory", "120MB")
+        ),
+    }
+
+
+@contextmanager
+def served(app: Application, options: Sequence[str]) -> Iterator[int]:
+    """A server in a process of its own that has never run: its port."""
+    with tempfile.TemporaryDirectory(prefix="dovetail-overload-") as empty:
+        command = [sys.executable, "-m", "dovetail", "serve", app.target, "--port", "0"]
+        command += ["--store", f"{empty}/store.sqlite", *app.options, *options]
+        process = subprocess.Popen(command, cwd=app.directory, stderr=subprocess.PIPE, text=True)
+        said: list[str] = []
+        with process:
+            try:
+                assert process.stderr is not None
+                for line in process.stderr:
+                    said.append(line)
+                    if line.startswith('{"ready"'):
+                        break
+                else:
+                    raise RuntimeError("the server did not start:\n" + "".join(said))
+                reader = threading.Thread(target=said.extend, args=(process.stderr,))
+                reader.start()
+                try:
+                    yield int(json.loads(said[-1])["port"])
+                finally:
+                    process.terminate()
+                    reader.join()
+            finally:
+                process.terminate()
+                process.wait(60)
+
+
+def shot(app: Application, number: int, due_ns: int, ask: Ask, priority: int) -> Shot:
+    workflow, inputs = ask
+    path = f"/v2/models/{workflow}/infer"
+    return infer_shot(path, f"{number} {workflow} {priority}", due_ns, inputs, priority=priority)
+
+
+def schedule(app: Application, rate: float, count: int, seed: str) -> list[Shot]:
+    """Poisson arrivals."""
+    rng = random.Random(seed)
+    shots, at_s = [], 0.0
+    for number in range(count):
+        at_s += rng.expovariate(rate)
+        priority = HIGH if rng.random() < HIGH_PART else LOW
+        shots.append(shot(app, number, round(at_s * SECOND), rng.choice(app.asks), priority))
+    return shots
+
+
+def judge(app: Application, load: Load, answer: Answer) -> None:
+    """Count an answer."""
+    _, workflow, priority = answer.ident.split(" ")
+    level = int(priority)
+    load.sent[level] += 1
+    latency_ms = answer.latency_ns / MS
+    if answer.status == 200:
+        load.latencies_ms[level].append(latency_ms)
+        load.in_time[level] += latency_ms <= app.slo_ms[workflow]
+    elif answer.status == 429:
+        load.refused[level] += 1
+    else:
+        load.broken += 1
+
+
+async def capacity(app: Application, port: int) -> float:
+    """Answers per second when it is asked as fast as it answers."""
+    client = Client("127.0.0.1", port, connections=CONNECTIONS)
+    done = 0
+
+    def count(answer: Answer) -> None:
+        nonlocal done
+        done += answer.status == 200
+
+    shots = (shot(app, i, 0, app.asks[i % len(app.asks)], LOW) for i in itertools.count())
+    await client.closed_loop(shots, count, at_a_time=CAPACITY_OPEN, seconds=1.0)
+    done = 0
+    await client.closed_loop(shots, count, at_a_time=CAPACITY_OPEN, seconds=CAPACITY_SECONDS)
+    client.close()
+    return done / CAPACITY_SECONDS
+
+
+async def offer(app: Application, port: int, rate: float, load: float, count: int, seed: str) -> Load:
+    """One load from the first request to the last answer."""
+    client = Client("127.0.0.1", port, connections=CONNECTIONS)
+    shots = schedule(app, rate * load, count, seed)
+    seen = Load(load, shots[-1].due_ns / SECOND)
+    await client.open_loop(shots, lambda answer: judge(app, seen, answer))
+    client.close()
+    return seen
+
+
+def measure(
+    app: Application, options: Sequence[str], rate: float, loads: Sequence[float], seconds: float, seed: str
+) -> list[Load]:
+    """All loads on one server, in an order that the seed gives."""
+    order = list(loads)
+    random.Random(seed).shuffle(order)
+
+    async def run(port: int) -> list[Load]:
+        await offer(app, port, rate, WARM_LOAD, WARM_REQUESTS, f"{seed} warm")
+        found = []
+        for load in order:
+            await asyncio.sleep(PAUSE_SECONDS)
+            found.append(await offer(app, port, rate, load, round(rate * load * seconds), f"{seed} {load}"))
+        return found
+
+    with served(app, options) as port:
+        return sorted(asyncio.run(run(port)), key=lambda seen: seen.offered)
+
+
+def table(rows: dict[tuple[str, str, float], list[dict[str, float]]], say: Callable[[str], None]) -> None:
+    say("| application | policy | load | in time per second | class 1 in time | class 2 in time | refused | class 1 p50 |")
+    say("|---|---|---|---|---|---|---|---|")
+    for (name, policy, load), found in rows.items():
+        good = sorted(r["goodput"] for r in found)
+        mean = {key: statistics.mean(r[key] for r in found) for key in found[0]}
+        say(
+            f"| {name} | `{policy}` | {load:g} | {statistics.median(good):.1f} ({good[0]:.1f} to {good[-1]:.1f}) | "
+            f"{mean['high_in_time']:.1%} | {mean['low_in_time']:.1%} | {mean['refused']:.1%} | "
+            f"{mean['high_p50_ms']:.0f} ms |"
+        )
+
+
+def plot(rows: dict[tuple[str, str, float], list[dict[str, float]]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(name for name, _, _ in rows))
+    figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")
+    for axes, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
+        for policy in dict.fromkeys(policy for n, policy, _ in rows if n == name):
+            points = [(load, [r["goodput"] for r in found]) for (n, p, load), found in rows.items() if (n, p) == (name, policy)]
+            loads = [load for load, _ in points]
+            middle = [statistics.median(found) for _, found in points]
+            axes.plot(loads, middle, marker="o", label=policy)
+            axes.fill_between(loads, [min(f) for _, f in points], [max(f) for _, f in points], alpha=0.2)
+        axes.set_title(name)
+        axes.set_xlabel("offered load, in capacities")
+        axes.set_ylabel("answers in time per second")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=7)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--apps", nargs="+", default=["one", "document", "shelf"])
+    parser.add_argument("--policies", nargs="+", default=["dovetail", "by-class", "by-class --max-batch 2"])
+    parser.add_argument("--loads", nargs="+", type=float, default=[0.5, 0.8, 1.0, 1.5, 2.0, 3.0])
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plot", type=Path)
+    args = parser.parse_args()
+    rows: dict[tuple[str, str, float], list[dict[str, float]]] = defaultdict(list)
+    rates: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="dovetail-overload-") as scratch:
+        known = applications(Path(scratch))
+        for name in args.apps:
+            app = known[name]
+            with served(app, ("--policy", "by-class", "--max-batch", "2")) as port:
+                rates[name] = asyncio.run(capacity(app, port))
+            print(f"{name}: {rates[name]:.1f} per second is load 1", file=sys.stderr, flush=True)
+            for turn in range(args.rounds):
+                for policy in args.policies:
+                    options = ("--policy", *policy.split())
+                    for seen in measure(app, options, rates[name], args.loads, args.seconds, f"{args.seed} {turn}"):
+                        figures = seen.figures()
+                        rows[name, policy, seen.offered].append(figures)
+                        print(
+                            f"{name} {policy} round {turn} load {seen.offered:g}: {figures['goodput']:.1f}/s in time, "
+                            f"class 1 {figures['high_in_time']:.1%}, class 2 {figures['low_in_time']:.1%}, refused "
+                            f"{figures['refused']:.1%}, p50 {figures['high_p50_ms']:.0f}/{figures['low_p50_ms']:.0f} ms, "
+                            f"broken {figures['broken']:g}",
+                            file=sys.stderr,
+                            flush=True,
+                        )
+    if args.json:
+        listed = [{"application": n, "policy": p, "load": o, "rounds": f} for (n, p, o), f in rows.items()]
+        print(json.dumps({"capacity": rates, "rows": listed}))
+    else:
+        table(rows, print)
+    if args.plot:
+        plot(rows, args.plot)
+
+
+if __name__ == "__main__":
+    main()
