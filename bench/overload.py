@@ -105,10 +105,11 @@ class Load:
 
 def applications(scratch: Path) -> dict[str, Application]:
     """What can be served, by name."""
-    from _models import make_model, picture
-    from examples import pages
     from examples.document import app as document
     from examples.shelf import app as shelf
+
+    from _models import make_model, picture
+    from examples import pages
 
     make_model(scratch / "network.onnx", ONE_LAYERS)
     (scratch / "one_model.py").write_text(ONE)
@@ -239,7 +240,8 @@ def measure(
 
 
 def table(rows: dict[tuple[str, str, float], list[dict[str, float]]], say: Callable[[str], None]) -> None:
-    say("| application | policy | load | in time per second | class 1 in time | class 2 in time | refused | class 1 p50 |")
+    columns = ("application", "policy", "load", "in time per second", "class 1 in time", "class 2 in time")
+    say(f"| {' | '.join((*columns, 'refused', 'class 1 p50'))} |")
     say("|---|---|---|---|---|---|---|---|")
     for (name, policy, load), found in rows.items():
         good = sorted(r["goodput"] for r in found)
@@ -258,7 +260,11 @@ def plot(rows: dict[tuple[str, str, float], list[dict[str, float]]], path: Path)
     figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")
     for axes, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
         for policy in dict.fromkeys(policy for n, policy, _ in rows if n == name):
-            points = [(load, [r["goodput"] for r in found]) for (n, p, load), found in rows.items() if (n, p) == (name, policy)]
+            points = [
+                (load, [r["goodput"] for r in found])
+                for (n, p, load), found in rows.items()
+                if (n, p) == (name, policy)
+            ]
             loads = [load for load, _ in points]
             middle = [statistics.median(found) for _, found in points]
             axes.plot(loads, middle, marker="o", label=policy)
@@ -297,14 +303,8 @@ def main() -> None:
                     for seen in measure(app, options, rates[name], args.loads, args.seconds, f"{args.seed} {turn}"):
                         figures = seen.figures()
                         rows[name, policy, seen.offered].append(figures)
-                        print(
-                            f"{name} {policy} round {turn} load {seen.offered:g}: {figures['goodput']:.1f}/s in time, "
-                            f"class 1 {figures['high_in_time']:.1%}, class 2 {figures['low_in_time']:.1%}, refused "
-                            f"{figures['refused']:.1%}, p50 {figures['high_p50_ms']:.0f}/{figures['low_p50_ms']:.0f} ms, "
-                            f"broken {figures['broken']:g}",
-                            file=sys.stderr,
-                            flush=True,
-                        )
+                        said = ", ".join(f"{key} {value:.3g}" for key, value in figures.items())
+                        print(f"{name} {policy} round {turn}: {said}", file=sys.stderr, flush=True)
     if args.json:
         listed = [{"application": n, "policy": p, "load": o, "rounds": f} for (n, p, o), f in rows.items()]
         print(json.dumps({"capacity": rates, "rows": listed}))

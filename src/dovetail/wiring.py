@@ -49,7 +49,7 @@ Share = Annotated[int, Meta(ge=1, le=FULL_SHARE)]
 class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A policy by name, as scenario files, logs and the command line say it."""
 
-    name: str = "first-come"
+    name: str = "dovetail"
     #: Share of the device that each batch of a model gets.
     share_pct: Share = FULL_SHARE
     #: Stage -> largest batch, where it should be other than the largest declared.
@@ -104,7 +104,7 @@ def planned_policy(predictor: Predictor, settings: PlannerSettings) -> Policy:
     planner = DovetailPlanner(predictor, settings)
     return Policy(
         planner=planner,
-        placer=BestFitPlacer(),
+        placer=BestFitPlacer(predictor),
         scaler=LoadEverything(),
         predictor=predictor,
         dropper=planner if settings.admission else None,

@@ -20,6 +20,7 @@ from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.schedule import DovetailPlanner, LoadEverything, PlannerSettings
+from dovetail.schedule.waiting import Urgent
 from dovetail.state import Batch, Config, Item, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec, chain
@@ -158,18 +159,17 @@ def test_a_batch_mixes_classes_only_if_it_takes_hardly_longer(four_ms: float, to
 
 
 def test_no_hold_goes_on_when_somebody_of_a_lower_class_has_to_begin() -> None:
-    built, planner = make({"flow": (100, ("read",))}, admission=False)
+    built, _ = make({"flow": (100, ("read",))}, admission=False)
     built.step(RequestArrived(0, 0, 1, 0, 2))
-    queue = built.queues["read"]
-    planner._urgent["read"] = []
+    queue, urgent = built.queues["read"], Urgent()
     item = Item(built.requests[1], 0, 0, 0)
     item.waits = True
-    planner._urgent["read"].append((10 * MS, 1, item))
-    hold = planner._hold(queue, 20 * MS, 4, 10 * MS, 0)
+    urgent.note("read", item, 72 * MS)  # 90 ms before its objective it has to begin
+    hold = urgent.hold(queue, 20 * MS, "why", 0)
     assert hold is not None and hold.until_ns == 9 * MS
-    assert planner._hold(queue, 20 * MS, 4, 10 * MS, 9 * MS) is None
+    assert urgent.hold(queue, 20 * MS, "why", 9 * MS) is None
     item.waits = False
-    hold = planner._hold(queue, 20 * MS, 4, 10 * MS, 9 * MS)
+    hold = urgent.hold(queue, 20 * MS, "why", 9 * MS)
     assert hold is not None and hold.until_ns == 29 * MS, "who has begun does not count"
 
 

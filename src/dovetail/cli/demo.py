@@ -20,7 +20,7 @@ from rich.text import Text
 
 from ..extras import need
 from ..record.ledger import Summary
-from ..tools.demo import CLASSES, MAX_BATCH, TARGET, DemoResult, Moment, Options, Watch, run_demo
+from ..tools.demo import CLASSES, TARGET, DemoResult, Moment, Options, Watch, run_demo
 from ..tools.table import render, results_console
 from ..units import MS, format_ns
 from .flags import seconds
@@ -96,7 +96,7 @@ def show(result: DemoResult) -> None:
     out.print(f"\nTry next (the log of this run is {result.log}):")
     out.print(f"  dovetail explain {slowest} --log {result.log}    why the slowest took {format_ns(latency_ms * MS)}")
     out.print(f"  dovetail replay {result.log}    decide it all again and compare")
-    out.print(f"  dovetail serve {TARGET} --max-batch {MAX_BATCH}    and send it pages of your own")
+    out.print(f"  dovetail serve {TARGET}    and send it pages of your own")
 
 
 def _show_texts(out: Console, result: DemoResult) -> None:
@@ -116,7 +116,7 @@ def _show_texts(out: Console, result: DemoResult) -> None:
 
 def _steps(result: DemoResult) -> object:
     table = new_table(
-        "load", ">pages/s", "class", ">sent", ">ok", ">late", ">other", ">p50 ms", ">p95 ms", ">in time"
+        "load", ">pages/s", "class", ">sent", ">ok", ">late", ">refused", ">p50 ms", ">p95 ms", ">in time"
     )
     for step in result.steps:
         load, rate = f"{step.load_pct} %", f"{step.rate_per_s:.1f}"

@@ -24,6 +24,7 @@ from pathlib import Path
 from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
 from ..profile.store import DEFAULT_STORE, ProfileStore
+from ..schedule import Goal
 from ..serve.launch import Options, Served, launch
 from ..state.worker import FULL_SHARE
 from ..units import US, format_bytes, parse_bytes, parse_duration
@@ -60,7 +61,7 @@ _SIZE = _refusing(parse_bytes)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    others = ", ".join(name for name in POLICIES if name != "by-class")
+    others = ", ".join(name for name in POLICIES if name != "dovetail")
     parser.add_argument("target", help="module:attribute of an App or a workflow, such as examples.quickstart:app")
     parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
@@ -88,7 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="what each device may use for models and for running them; models come and go then (docs/memory.md)",
     )
-    parser.add_argument("--policy", default="by-class", metavar="NAME", help=f"by-class if not given; or {others}")
+    parser.add_argument("--policy", default="dovetail", metavar="NAME", help=f"dovetail if not given; or {others}")
     parser.add_argument("--share", type=int, metavar="PCT", help="share of the device for each batch (default: 100)")
     parser.add_argument(
         "--max-batch", type=whole(1), metavar="N", help="largest batch of any stage, if less than declared"
@@ -177,7 +178,9 @@ def _policy(args: argparse.Namespace, app: App) -> PolicySpec:
     """The policy that the flags describe."""
     batch = {s.name: min(args.max_batch, s.batch[-1]) for s in app.specs} if args.max_batch else {}
     share_pct = FULL_SHARE if args.share is None else args.share
-    return PolicySpec(args.policy, share_pct=share_pct, batch=batch, max_open=args.max_open)
+    # Devices are there whether they are used or not.
+    goal: Goal = "time" if "goal" in find_policy(args.policy).reads else "cost"
+    return PolicySpec(args.policy, share_pct=share_pct, batch=batch, max_open=args.max_open, goal=goal)
 
 
 #: Flag -> why it is for the server to give that starts the workers, and for none that joins.

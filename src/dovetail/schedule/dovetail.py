@@ -17,7 +17,6 @@ Rules of this file: ties are broken by order, and nothing is read but the cluste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from typing import Literal
 
 import msgspec
@@ -28,13 +27,15 @@ from ..plan.frontier import Choice
 from ..plan.space import configs_for
 from ..plan.tables import WorkflowPlan
 from ..predict import Predictor
-from ..predict.running import Mean, Rate
+from ..predict.running import Mean
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..state.worker import FULL_SHARE
 from ..units import MS, format_ns
 from ..workflow.graph import Graph, Node
 from .admission import Admission
 from .backlog import Backlog
+from .holding import Holding
+from .waiting import HOPELESS_PCT, LastChances
 
 __all__ = ["DovetailPlanner", "Goal", "PlannerSettings"]
 
@@ -42,25 +43,14 @@ Goal = Literal["cost", "time"]
 
 #: Orders of classes must not overlap: later than any objective.
 _CLASS_STEP = 1 << 62
-#: A hold ends this much before the last moment at which its plan is in time: timers are not exact.
-_HOLD_MARGIN_NS = 1 * MS
-#: A larger batch is waited for only if it saves at least this part of what is left to pay; and this part where times
-#: are learned, which are never the same twice. [our choice]
-_WORTH_WAITING, _WORTH_WAITING_LEARNED = 0.0005, 0.05
-#: Chance that an arrival comes within twice the time it is expected in, if arrivals are by chance: 1 − 1/e².
-_COMES = 0.865
 #: A workflow is crowded when batches of its stages wait for more than this part (one in so many) of its objective.
 _CROWDED = 50
 #: Batches between two looks at waits in queues and arrival rates; they change slowly.
 _LOOK_EVERY = 32
-#: A batch may take so many per cent longer for items of a lower class that join it.
+#: A batch may take so many per cent longer for items of a lower class that join it; and per item, not to be larger.
 _MIXED_PCT = 5
-#: No hold goes on when less is left than this part of the mean time of the fastest way, in per cent. [our choice]
-_SAFE_PCT = 125
 #: In a crowd a batch may take so many per cent more of the device than the least. [our choice]
-_LEAN_PCT = 5
-#: A request has no chance any more when less is left than this part of the mean time of the fastest way, in per cent.
-_HOPELESS_PCT = 90
+_LEAN_PCT = 15
 
 
 class PlannerSettings(msgspec.Struct, frozen=True):
@@ -95,7 +85,7 @@ class DovetailPlanner:
         self._settings = settings or PlannerSettings()
         self._graphs: dict[str, Graph] = {}
         self._plans: dict[str, WorkflowPlan] = {}
-        self._rates: dict[str, Rate] = {}
+        self._holding = Holding()
         #: Stage -> wait in its queue that was not chosen.
         self._waits: dict[str, Mean] = {}
         #: Queue -> since when it is held on purpose.
@@ -105,12 +95,7 @@ class DovetailPlanner:
         self._admission = Admission()
         #: Of the request that was last let in: the wait before it and the time that it has.
         self._expected: tuple[int, int] = (0, 0)
-        #: (When the last chance goes, number, item) of all that wait, and items whose chance is gone.
-        self._chances: list[tuple[int, int, Item]] = []
-        self._hopeless: list[Item] = []
-        #: Queue -> (when it has to begin to be in time, number, item) of those that wait in it.
-        self._urgent: dict[str, list[tuple[int, int, Item]]] = {}
-        self._noted = 0
+        self._last_chances = LastChances()
         self._now_ns = 0
         #: Without re-planning: request -> the plan made on arrival.
         self._fixed: dict[int, list[Config]] = {}
@@ -140,7 +125,7 @@ class DovetailPlanner:
                 graph, self._predictor, self._settings.space, self._settings.percentile, self._settings.premium
             )
         if plan.stale or not plan.made_for(self._cluster.holders):
-            plan.build(self._cluster.holders, self._intervals_ns())
+            plan.build(self._cluster.holders, self._holding.intervals_ns())
         plan.moves = moves
         return plan
 
@@ -184,24 +169,7 @@ class DovetailPlanner:
     def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
         """Who waits and cannot be in time any more, if something waits that can."""
         self._now_ns = now_ns
-        heap, gone = self._chances, self._hopeless
-        while heap and heap[0][0] < now_ns:
-            item = heappop(heap)[2]
-            if item.waits and not item.request.outcome:
-                gone.append(item)
-        if not gone:
-            return ()
-        gone[:] = [item for item in gone if item.waits and not item.request.outcome]
-        if sum(queue.size for queue in self._cluster.queues.values()) <= len(gone):
-            return ()  # nobody is in anybody's way
-        requests = {item.request.id: item.request for item in gone}
-        gone.clear()
-        found = []
-        for request in requests.values():
-            late_ns = now_ns - request.arrived_ns
-            reason = f"it has waited for {format_ns(late_ns)} and cannot be in time any more, and others can"
-            found.append((request, Refusal(reason, request.objective_ns - request.arrived_ns)))
-        return found
+        return self._last_chances.gone(self._cluster.queues.values(), now_ns)
 
     def _crowded(self, plan: WorkflowPlan) -> bool:
         """Whether its work waits for devices: then speed that costs capacity would make others late."""
@@ -241,7 +209,7 @@ class DovetailPlanner:
             if not in_time:
                 return self._late(plan, queue, size, node, left_ns)
         if self._settings.wait and size == queue.size < queue.stage.batch[-1]:
-            hold = self._worth_waiting(queue, plan, in_time[0], now_ns)
+            hold = self._holding.by_cost(plan, queue, in_time[0], now_ns)
             if hold is not None:
                 self._held_since_ns.setdefault(queue.key, now_ns)
                 return hold
@@ -271,8 +239,15 @@ class DovetailPlanner:
         least = min(r.work for r in in_time)
         if lean:
             in_time = [r for r in in_time if r.work * 100 <= least * (100 + _LEAN_PCT)]
-        # Per item: a batch of two that takes twice as long is no faster than two of one.
-        in_time.sort(key=lambda r: (r.mean_ns * (100 + _LEAN_PCT) // 100 // r.config.batch, r.config.batch))
+        # The smallest batch that is nearly as fast per item: a larger one would only make the first item wait.
+        quick_ns = min(r.mean_ns // r.config.batch for r in in_time)
+        in_time.sort(
+            key=lambda r: (
+                r.mean_ns * 100 > quick_ns * r.config.batch * (100 + _MIXED_PCT),
+                r.config.batch,
+                r.mean_ns,
+            )
+        )
         return [r.config for r in in_time]
 
     def _late(self, plan: WorkflowPlan, queue: Queue, size: int, node: int, left_ns: int) -> Sequence[Config]:
@@ -280,7 +255,7 @@ class DovetailPlanner:
         choices = self._in_time(plan, queue, size, node, left_ns, means=True)
         if choices:
             return [choice.option.config for choice in choices]
-        if left_ns * 100 >= plan.quick_rest_ns[node] * _HOPELESS_PCT:
+        if left_ns * 100 >= plan.quick_rest_ns[node] * HOPELESS_PCT:
             return (plan.fastest[node].config, plan.cheapest(node, size))
         return (plan.cheapest(node, size),)
 
@@ -304,7 +279,7 @@ class DovetailPlanner:
                 ways.append(way)
         ways.sort(key=lambda w: w.value_usd)
         if self._settings.wait and size == queue.size < queue.stage.batch[-1]:
-            hold = self._worth_the_chance(plan, chances, queue, node, left_ns, ways[0], now_ns)
+            hold = self._holding.by_chance(plan, chances, queue, node, left_ns, ways[0], now_ns)
             if hold is not None:
                 self._held_since_ns.setdefault(queue.key, now_ns)
                 return hold
@@ -320,42 +295,6 @@ class DovetailPlanner:
         best = ways[0].config.batch
         later = chances.weigh(node, left_ns - waits.value, best)
         return () if later is None else chances.others(node, left_ns, best, later.value_usd)
-
-    def _worth_the_chance(
-        self, plan: WorkflowPlan, chances: Chances, queue: Queue, node: int, left_ns: int, now: Way, now_ns: int
-    ) -> Hold | None:
-        """A hold, if a larger batch is worth it even though it may not come."""
-        rate = self._rates.get(queue.key)
-        best_usd = now.value_usd * (1 - _worth_waiting(plan))
-        wanted, wait_ns = 0, 0
-        for batch in queue.stage.batch:
-            if batch <= queue.size:
-                continue
-            fill_ns = None if rate is None else rate.expected_ns(batch - queue.size)
-            if fill_ns is None or left_ns <= 2 * fill_ns + _HOLD_MARGIN_NS:
-                break  # no hold beyond the objective, however little is left to lose
-            comes = chances.weigh(node, left_ns - fill_ns - _HOLD_MARGIN_NS, batch)
-            in_vain = chances.weigh(node, left_ns - 2 * fill_ns - _HOLD_MARGIN_NS, now.config.batch)
-            if comes is None or in_vain is None:
-                continue
-            value_usd = _COMES * comes.value_usd + (1 - _COMES) * in_vain.value_usd
-            if value_usd < best_usd:
-                best_usd, wanted, wait_ns = value_usd, batch, fill_ns
-        if not wanted:
-            return None
-        return self._hold(queue, 2 * wait_ns, wanted, wait_ns, now_ns)
-
-    def _hold(self, queue: Queue, longest_ns: int, wanted: int, wait_ns: int, now_ns: int) -> Hold | None:
-        """A hold, unless somebody behind the head, in a lower class, has less time than that."""
-        until_ns = now_ns + max(_HOLD_MARGIN_NS, longest_ns)
-        urgent = self._urgent.get(queue.key, [])
-        while urgent and (not urgent[0][2].waits or urgent[0][2].request.outcome):
-            heappop(urgent)
-        if urgent:
-            until_ns = min(until_ns, urgent[0][0] - _HOLD_MARGIN_NS)
-            if until_ns <= now_ns:
-                return None
-        return Hold(until_ns, f"a batch of {wanted} is expected in {format_ns(wait_ns)} and is cheaper")
 
     def _in_time(
         self,
@@ -379,30 +318,6 @@ class DovetailPlanner:
         choices.sort(key=lambda c: c.cost_usd)
         return choices
 
-    def _worth_waiting(self, queue: Queue, plan: WorkflowPlan, now_choice: Choice, now_ns: int) -> Hold | None:
-        """A hold, if a larger batch is expected soon enough and saves enough."""
-        rate = self._rates.get(queue.key)
-        room_ns = now_choice.slack_ns - _HOLD_MARGIN_NS
-        if rate is None or room_ns <= 0:
-            return None
-        node = now_choice.node
-        left_ns = now_choice.need_ns + now_choice.slack_ns - plan.fill_ns[node, now_choice.option.config.batch]
-        best_usd = now_choice.cost_usd * (1 - _worth_waiting(plan))
-        wanted, wait_ns = 0, 0
-        for batch in queue.stage.batch:
-            if batch <= queue.size:
-                continue
-            fill_ns = rate.expected_ns(batch - queue.size)
-            if fill_ns is None or fill_ns > room_ns:
-                break
-            later = plan.choose(node, left_ns - fill_ns - _HOLD_MARGIN_NS, batch)
-            if later is not None and later.cost_usd < best_usd:
-                best_usd, wanted, wait_ns = later.cost_usd, batch, fill_ns
-        if not wanted:
-            return None
-        # Twice the expected wait: arrivals are irregular, and what was learned by then is looked at again.
-        return self._hold(queue, min(2 * wait_ns, room_ns), wanted, wait_ns, now_ns)
-
     def _as_planned(self, plan: WorkflowPlan, request: Request, node: int) -> Config:
         """The configuration that was chosen when the request came."""
         fixed = self._fixed.get(request.id)
@@ -415,27 +330,19 @@ class DovetailPlanner:
 
     def note(self, item: Item, now_ns: int) -> None:
         """Learn how often items come to a queue."""
-        key = item.request.graph.nodes[item.node].queue.key
-        rate = self._rates.get(key)
-        if rate is None:
-            rate = self._rates[key] = Rate()
-        rate.arrived(now_ns)
         request = item.request
         name = request.graph.name
         plan = self._plans.get(name)
+        rest_ns = 0 if plan is None else plan.quick_rest_ns[item.node]
+        self._holding.note(request.graph.nodes[item.node].queue.key, item, rest_ns, now_ns)
         if request.id not in self._backlog:
             work = (0, 0) if plan is None else plan.least_work_total
             self._backlog.add(request.id, request.priority, request.objective_ns, work)
             if self._settings.admission:
                 self._admission.let_in(request.id, name, request.priority, *self._expected, now_ns)
                 self._expected = (0, 0)
-        self._noted += 1
         if self._settings.admission and plan is not None:
-            last_ns = request.objective_ns - plan.quick_rest_ns[item.node] * _HOPELESS_PCT // 100
-            heappush(self._chances, (last_ns, self._noted, item))
-        if self._settings.wait and self._settings.goal == "cost" and plan is not None:
-            last_ns = request.objective_ns - plan.quick_rest_ns[item.node] * _SAFE_PCT // 100
-            heappush(self._urgent.setdefault(key, []), (last_ns, self._noted, item))
+            self._last_chances.note(item, rest_ns)
 
     def started(self, batch: Batch) -> None:
         """Learn how long the head of a batch has waited against the planner's will."""
@@ -461,15 +368,10 @@ class DovetailPlanner:
                 plan.saw_times()
         if finished % _LOOK_EVERY == 0:
             waits = {stage: mean.value for stage, mean in self._waits.items()}
-            intervals = self._intervals_ns()
+            intervals = self._holding.intervals_ns()
             for plan in self._plans.values():
                 plan.set_waits(waits)
                 plan.saw_intervals(intervals)
-
-    def _intervals_ns(self) -> dict[str, int]:
-        """Stage -> interval between arrivals in the long run, where enough is known."""
-        known = ((key, rate.steady_interval_ns()) for key, rate in self._rates.items())
-        return {key: interval for key, interval in known if interval is not None}
 
     def closed(self, request: Request) -> None:
         """Learn how large fan-outs are, and whether it was right to let it in."""
@@ -484,8 +386,3 @@ class DovetailPlanner:
             if plan is not None:
                 for node, size in request.sizes.items():
                     plan.saw_size(node, size)
-
-
-def _worth_waiting(plan: WorkflowPlan) -> float:
-    """What part of its cost a larger batch has to save."""
-    return _WORTH_WAITING if plan.profiled else _WORTH_WAITING_LEARNED

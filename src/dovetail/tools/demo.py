@@ -38,16 +38,15 @@ __all__ = ["CLASSES", "LOADS_PCT", "DemoResult", "Moment", "Options", "Reading",
 TARGET = "examples.document:app"
 WORKFLOW = "document"
 HOST = "127.0.0.1"
-#: Offered load of each step, in per cent of the capacity that was measured: light, busy, nearly full, too much.
-LOADS_PCT = (30, 60, 90, 130)
+#: Offered load of each step, in per cent of the capacity that was measured: light, busy, nearly full, twice too much.
+LOADS_PCT = (30, 60, 90, 200)
 #: Class -> its name, and its part of the requests.
 CLASSES = {1: ("interactive", 0.2), 2: ("batch", 0.8)}
 #: Pages that are drawn; each is sent many times. All of 3 to 9 lines, four in ten turned.
 PAGES = 40
-#: Requests kept open while the capacity is measured: enough that no stage idles.
-AT_A_TIME = 8
-#: Larger batches gain nothing on processor cores (docs/models.md), and a higher class has to wait for them.
-MAX_BATCH = 2
+#: Requests kept open while the capacity is measured: enough that no stage idles, and not so many that some would be
+#: late and are refused.
+AT_A_TIME = 4
 #: Part of the whole time that goes into measuring the capacity.
 CALIBRATION_PART = 0.12
 #: Lines that must be read without any error: 617 of 618 are with the releases in constraints.txt, see docs/models.md.
@@ -192,7 +191,7 @@ async def run_demo(options: Options, watch: Watch, say: Callable[[str], None] = 
 async def _server(options: Options, say: Callable[[str], None]) -> AsyncIterator[int]:
     """`dovetail serve` in a process of its own; gives its port, and ends it with a drain."""
     command = [sys.executable, "-m", "dovetail", "serve", TARGET, "--port", "0", "--device", options.device]
-    command += ["--max-batch", str(MAX_BATCH), "--log", str(options.log)]
+    command += ["--log", str(options.log)]
     process = await asyncio.create_subprocess_exec(
         *command, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
     )

@@ -77,6 +77,8 @@ class ScenarioRun:
         self.world = world = build_world(self.scenario, file)
         spec = file.convert(self.scenario.policy, PolicySpec, "policy", known=PolicySpec.__struct_fields__)
         self.policy = spec if policy is None else msgspec.structs.replace(spec, name=policy)
+        #: Profiles that the policy knows.
+        self._told = world.entries if self.scenario.profiled else ()
         #: What the user should know of how it was put together.
         self.notes = list(world.notes)
         several = self.scenario.cluster.ingresses > 1
@@ -87,7 +89,7 @@ class ScenarioRun:
                 make_controller(
                     world.graphs,
                     self.policy,
-                    world.entries,
+                    self._told,
                     world.cores,
                     home=number + 1 if several else 0,
                     ingress=number,
@@ -124,7 +126,7 @@ class ScenarioRun:
     def header(self) -> Header:
         """The head of this run's log."""
         policy = msgspec.msgpack.encode(self.policy)
-        return make_header("sim", self.world.graphs, policy, self.world.entries, self.world.cores, seed=self.seed)
+        return make_header("sim", self.world.graphs, policy, self._told, self.world.cores, seed=self.seed)
 
     def go(
         self, observers: Sequence[Observer] = (), *, check: bool = False, progress: Progress | None = None

@@ -228,6 +228,8 @@ class Scenario(_Table, frozen=True, kw_only=True):
     workflows: Annotated[tuple[WorkflowEntry, ...], Meta(min_length=1)]
     devices: Annotated[tuple[DeviceEntry, ...], Meta(min_length=1)]
     arrivals: Annotated[tuple[ArrivalsEntry, ...], Meta(min_length=1)]
+    #: Whether the policy is told how long stages take. Otherwise it learns, like a server without a profile.
+    profiled: bool = True
     #: A `wiring.PolicySpec`, read where policies are known.
     policy: dict[str, Any] = {}
     noise: Noise = Noise()

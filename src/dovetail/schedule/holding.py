@@ -1,0 +1,99 @@
+"""Is a larger batch worth waiting for? How often items come, and what a hold would save.
+
+Rules of this file: a hold is asked for only if it saves a certain part of the cost, and never beyond the time of
+anybody who waits (`waiting.Urgent`). It lasts twice the wait that is expected, because arrivals are irregular.
+"""
+
+from __future__ import annotations
+
+from ..plan import Hold
+from ..plan.chance import Chances, Way
+from ..plan.frontier import Choice
+from ..plan.tables import WorkflowPlan
+from ..predict.running import Rate
+from ..state import Item, Queue
+from ..units import format_ns
+from .waiting import HOLD_MARGIN_NS, Urgent
+
+__all__ = ["Holding"]
+
+#: A larger batch is waited for only if it saves at least this part of what is left to pay; and this part where times
+#: are learned, which are never the same twice. [our choice]
+WORTH_WAITING, WORTH_WAITING_LEARNED = 0.0005, 0.05
+#: Chance that an arrival comes within twice the time it is expected in, if arrivals are by chance: 1 − 1/e².
+COMES = 0.865
+
+
+class Holding:
+    """Arrivals queue by queue, and the holds that follow from them."""
+
+    def __init__(self) -> None:
+        self._rates: dict[str, Rate] = {}
+        self.urgent = Urgent()
+
+    def note(self, key: str, item: Item, rest_ns: int, now_ns: int) -> None:
+        """An item has joined a queue; the rest of its request takes so long at best."""
+        rate = self._rates.get(key)
+        if rate is None:
+            rate = self._rates[key] = Rate()
+        rate.arrived(now_ns)
+        self.urgent.note(key, item, rest_ns)
+
+    def intervals_ns(self) -> dict[str, int]:
+        """Queue -> interval between arrivals in the long run, where enough is known."""
+        known = ((key, rate.steady_interval_ns()) for key, rate in self._rates.items())
+        return {key: interval for key, interval in known if interval is not None}
+
+    def by_chance(
+        self, plan: WorkflowPlan, chances: Chances, queue: Queue, node: int, left_ns: int, now: Way, now_ns: int
+    ) -> Hold | None:
+        """A hold, if a larger batch is worth it even though it may not come."""
+        rate = self._rates.get(queue.key)
+        best_usd = now.value_usd * (1 - _worth_waiting(plan))
+        wanted, wait_ns = 0, 0
+        for batch in queue.stage.batch:
+            if batch <= queue.size:
+                continue
+            fill_ns = None if rate is None else rate.expected_ns(batch - queue.size)
+            if fill_ns is None or left_ns <= 2 * fill_ns + HOLD_MARGIN_NS:
+                break  # no hold beyond the objective, however little is left to lose
+            comes = chances.weigh(node, left_ns - fill_ns - HOLD_MARGIN_NS, batch)
+            in_vain = chances.weigh(node, left_ns - 2 * fill_ns - HOLD_MARGIN_NS, now.config.batch)
+            if comes is None or in_vain is None:
+                continue
+            value_usd = COMES * comes.value_usd + (1 - COMES) * in_vain.value_usd
+            if value_usd < best_usd:
+                best_usd, wanted, wait_ns = value_usd, batch, fill_ns
+        return self._hold(queue, wanted, wait_ns, 2 * wait_ns, now_ns)
+
+    def by_cost(self, plan: WorkflowPlan, queue: Queue, now: Choice, now_ns: int) -> Hold | None:
+        """A hold, if a larger batch is expected soon enough and saves enough."""
+        rate = self._rates.get(queue.key)
+        room_ns = now.slack_ns - HOLD_MARGIN_NS
+        if rate is None or room_ns <= 0:
+            return None
+        node = now.node
+        left_ns = now.need_ns + now.slack_ns - plan.fill_ns[node, now.option.config.batch]
+        best_usd = now.cost_usd * (1 - _worth_waiting(plan))
+        wanted, wait_ns = 0, 0
+        for batch in queue.stage.batch:
+            if batch <= queue.size:
+                continue
+            fill_ns = rate.expected_ns(batch - queue.size)
+            if fill_ns is None or fill_ns > room_ns:
+                break
+            later = plan.choose(node, left_ns - fill_ns - HOLD_MARGIN_NS, batch)
+            if later is not None and later.cost_usd < best_usd:
+                best_usd, wanted, wait_ns = later.cost_usd, batch, fill_ns
+        return self._hold(queue, wanted, wait_ns, min(2 * wait_ns, room_ns), now_ns)
+
+    def _hold(self, queue: Queue, wanted: int, wait_ns: int, longest_ns: int, now_ns: int) -> Hold | None:
+        if not wanted:
+            return None
+        reason = f"a batch of {wanted} is expected in {format_ns(wait_ns)} and is cheaper"
+        return self.urgent.hold(queue, longest_ns, reason, now_ns)
+
+
+def _worth_waiting(plan: WorkflowPlan) -> float:
+    """What part of its cost a larger batch has to save."""
+    return WORTH_WAITING if plan.profiled else WORTH_WAITING_LEARNED

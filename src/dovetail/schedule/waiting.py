@@ -1,0 +1,97 @@
+"""Items that wait, by when they have to begin: how long a queue may be held, and who has no chance any more.
+
+Rules of this file
+- A hold ends before the first of all that wait in the queue has to begin, whatever its class.
+- Who cannot be in time any more is given up only if something waits that can: otherwise nobody is in anybody's way.
+- An item is forgotten when it has begun or its request has ended; memory is that of what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+
+from ..plan import Hold, Refusal
+from ..state import Item, Queue, Request
+from ..units import MS, format_ns
+
+__all__ = ["HOLD_MARGIN_NS", "LastChances", "Urgent"]
+
+#: A hold ends this much before the last moment at which its plan is in time: timers are not exact.
+HOLD_MARGIN_NS = 1 * MS
+#: No hold goes on when less is left than this part of the mean time of the fastest way, in per cent. [our choice]
+SAFE_PCT = 125
+#: A request has no chance any more when less is left than this part of the mean time of the fastest way, in per cent.
+HOPELESS_PCT = 90
+
+#: (when, number, item): numbers keep items from being compared.
+_Entry = tuple[int, int, Item]
+
+
+def _waits(item: Item) -> bool:
+    return item.waits and not item.request.outcome
+
+
+class Urgent:
+    """Queue by queue, who has to begin first."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, list[_Entry]] = {}
+        self._noted = 0
+
+    def note(self, key: str, item: Item, rest_ns: int) -> None:
+        """An item has joined a queue; the rest of its request takes so long at best."""
+        self._noted += 1
+        entries = self._queues.setdefault(key, [])
+        _forget(entries)
+        heappush(entries, (item.request.objective_ns - rest_ns * SAFE_PCT // 100, self._noted, item))
+
+    def hold(self, queue: Queue, longest_ns: int, reason: str, now_ns: int) -> Hold | None:
+        """A hold of this length, or of as much of it as everybody has; None if somebody has to begin."""
+        until_ns = now_ns + max(HOLD_MARGIN_NS, longest_ns)
+        entries = self._queues.get(queue.key, [])
+        _forget(entries)
+        if entries:
+            until_ns = min(until_ns, entries[0][0] - HOLD_MARGIN_NS)
+        return Hold(until_ns, reason) if until_ns > now_ns else None
+
+
+def _forget(entries: list[_Entry]) -> None:
+    while entries and not _waits(entries[0][2]):
+        heappop(entries)
+
+
+class LastChances:
+    """When the last chance of each item goes that waits."""
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+        self._hopeless: list[Item] = []
+        self._noted = 0
+
+    def note(self, item: Item, rest_ns: int) -> None:
+        """An item has joined a queue; the rest of its request takes so long at best."""
+        self._noted += 1
+        last_ns = item.request.objective_ns - rest_ns * HOPELESS_PCT // 100
+        heappush(self._entries, (last_ns, self._noted, item))
+
+    def gone(self, queues: Iterable[Queue], now_ns: int) -> Sequence[tuple[Request, Refusal]]:
+        """Requests that wait in these queues and cannot be in time any more, if something waits that can."""
+        entries, hopeless = self._entries, self._hopeless
+        while entries and entries[0][0] < now_ns:
+            item = heappop(entries)[2]
+            if _waits(item):
+                hopeless.append(item)
+        if not hopeless:
+            return ()
+        hopeless[:] = [item for item in hopeless if _waits(item)]
+        if sum(queue.size for queue in queues) <= len(hopeless):
+            return ()
+        requests = {item.request.id: item.request for item in hopeless}
+        hopeless.clear()
+        found = []
+        for request in requests.values():
+            waited = format_ns(now_ns - request.arrived_ns)
+            reason = f"after {waited} it waits and cannot be in time any more, and others can"
+            found.append((request, Refusal(reason, request.objective_ns - request.arrived_ns)))
+        return found
