@@ -14,7 +14,9 @@ from dovetail.cli import VERBS
 
 PROJECT = Path(__file__).resolve().parents[1]
 
-NAMES = ["App", "DovetailError", "Stage", "Workflow", "onnx", "packaged", "stage", "tensor", "workflow"]
+NAMES = [
+    "App", "DovetailError", "Stage", "Workflow", "onnx", "packaged", "stage", "tensor", "torch_model", "workflow",
+]  # fmt: skip
 
 
 def test_public_names() -> None:

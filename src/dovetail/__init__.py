@@ -9,6 +9,18 @@ from .workflow.app import App
 from .workflow.packaged import packaged
 from .workflow.stage import Stage, onnx, stage
 from .workflow.tensor import tensor
+from .workflow.torch_stage import torch_model
 from .workflow.trace import Workflow, workflow
 
-__all__ = ["App", "DovetailError", "Stage", "Workflow", "onnx", "packaged", "stage", "tensor", "workflow"]
+__all__ = [
+    "App",
+    "DovetailError",
+    "Stage",
+    "Workflow",
+    "onnx",
+    "packaged",
+    "stage",
+    "tensor",
+    "torch_model",
+    "workflow",
+]

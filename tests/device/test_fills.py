@@ -9,6 +9,8 @@ from dovetail.device.arbiter import (
     AlarmRang,
     KernelFinished,
     KernelReady,
+    KernelRevoked,
+    KernelRunning,
     SetAlarm,
     StartKernel,
     TaskBegan,
@@ -33,9 +35,10 @@ def in_gap(arbiter: PriorityArbiter, lows: int = 1, *, low_class: int = 2) -> li
 
 
 class TestFikit:
-    def test_the_longest_that_fits_is_chosen(self) -> None:
-        arbiter = FikitArbiter(stats_for(300, 100, 250, 400))
-        assert starts(in_gap(arbiter, 3)) == [StartKernel(LOW + 1, 0, "fill")]
+    @pytest.mark.parametrize("lows", [(100, 250, 400), (250, 100, 400), (400, 250, 100)])
+    def test_the_longest_that_fits_is_chosen(self, lows: tuple[int, ...]) -> None:
+        arbiter = FikitArbiter(stats_for(300, *lows))
+        assert starts(in_gap(arbiter, 3)) == [StartKernel(LOW + lows.index(250), 0, "fill")]
 
     def test_a_better_class_goes_before_a_longer_kernel(self) -> None:
         arbiter = FikitArbiter(stats_for(300, 100, 250))
@@ -80,6 +83,25 @@ class TestFikit:
         arbiter.step(KernelReady(60 * US, LOW, 1))
         assert arbiter.step(KernelReady(70 * US, HIGH, 1)) == []
         assert arbiter.step(KernelFinished(150 * US, LOW, 0)) == [StartKernel(HIGH, 1, "turn")]
+
+
+def test_a_kernel_took_as_long_as_it_was_really_on_the_device() -> None:
+    for told, took_us in (({}, 100), ({"begin_ns": 30 * US, "end_ns": 80 * US}, 50)):
+        stats = {"high": KernelStats.empty("high", ("a", "b"))}
+        arbiter = GapArbiter(stats)
+        arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+        arbiter.step(KernelReady(0, HIGH, 0))
+        arbiter.step(KernelFinished(100 * US, HIGH, 0, **told))
+        assert stats["high"].durations[0].mean_ns == took_us * US
+
+
+def test_a_kernel_that_ran_before_anybody_asked_is_learned_in_full() -> None:
+    stats = {"high": KernelStats.empty("high", ("a", "b"))}
+    arbiter = GapArbiter(stats)
+    arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+    arbiter.step(KernelRunning(40 * US, HIGH, 0, 100, 10 * US))
+    arbiter.step(KernelFinished(100 * US, HIGH, 0))
+    assert (stats["high"].durations[0].count, stats["high"].durations[0].mean_ns) == (1, 90 * US)
 
 
 @pytest.mark.parametrize("make", [FikitArbiter, GapArbiter])
@@ -132,6 +154,18 @@ class TestBoth:
         assert starts(arbiter.step(KernelFinished(1200 * US, HIGH, 1))) == [StartKernel(LOW, 0, "aged")]
         arbiter.step(KernelReady(1210 * US, LOW, 1))
         assert starts(arbiter.step(KernelFinished(1600 * US, LOW, 0))) == [StartKernel(HIGH, 2, "turn")]
+
+
+def test_an_aged_start_that_was_taken_back_was_none() -> None:
+    arbiter = PriorityArbiter({}, ArbiterSettings(ageing_ns=1000 * US))
+    arbiter.step(TaskBegan(0, HIGH, 1))
+    arbiter.step(TaskBegan(0, LOW, 2))
+    for kernel in range(3):
+        arbiter.step(KernelReady(0, HIGH, kernel))
+    arbiter.step(KernelReady(0, LOW, 0))
+    assert starts(arbiter.step(KernelFinished(1200 * US, HIGH, 0))) == [StartKernel(LOW, 0, "aged")]
+    found = starts(arbiter.step(KernelRevoked(1210 * US, LOW, 0)))
+    assert found == [StartKernel(LOW, 0, "aged")], "it has waited as long as before, and no other has aged since"
 
 
 class TestOurs:
@@ -249,98 +283,18 @@ class TestOddEvents:
         assert arbiter.used_pct == 0
 
 
-class TestLaunchingAhead:
-    def task(self, arbiter: PriorityArbiter, priority: int) -> list[object]:
-        arbiter.step(TaskBegan(0, LOW, priority, sequence="low0"))
-        return starts([a for kernel in range(4) for a in arbiter.step(KernelReady(0, LOW, kernel))])
-
-    def test_the_first_class_launches_ahead_whatever_its_kernels_take(self) -> None:
-        arbiter = PriorityArbiter(stats_for(0, 400), ArbiterSettings(ahead=2))
-        assert self.task(arbiter, 1) == [StartKernel(LOW, 0), StartKernel(LOW, 1)]
-        assert starts(arbiter.step(KernelFinished(400 * US, LOW, 0))) == [StartKernel(LOW, 2)]
-
-    def test_lower_classes_launch_only_short_kernels_ahead_for_others_would_find_them_in_the_queue(self) -> None:
-        settings = ArbiterSettings(ahead=3, ahead_ns=50 * US)
-        assert self.task(PriorityArbiter(stats_for(0, 400), settings), 2) == [StartKernel(LOW, 0)]
-        assert self.task(PriorityArbiter(stats_for(0, 20), settings), 2) == [StartKernel(LOW, 0), StartKernel(LOW, 1)]
-        assert self.task(PriorityArbiter({}, settings), 2) == [StartKernel(LOW, 0)], "unknown ones are not short"
-
-    def test_on_a_device_that_goes_by_class_they_may_do_so_with_any_kernel(self) -> None:
-        settings = ArbiterSettings(ahead=2, by_class=True)
-        assert self.task(PriorityArbiter(stats_for(0, 400), settings), 2) == [
-            StartKernel(LOW, 0),
-            StartKernel(LOW, 1),
-        ]
-
-    def test_there_fillers_that_surely_fit_together_are_started_together(self) -> None:
-        for gap_us, expected in ((900, [0, 1]), (150, [0])):
-            arbiter = GapArbiter(stats_for(gap_us, 100), GapSettings(ahead=2, by_class=True))
-            arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
-            arbiter.step(KernelReady(0, HIGH, 0))
-            arbiter.step(TaskBegan(1, LOW, 2, sequence="low0"))
-            before = [a for kernel in range(3) for a in arbiter.step(KernelReady(1, LOW, kernel))]
-            assert starts(before) == [StartKernel(LOW, 0, "fill")], "it will begin with the gap"
-            found = starts(arbiter.step(KernelFinished(50 * US, HIGH, 0)))
-            assert found == [StartKernel(LOW, kernel, "fill") for kernel in expected[1:]]
-
-    @pytest.mark.parametrize(("gap_us", "low_us", "early"), [(200, 100, True), (80, 100, False)])
-    def test_there_what_fits_into_the_next_gap_is_launched_before_it_begins(
-        self, gap_us: int, low_us: int, early: bool
-    ) -> None:
-        def launched(settings: GapSettings, *, ahead: float = 0.0) -> list[object]:
-            stats = stats_for(gap_us, low_us)
-            stats["high"].early = ahead
-            arbiter = GapArbiter(stats, settings)
-            arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
-            arbiter.step(KernelReady(0, HIGH, 0))
-            arbiter.step(TaskBegan(1, LOW, 2, sequence="low0"))
-            return starts(arbiter.step(KernelReady(1, LOW, 0)))
-
-        expected = [StartKernel(LOW, 0, "fill")] if early else []
-        assert launched(GapSettings(by_class=True)) == expected
-        assert launched(GapSettings()) == [], "the device would not know whom to take first"
-        assert launched(GapSettings(by_class=True), ahead=1.0) == [], "there need not be a gap"
-
-
-class TestBeside:
-    """A high kernel of 50 µs and 60 % runs, another follows 100 µs later; a low kernel asks for 40 %."""
-
-    def beside(self, next_pct: int, low_us: int, *, cost: float = 0.0) -> list[object]:
-        stats = stats_for(100, low_us)
-        stats["high"].shares[1] = next_pct
-        arbiter = GapArbiter(stats, GapSettings(budget=0.0, beside=cost))
-        arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
-        arbiter.step(KernelReady(0, HIGH, 0, 60))
-        arbiter.step(TaskBegan(0, LOW, 2, sequence="low0"))
-        return starts(arbiter.step(KernelReady(10 * US, LOW, 0, 40)))
-
-    def test_what_ends_before_the_next_that_does_not_fit_may_run(self) -> None:
-        assert self.beside(100, 120) == [StartKernel(LOW, 0, "beside")]
-        assert self.beside(100, 160) == []
-        assert self.beside(60, 160) == [StartKernel(LOW, 0, "beside")], "the next fits beside it, too"
-
-    def test_being_slowed_down_is_delay_too_and_needs_credit(self) -> None:
-        assert self.beside(60, 160, cost=0.09) == []
-
-    def test_whoever_waits_for_a_neighbour_is_charged_for(self) -> None:
-        arbiter = GapArbiter(stats_for(100, 300), GapSettings(budget=1.0))
-        arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
-        arbiter.step(KernelReady(0, HIGH, 0, 60))
-        arbiter.step(TaskBegan(0, LOW, 2, sequence="low0"))
-        arbiter.credit_ns[1] = 500.0 * US
-        assert starts(arbiter.step(KernelReady(10 * US, LOW, 0, 40))) == [StartKernel(LOW, 0, "beside")]
-        arbiter.step(KernelReady(20 * US, HIGH, 1, 100))
-        assert starts(arbiter.step(KernelFinished(55 * US, HIGH, 0))) == [], "there is no room"
-        assert starts(arbiter.step(KernelFinished(310 * US, LOW, 0))) == [StartKernel(HIGH, 1, "turn")]
-        slower_ns = round(55 * US * 0.09 / 1.09)
-        assert arbiter.delayed_ns[1] == (310 - 55) * US + slower_ns, "for waiting, and for the neighbour before"
-
-
 class TestCatchingUp:
     def test_a_host_that_does_not_wait_is_trusted_with_its_gaps_to_come(self) -> None:
         for early, catch_up, expected in ((1.0, 0.5, 1), (1.0, 0.0, 0), (0.0, 0.5, 0)):
             stats = stats_for(200, 220)
             stats["high"].early = early
+            arbiter = GapArbiter(stats, GapSettings(budget=0.0, catch_up=catch_up))
+            assert len(starts(in_gap(arbiter))) == expected
+
+    def test_it_is_trusted_with_the_part_of_them_that_is_declared(self) -> None:
+        for catch_up, expected in ((0.1, 0), (0.2, 1)):
+            stats = stats_for(200, 300)  # a delay of 100 µs, and 600 µs of gaps to come
+            stats["high"].early = 1.0
             arbiter = GapArbiter(stats, GapSettings(budget=0.0, catch_up=catch_up))
             assert len(starts(in_gap(arbiter))) == expected
 

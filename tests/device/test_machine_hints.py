@@ -151,6 +151,19 @@ def test_a_hint_holds_back_a_batch_that_comes_to_an_empty_device() -> None:
     assert line.granted == [3]
 
 
+@pytest.mark.parametrize(("after_ns", "holds"), [(0, True), (GRACE_NS, True), (GRACE_NS + 1, False)])
+def test_who_comes_to_an_empty_device_waits_until_the_expected_time_and_the_grace_are_over(
+    after_ns: int, holds: bool
+) -> None:
+    line = Line()
+    line.learn()
+    line.take(1, 1, 1, follows=True)
+    line.go()
+    line.now_ns += GUESSED_TURNAROUND_NS + after_ns
+    line.take(2, 3)
+    assert (line.granted == []) is holds
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_what_becomes_known_of_a_batch_that_runs_lets_nobody_in_beside_it(known: bool) -> None:
     line = Line()

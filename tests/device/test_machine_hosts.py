@@ -17,6 +17,7 @@ from dovetail.device import (
     ModelCache,
     PriorityArbiter,
     Rules,
+    TaskState,
 )
 from dovetail.device.events import (
     TO_THE_END,
@@ -112,6 +113,28 @@ def test_what_is_told_later_of_a_grant_that_was_kept_is_learned_in_full() -> Non
     assert host.step(GrantEnded(1, 3, True, spans, (20, 10))) == []
     assert [spread.mean_ns for spread in host.stats.durations] == [10, 10, 10]
     assert [(spread.count, spread.mean_ns) for spread in host.stats.gaps] == [(0, 0), (1, 20), (1, 10), (0, 0)]
+
+
+def test_of_batches_that_ran_beside_each_other_nothing_is_learned() -> None:
+    host = Host()
+    for batch in (1, 2):
+        (grant,) = host.begin(batch, 3, share_pct=50)
+        assert isinstance(grant, Grant) and grant.hit
+    for batch in (1, 2):
+        host.ran(batch, 0, MS, MS, MS)
+    assert "model" not in host.predictor.kernels or [s.count for s in host.stats.durations] == [0, 0, 0]
+    host.begin(3, 3, share_pct=50)
+    host.ran(3, 0, MS, MS, MS)
+    assert [spread.count for spread in host.stats.durations] == [1, 1, 1], "it was alone"
+
+
+def test_a_batch_that_has_ended_is_over() -> None:
+    host = Host()
+    host.begin(1, 3)
+    task = host.device.task(1)
+    assert task is not None and task.state is TaskState.RUNNING
+    host.ran(1, 0, MS, MS, MS)
+    assert task.state is TaskState.OVER and host.device.task(1) is None
 
 
 def test_a_batch_that_is_refused_leaves_no_host_behind() -> None:

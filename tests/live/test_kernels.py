@@ -19,6 +19,7 @@ from dovetail.live.front.system import Result
 from dovetail.live.kernels.cut_model import CutModel
 from dovetail.live.kernels.cutting import Found, Wanted
 from dovetail.profile.kernels import Cut
+from dovetail.profile.store import ProfileStore
 from dovetail.record.kernels import KernelRecord, decode_records
 from dovetail.serve.launch import Options, Served, launch
 from dovetail.units import MS
@@ -34,11 +35,16 @@ MOST_REQUESTS = 400
 Ask = Callable[[str, float, int], Awaitable[np.ndarray]]
 
 
-def play(target: str, options: Options, scene: Callable[[Served, Ask], Awaitable[None]]) -> None:
+def play(
+    target: str,
+    options: Options,
+    scene: Callable[[Served, Ask], Awaitable[None]],
+    store: ProfileStore | None = None,
+) -> None:
     """Serve the application while the scene lasts; `ask` puts a request of a class and gives its only output."""
 
     async def serve() -> None:
-        served = await launch(load_target(target), target, options)
+        served = await launch(load_target(target), target, options, store=store)
         loop = asyncio.get_running_loop()
 
         async def ask(workflow: str, value: float, priority: int) -> np.ndarray:

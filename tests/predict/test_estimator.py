@@ -42,6 +42,15 @@ def test_a_profile_stands_whatever_is_seen_and_what_is_seen_is_kept_beside_it() 
     assert estimator.run(READ, "host", 1, WHOLE).source == "guess", "of another kind of device nothing is known"
 
 
+def test_against_the_profile_sizes_count_as_often_as_they_were_seen() -> None:
+    points = (Point(1, 4, 5 * MS, 0.1, 20), Point(2, 4, 10 * MS, 0.1, 20))
+    estimator = Estimator(ProfileTable([Entry("read", "cpu", points=points)]))
+    for _ in range(3):
+        estimator.observe_run(READ, "cpu", 1, WHOLE, 10 * MS)
+    estimator.observe_run(READ, "cpu", 2, WHOLE, 10 * MS)
+    assert estimator.observed_ratio("read", "cpu") == (3 * 10 + 10) / (3 * 5 + 10)
+
+
 def test_what_was_never_seen_is_a_guess_with_a_wide_spread() -> None:
     estimator = Estimator(ProfileTable())
     assert estimator.run(CROP, "host", 1, WHOLE) == Estimate(GUESSED_RUN_NS, GUESSED_SPREAD, "guess")

@@ -15,10 +15,10 @@ from dovetail.errors import ModelError  # noqa: E402
 from dovetail.lab.experiments import fikit_models  # noqa: E402
 from dovetail.lab.gate.client import Gate, GateClient, GatePolicy  # noqa: E402
 from dovetail.lab.gate.source import Source  # noqa: E402
-from dovetail.lab.gate.torch_kernels import TorchKernels, group, trace  # noqa: E402
+from dovetail.live.kernels.segment_run import Bound  # noqa: E402
+from dovetail.live.kernels.torch_kernels import TorchModel, cut, group  # noqa: E402
 
 pytestmark = [pytest.mark.cpu, pytest.mark.torch]
-FINE = Source("torch", "", target_ns=1, shortest_ns=1)
 
 
 class TwoResults(torch.nn.Module):
@@ -32,7 +32,12 @@ class Choice(torch.nn.Module):
         return x if x.sum() > 0 else -x
 
 
-def run(kernels: TorchKernels) -> None:
+def fine(module: Any, shapes: dict[str, tuple[int, ...]]) -> TorchModel:
+    """Every operator a kernel, or nearly so."""
+    return cut(module, [shapes], segments=1 << 30, target_ns=1, shortest_ns=1)[0]
+
+
+def run(kernels: Bound) -> None:
     for kernel in kernels.begin():
         kernel()
 
@@ -42,7 +47,7 @@ def run(kernels: TorchKernels) -> None:
 def test_models_give_the_same_in_kernels_as_whole(name: str, batch: int) -> None:
     module = getattr(fikit_models, name)()
     shapes = fikit_models.TORCH_MODELS[name].shapes(batch)
-    traced = trace(getattr(fikit_models, name)(), shapes, FINE)
+    traced = fine(getattr(fikit_models, name)(), shapes)
     buffers: dict[str, np.ndarray] = {}
 
     def allocate(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -68,7 +73,7 @@ def test_several_inputs_and_nested_outputs_come_in_order() -> None:
     def allocate(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return buffers.setdefault(name, np.empty(shape, dtype))
 
-    kernels = trace(TwoResults(), shapes, FINE).bind(shapes, allocate)
+    kernels = fine(TwoResults(), shapes).bind(shapes, allocate)
     buffers["x"][...], buffers["y"][...] = 2, 3
     run(kernels)
     assert buffers["output_0"].tolist() == [18, 18]
@@ -77,7 +82,7 @@ def test_several_inputs_and_nested_outputs_come_in_order() -> None:
 
 def test_a_run_given_up_half_way_does_not_disturb_the_next() -> None:
     shapes = {"input": (1, 64, 256)}
-    kernels = trace(fikit_models.small_transformer(), shapes, FINE).bind(shapes)
+    kernels = fine(fikit_models.small_transformer(), shapes).bind(shapes)
     for kernel in list(kernels.begin())[:5]:
         kernel()
     run(kernels)
@@ -85,7 +90,7 @@ def test_a_run_given_up_half_way_does_not_disturb_the_next() -> None:
 
 def test_what_cannot_be_traced_is_refused_with_its_reason() -> None:
     with pytest.raises(ModelError, match=r"cannot trace Choice: .*control flow"):
-        trace(Choice(), {"x": (1,)}, FINE)
+        fine(Choice(), {"x": (1,)})
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=50), st.integers(1, 1000))

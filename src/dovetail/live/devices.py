@@ -54,7 +54,7 @@ def parse_device(
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // workers
         price = usd_per_core_hour * int(count) / workers
         devices = tuple(
-            WorkerSpec(f"cpu-{i}", "cpu", ("onnx",), cores, memory, price, "cooperative", preempts=preempts)
+            WorkerSpec(f"cpu-{i}", "cpu", ("onnx", "torch"), cores, memory, price, "cooperative", preempts=preempts)
             for i in range(workers)
         )
         return (*_within(devices, stages, memory_bytes), *host_workers), (), cores
@@ -69,7 +69,7 @@ def parse_device(
     card = catalogue.device(kind)
     card_has = (card.memory_bytes, card.usd_per_hour)
     devices = tuple(
-        WorkerSpec(f"{kind}-{i}", kind, ("onnx", "model"), 0, *card_has, "emulated", preempts=preempts)
+        WorkerSpec(f"{kind}-{i}", kind, ("onnx", "torch", "model"), 0, *card_has, "emulated", preempts=preempts)
         for i in range(copies)
     )
     return (*_within(devices, stages, memory_bytes), *host_workers), _entries(kind, stages), 1

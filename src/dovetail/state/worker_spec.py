@@ -25,7 +25,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     name: str
     #: What kind of device it is; profiles are kept by kind: "cpu", "host", "v100"...
     kind: str
-    #: Kinds of stages it can run: "onnx", "python", "model".
+    #: Kinds of stages it can run: "onnx", "torch", "python", "model".
     runs: tuple[str, ...]
     #: Processor cores that batches on it share; 0 if they are not counted.
     cores: int = 0

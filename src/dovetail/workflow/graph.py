@@ -24,24 +24,35 @@ __all__ = ["WHOLE", "Graph", "Node", "Port", "Source", "StageSpec", "chain"]
 WHOLE = -1
 
 
+class Port(msgspec.Struct, frozen=True):
+    """A named input or output of a workflow with its tensor type."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
 class StageSpec(msgspec.Struct, frozen=True):
     """One stage: what is run, and in which batch sizes."""
 
     name: str
-    #: "onnx" and "python" run live; "model" is an entry of the catalogue and runs on simulated devices only.
+    #: "onnx", "torch" and "python" run live; "model" is an entry of the catalogue and runs on simulated devices only.
     kind: str
     batch: tuple[int, ...] = (1,)
     #: Names of the outputs when there are several; empty for one.
     outputs: tuple[str, ...] = ()
-    #: What the profile is keyed by: content hash of an ONNX file or of a function's source, or catalogue name.
+    #: What the profile is keyed by: content hash of a model or of a function's source, or catalogue name.
     model: str = ""
-    #: The ONNX file; empty for other kinds.
+    #: The ONNX file, or the file from which a torch module has its weights; empty for other kinds.
     path: str = ""
     #: Value that fills up items of unequal shape; None runs them in sub-batches of equal shape.
     pad: float | None = None
     weights_bytes: int = 0
     #: Catalogue model whose curve stands in for this stage on a simulated or emulated GPU.
     like: str = ""
+    #: ``module:function`` that makes a torch module, and that module's inputs, items without their batch axis.
+    factory: str = ""
+    inputs: tuple[Port, ...] = ()
 
     @property
     def weights(self) -> str:
@@ -89,14 +100,6 @@ class Node(msgspec.Struct, frozen=True):
         if self.otherwise is None or output == WHOLE:
             return self.otherwise
         return Source(self.otherwise.node, output)
-
-
-class Port(msgspec.Struct, frozen=True):
-    """A named input or output of a workflow with its tensor type."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
 
 
 class Graph(msgspec.Struct, frozen=True):

@@ -19,10 +19,10 @@ from ..errors import ModelError
 from .protobuf import BYTES, VARINT, NotProtobuf, fields, varint
 from .tensor import OIP_OF_ONNX, TensorSpec
 
-__all__ = ["OnnxFile", "read_onnx"]
+__all__ = ["ModelFile", "read_onnx"]
 
 
-class OnnxFile(msgspec.Struct, frozen=True):
+class ModelFile(msgspec.Struct, frozen=True):
     """What a declaration needs of a model file. Shapes still have their first (batch) dimension."""
 
     sha256: str
@@ -64,7 +64,7 @@ def _dim(data: mmap.mmap | bytes, start: int, end: int) -> int:
     return -1
 
 
-def read_onnx(path: Path, stage: str) -> OnnxFile:
+def read_onnx(path: Path, stage: str) -> ModelFile:
     """Inputs, outputs, size and content hash of the model at `path`, or a ModelError that names `stage`."""
     if not path.is_file():
         raise ModelError(f"stage {stage!r}: model file {path} does not exist; check the path in onnx(...)")
@@ -95,4 +95,4 @@ def read_onnx(path: Path, stage: str) -> OnnxFile:
             f"an ordinary @stage"
         )
     inputs = {name: spec for name, spec in inputs.items() if name not in weights}
-    return OnnxFile(digest, nbytes, inputs, outputs)
+    return ModelFile(digest, nbytes, inputs, outputs)

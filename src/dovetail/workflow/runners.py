@@ -1,7 +1,7 @@
 """How a stage is really run: columns of arguments in, one value per item out.
 
-This is the only file that runs whole models with onnxruntime. Workers, the profiler and `Workflow.local` all come
-through here, so what is profiled is what is served; models that are cut into kernels have their own runner
+This file and `torch_runner` are the only ones that run whole models. Workers, the profiler and `Workflow.local` all
+come through here, so what is profiled is what is served; models that are cut into kernels have their own runners
 (`live.kernels`). onnxruntime is imported when the first model is loaded, not before.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -18,10 +18,12 @@ from .graph import StageSpec
 from .stage import Stage
 from .tensor import NUMPY_OF_ORT
 
-__all__ = ["OnnxRunner", "PythonRunner", "Runner", "StageFailed", "make_runner"]
+__all__ = ["ModelRunner", "OnnxRunner", "PythonRunner", "Runner", "StageFailed", "make_model", "make_runner"]
 
 #: Columns: one list per argument, all of the batch's length.
 Columns = Sequence[Sequence[Any]]
+#: Dimensions of an input with its batch axis; what is no number is free.
+Dims = tuple[Any, ...]
 
 
 class StageFailed(DovetailError):
@@ -74,46 +76,30 @@ class PythonRunner:
         return items
 
 
-class OnnxRunner:
-    """An ONNX Runtime session with a fixed number of threads.
+class ModelRunner:
+    """A model that takes a batch at once: items are stacked on its first axis, and its outputs cut apart again."""
 
-    A `lean` one keeps nothing between two runs: what it used goes back to the heap, where others can have it.
-    """
-
-    def __init__(self, spec: StageSpec, threads: int = 1, *, lean: bool = False) -> None:
-        import onnxruntime as ort
-
+    def __init__(
+        self, spec: StageSpec, session: Any, inputs: Sequence[str], dtypes: Sequence[Any], dims: Sequence[Dims]
+    ) -> None:
         self._spec = spec
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        options.enable_cpu_mem_arena = not lean
-        # Spinning threads would take the cores that other stages share.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            self._session: Any = ort.InferenceSession(spec.path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise ModelError(f"stage {spec.name!r}: onnxruntime cannot load {spec.path}: {error}") from error
-        self._inputs = [i.name for i in self._session.get_inputs()]
-        self._dtypes = [NUMPY_OF_ORT.get(i.type) for i in self._session.get_inputs()]
-        self._dims = [tuple(i.shape) for i in self._session.get_inputs()]
-        self._ranks = [len(dims) for dims in self._dims]
+        self._session = session
+        self._inputs, self._dtypes, self._dims = inputs, dtypes, dims
 
-    def shared(self, spec: StageSpec) -> OnnxRunner:
+    def shared(self, spec: StageSpec) -> Self:
         """The same session for another stage with the same weights."""
         other = copy(self)
         other._spec = spec
         return other
 
-    def without_session(self) -> OnnxRunner:
+    def without_session(self) -> Self:
         """What is left of it for whoever runs the model otherwise: `inputs`, `groups` and `apart`."""
         other = copy(self)
         other._session = None
         return other
 
     @property
-    def inputs(self) -> dict[str, tuple[Any, ...]]:
+    def inputs(self) -> dict[str, Dims]:
         """Inputs in their order and their dimensions as declared; one that is no number is free."""
         return dict(zip(self._inputs, self._dims, strict=True))
 
@@ -142,10 +128,11 @@ class OnnxRunner:
 
     def _item(self, value: Any, position: int) -> np.ndarray[Any, Any]:
         array = np.asarray(value, dtype=self._dtypes[position])
-        if array.ndim != self._ranks[position] - 1:
+        rank = len(self._dims[position]) - 1
+        if array.ndim != rank:
             raise StageFailed(
                 f"stage {self._spec.name!r}: input {self._inputs[position]!r} takes items of "
-                f"{self._ranks[position] - 1} dimension(s) (without the batch axis) but got shape {array.shape}"
+                f"{rank} dimension(s) (without the batch axis) but got shape {array.shape}"
             )
         return array
 
@@ -155,11 +142,7 @@ class OnnxRunner:
             name: column[0][None] if size == 1 else np.stack(column)
             for name, column in zip(self._inputs, arrays, strict=True)
         }
-        try:
-            outputs = self._session.run(None, feeds)
-        except Exception as error:
-            raise StageFailed(f"stage {self._spec.name!r}: onnxruntime failed: {error}") from error
-        return self.apart(outputs, size)
+        return self.apart(self._outputs(feeds), size)
 
     def apart(self, outputs: Sequence[Any], size: int) -> list[Any]:
         """One value per item of a run's outputs, which must have the batch as their first axis."""
@@ -173,6 +156,42 @@ class OnnxRunner:
         if len(outputs) == 1:
             return list(outputs[0])
         return [tuple(output[i] for output in outputs) for i in range(size)]
+
+    def _outputs(self, feeds: dict[str, np.ndarray[Any, Any]]) -> Sequence[Any]:
+        """Run it on these inputs, which it must not change."""
+        raise NotImplementedError
+
+
+class OnnxRunner(ModelRunner):
+    """An ONNX Runtime session with a fixed number of threads.
+
+    A `lean` one keeps nothing between two runs: what it used goes back to the heap, where others can have it.
+    """
+
+    def __init__(self, spec: StageSpec, threads: int = 1, *, lean: bool = False) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        options.enable_cpu_mem_arena = not lean
+        # Spinning threads would take the cores that other stages share.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            session = ort.InferenceSession(spec.path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise ModelError(f"stage {spec.name!r}: onnxruntime cannot load {spec.path}: {error}") from error
+        inputs = session.get_inputs()
+        dtypes = [NUMPY_OF_ORT.get(i.type) for i in inputs]
+        super().__init__(spec, session, [i.name for i in inputs], dtypes, [tuple(i.shape) for i in inputs])
+
+    def _outputs(self, feeds: dict[str, np.ndarray[Any, Any]]) -> Sequence[Any]:
+        try:
+            outputs: Sequence[Any] = self._session.run(None, feeds)
+        except Exception as error:
+            raise StageFailed(f"stage {self._spec.name!r}: onnxruntime failed: {error}") from error
+        return outputs
 
 
 def _padded(column: list[np.ndarray[Any, Any]], fill: float) -> list[np.ndarray[Any, Any]]:
@@ -194,4 +213,13 @@ def make_runner(stage: Stage, threads: int = 1) -> Runner:
     """The runner for a declared stage."""
     if stage.spec.kind == "python":
         return PythonRunner(stage)
-    return OnnxRunner(stage.spec, threads)
+    return make_model(stage.spec, threads)
+
+
+def make_model(spec: StageSpec, threads: int = 1, *, lean: bool = False) -> ModelRunner:
+    """The runner for a model; `lean` as in `OnnxRunner`."""
+    if spec.kind == "torch":
+        from .torch_runner import TorchRunner
+
+        return TorchRunner(spec, threads)
+    return OnnxRunner(spec, threads, lean=lean)

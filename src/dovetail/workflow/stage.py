@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ..errors import DeclarationError
 from .graph import StageSpec
-from .onnxfile import OnnxFile, read_onnx
+from .onnxfile import ModelFile, read_onnx
 
 if TYPE_CHECKING:
     from .trace import Guarded, Handle
@@ -34,7 +34,7 @@ class Stage:
         spec: StageSpec,
         *,
         function: Callable[..., Any] | None = None,
-        file: OnnxFile | None = None,
+        file: ModelFile | None = None,
         arity: tuple[int, int | None] = (1, None),
     ) -> None:
         self.spec = spec

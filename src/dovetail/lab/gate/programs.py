@@ -23,8 +23,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ...errors import DeclarationError
+from ...live.kernels import segments
 from ...live.kernels.segment_run import Allocate
-from ...live.kernels.segments import SHORTEST_NS, cut
 from .source import Source
 from .wire import MAX_DETAIL_CHARS, Open, Shape, layout, views
 
@@ -149,29 +149,26 @@ class ProgramMaker(Generic[Asker]):
 
 
 def _load(source: Source, shapes: Mapping[str, Shape]) -> Model:
+    find: Callable[..., Sequence[Model]]
     if source.kind == "onnx":
         divide = partial(divide_long, longest=source.longest_ns) if source.longest_ns else None
-        shortest_ns = source.shortest_ns or SHORTEST_NS
-        most = MOST_SEGMENTS if source.target_ns else source.segments
-        (made,) = cut(
-            Path(source.where),
-            [shapes],
-            segments=most,
-            target_ns=source.target_ns,
-            shortest_ns=shortest_ns,
-            divide=divide,
-        )
-        return made
-    module, _, name = source.where.partition(":")
-    try:
-        make = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise DeclarationError(f"{source.where}: {error}") from error
-    if source.kind == "torch":
-        from .torch_kernels import trace
+        shortest_ns = source.shortest_ns or segments.SHORTEST_NS
+        find = partial(segments.cut, Path(source.where), divide=divide)
+    else:
+        module, _, name = source.where.partition(":")
+        try:
+            make = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise DeclarationError(f"{source.where}: {error}") from error
+        if source.kind == "kernels":
+            made: Model = make()
+            return made
+        from ...live.kernels import torch_kernels
 
-        return trace(make(), shapes, source)
-    model: Model = make()
+        shortest_ns = source.shortest_ns or torch_kernels.SHORTEST_NS
+        find = partial(torch_kernels.cut, make(), longest_ns=source.longest_ns)
+    most = MOST_SEGMENTS if source.target_ns else source.segments
+    (model,) = find([shapes], segments=most, target_ns=source.target_ns, shortest_ns=shortest_ns)
     return model
 
 

@@ -13,7 +13,7 @@ class Source(msgspec.Struct, frozen=True):
     """A model and how it is made into kernels."""
 
     #: "onnx": a file; "torch": module:function that makes a torch module; "kernels": module:function that makes
-    #: something with a `bind` like that of `segments.Segments`.
+    #: something with a `bind` like that of `segment_run.Segments`.
     kind: Literal["onnx", "torch", "kernels"]
     where: str
     #: Kernels are about this long; 0: about `segments` of them.

@@ -89,6 +89,7 @@ class Cutter:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # what makes torch modules
         )
         try:
             out, _ = await process.communicate(msgspec.msgpack.encode(wanted))

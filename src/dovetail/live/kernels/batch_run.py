@@ -85,7 +85,7 @@ class _Step:
         if holder is None:
             shapes = dict(zip(self._columns, self.key, strict=True))
             self.binds = True
-            holder = self._binding = Binding(self._segments, shapes)
+            holder = self._binding = self._segments.binding(shapes)
         for name in self._segments.inputs:
             buffer = holder.buffer(name)
             for i, array in enumerate(self._columns[name]):

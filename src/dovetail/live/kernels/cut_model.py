@@ -23,7 +23,8 @@ import hashlib
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,9 +33,10 @@ import numpy as np
 from ...errors import DovetailError
 from ...profile.kernels import MOST_SHAPES, Cut
 from ...workflow.graph import StageSpec
-from ...workflow.runners import OnnxRunner
+from ...workflow.runners import ModelRunner, make_model
+from ...workflow.torch_runner import TorchRunner
 from .batch_run import FINE_FROM, BatchRun, Columns, Key, Known, Spans
-from .segment_run import Bound, Segments
+from .segment_run import Bound, Segments, Shape
 from .segments import SHORTEST_NS, cut, cut_again, read_cut
 
 __all__ = ["CutModel", "merge", "smallest_step"]
@@ -105,7 +107,7 @@ class CutModel:
         runner = self.whole()
         #: What stacks items, and runs the whole model while it is not cut; once it is, its segments for small and for
         #: large steps; and how many items a step has at most.
-        self.ways: tuple[OnnxRunner, tuple[Segments, ...], int] = (runner, (), 1)
+        self.ways: tuple[ModelRunner, tuple[Segments, ...], int] = (runner, (), 1)
         #: Names of its inputs.
         self.inputs = list(runner.inputs)
         #: Why it is one kernel for good; empty if it is not.
@@ -132,9 +134,9 @@ class CutModel:
         """Whether it is whole and could be cut now."""
         return not self.ways[1] and not self.whole_because and self.wants is not None
 
-    def whole(self) -> OnnxRunner:
+    def whole(self) -> ModelRunner:
         """The model in one piece, loaded anew."""
-        return OnnxRunner(self.spec, self.threads, lean=self._lean)
+        return make_model(self.spec, self.threads, lean=self._lean)
 
     def cut_like(self, before: Cut, files: str = "") -> None:
         """Cut it as was found out elsewhere, by what was written to these files if there are any."""
@@ -159,14 +161,7 @@ class CutModel:
             step = smallest_step(self._measured_whole(runner))
             sizes = (min(self._batches), step) if step >= FINE_FROM else (step,)
             shapes = [dict(zip(self.inputs, self._key(size), strict=True)) for size in sizes]
-            cuts = cut(
-                Path(self.spec.path),
-                shapes,
-                segments=MOST_SEGMENTS,
-                target_ns=TARGET_NS,
-                threads=self.threads,
-                lean=self._lean,
-            )
+            cuts = self._cut_at(runner, shapes)
             if len(cuts[-1].parts) == 1 and step == max(self._batches):
                 self.whole_because = SHORT
                 return
@@ -182,16 +177,13 @@ class CutModel:
             return
         self.ways = runner.without_session(), (cuts[0], cuts[-1]), step
 
-    def _cut_as_before(self, runner: OnnxRunner, before: Cut) -> bool:
+    def _cut_as_before(self, runner: ModelRunner, before: Cut) -> bool:
         """Whether it could be cut as another process did."""
         if not before.at:
             self.whole_because = SHORT if max(self._batches) <= before.step and not self._dear else ""
             return bool(self.whole_because)
         try:
-            if self._files:
-                cuts = read_cut(Path(self._files), threads=self.threads, lean=self._lean)
-            else:
-                cuts = cut_again(Path(self.spec.path), before.at, threads=self.threads, lean=self._lean)
+            cuts = self._cut_again(runner, before)
             self._ends = {(cuts[which], key): ends for which, key, ends in before.kernels}
             # A lean one has no buffers before it needs them; whoever found out where to cut it knows that they fit.
             for size in [b for b in self._batches if b <= before.step and not self._lean]:
@@ -202,6 +194,26 @@ class CutModel:
             return False
         self.ways = runner.without_session(), (cuts[0], cuts[-1]), before.step
         return True
+
+    def _cut_at(self, runner: ModelRunner, shapes: list[dict[str, Shape]]) -> Sequence[Segments]:
+        """Find out where to cut it at each of these shapes."""
+        find: Callable[..., Sequence[Segments]] = partial(cut, Path(self.spec.path), lean=self._lean)
+        if isinstance(runner, TorchRunner):
+            from . import torch_kernels
+
+            find = partial(torch_kernels.cut, runner.module, dtypes=runner.dtypes)
+        wanted = {"segments": MOST_SEGMENTS, "target_ns": TARGET_NS, "shortest_ns": SHORTEST_NS}
+        return find(shapes, **wanted, threads=self.threads)
+
+    def _cut_again(self, runner: ModelRunner, before: Cut) -> Sequence[Segments]:
+        """Cut it where it was cut before. Of a torch module nothing has to be written to files for that."""
+        if isinstance(runner, TorchRunner):
+            from . import torch_kernels
+
+            return torch_kernels.cut_again(runner.module, before.at, dtypes=runner.dtypes, threads=self.threads)
+        if self._files:
+            return read_cut(Path(self._files), threads=self.threads, lean=self._lean)
+        return cut_again(Path(self.spec.path), before.at, threads=self.threads, lean=self._lean)
 
     def cut(self) -> Cut | None:
         """How it is cut, for other processes to do the same; None if it is not."""
@@ -226,7 +238,7 @@ class CutModel:
         """The processor's time of this thread, if it does all the work: a busy neighbour does not count."""
         return time.thread_time_ns() if self.threads == 1 else time.perf_counter_ns()
 
-    def _cost(self, runner: OnnxRunner, segments: Segments, batch: int) -> float:
+    def _cost(self, runner: ModelRunner, segments: Segments, batch: int) -> float:
         """How many times as long a batch takes in kernels, by runs of both in turn."""
         key = self._key(batch)
         bound = self.take(segments, key)
@@ -250,7 +262,7 @@ class CutModel:
         assert self.wants is not None
         return tuple((batch, *shape[1:]) for shape in self.wants)
 
-    def _measured_whole(self, runner: OnnxRunner) -> list[dict[int, int]]:
+    def _measured_whole(self, runner: ModelRunner) -> list[dict[int, int]]:
         """How long the whole model takes at each batch size, by the processor's time, round by round."""
         columns = {b: [[np.zeros(shape[1:])] * b for shape in self._key(b)] for b in self._batches}
         rounds: list[dict[int, int]] = [{} for _ in range(MEASURED_RUNS + 1)]
@@ -261,7 +273,7 @@ class CutModel:
                 lengths_ns[batch] = max(1, self._clock_ns() - begin_ns)
         return rounds[1:]
 
-    def _bind(self, runner: OnnxRunner, segments: Segments, batch: int) -> None:
+    def _bind(self, runner: ModelRunner, segments: Segments, batch: int) -> None:
         """Make buffers for a size, and measure how long segments take."""
         key = self._key(batch)
         shapes = dict(zip(self.inputs, key, strict=True))
@@ -320,7 +332,7 @@ class CutModel:
             with self._lock:
                 self._free.clear()
 
-    def stay_whole(self, runner: OnnxRunner, why: str) -> None:
+    def stay_whole(self, runner: ModelRunner, why: str) -> None:
         """It turned out that it cannot be cut."""
         self.whole_because = why
         self.ways = runner, (), 1

@@ -72,7 +72,7 @@ def find_cut(wanted: Wanted) -> Found | None:
 
 
 def _written(wanted: Wanted, cut: Cut) -> Found:
-    if not wanted.files or not cut.at:
+    if not wanted.files or not cut.at or wanted.stage.kind == "torch":
         return Found(cut)
     files = Path(wanted.files)
     write_cut(Path(wanted.stage.path), cut.at, files)

@@ -25,7 +25,7 @@ from ...profile.kernels import kernel_ids
 from ...workflow.tensor import NUMPY_OF_ORT
 from ..tensors.arena import ALIGN_BYTES
 
-__all__ = ["Allocate", "Binding", "Bound", "Part", "Segments", "Shape", "Written", "aligned", "load_session"]
+__all__ = ["Allocate", "Array", "Binding", "Bound", "Part", "Segments", "Shape", "Written", "aligned", "load_session"]
 
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
@@ -94,17 +94,18 @@ class Segments:
 
     def bind(self, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> Bound:
         """Buffers for inputs of these shapes. Runs the model once on zeros, to know the shapes of all else."""
-        binding = Binding(self, shapes, allocate)
+        binding = self.binding(shapes, allocate)
         for step in binding.begin():
             step()
         return binding.bound()
 
+    def binding(self, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> Binding:
+        """The same, to be done segment by segment, as a run on whatever is put into the inputs before."""
+        return Binding(self, shapes, allocate)
+
 
 class Binding:
-    """The first run at a shape, on whatever is put into the inputs before.
-
-    Each segment is run and then bound to the buffers that it turned out to need.
-    """
+    """The first run at a shape: each segment is run and then bound to the buffers that it turned out to need."""
 
     def __init__(self, segments: Segments, shapes: Mapping[str, Shape], allocate: Allocate | None = None) -> None:
         inputs = segments.inputs

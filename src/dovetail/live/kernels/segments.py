@@ -31,7 +31,7 @@ from ...workflow.tensor import NUMPY_OF_ORT, ONNX_OF_ORT
 from .onnx_graph import OnnxGraph, OnnxNode, read_graph, write_part
 from .segment_run import Part, Segments, Shape, Written, load_session
 
-__all__ = ["SHORTEST_NS", "choose_cuts", "cut", "cut_again", "overwritten", "read_cut", "write_cut"]
+__all__ = ["SEGMENTS", "SHORTEST_NS", "choose_cuts", "cut", "cut_again", "overwritten", "read_cut", "write_cut"]
 
 #: (length of each node, where there can be a cut, where there is one) -> where to cut.
 Divide = Callable[[Sequence[int], Sequence[bool], Sequence[int]], list[int]]

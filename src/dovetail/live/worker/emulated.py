@@ -20,7 +20,7 @@ from ...profile.table import ProfileTable
 from ...sim.device import SimDevice
 from ...sim.sequences import catalogue_sequences
 from ...state.run_batch import cause_of, task_of
-from ...workflow.runners import OnnxRunner
+from ...workflow.runners import ModelRunner, make_model
 from ..links import wire
 from ..links.wire import FromWorker, Hello, Run
 from ..tensors.arena import ArenaFull
@@ -40,7 +40,7 @@ class EmulatedExecutor:
         self._values = values
         self._answer = answer
         self._specs = {s.name: s for s in hello.stages}
-        self._runners: dict[str, OnnxRunner] = {}
+        self._runners: dict[str, ModelRunner] = {}
         self._held: dict[str, Any] = {}
         self._runs: dict[int, Run] = {}
         #: Whom to tell of models.
@@ -72,8 +72,8 @@ class EmulatedExecutor:
 
     def _read(self, stage: str) -> None:
         """The model in the processor's memory, until its first result is there."""
-        if self._specs[stage].kind == "onnx" and stage not in self._held and stage not in self._runners:
-            self._runners[stage] = OnnxRunner(self._specs[stage], threads=1)
+        if self._specs[stage].kind in ("onnx", "torch") and stage not in self._held and stage not in self._runners:
+            self._runners[stage] = make_model(self._specs[stage])
 
     def evict(self, message: wire.Evict, ingress: int, now_ns: int) -> None:
         """A model is not wanted any more; a batch that was taken before still has it."""

@@ -9,6 +9,7 @@ Rules of this file
 - With a strict budget bytes are measured: every model is loaded alone once and let go again. Part of the budget is
   for models; the rest is for what loads and batches take at their peak (`working_memory`). Nothing is cut here then,
   which would take several times the model: what was cut elsewhere is read from files, and takes less than the whole.
+  A torch module is cut by its code alone, and needs no files.
 - Called from any thread. What was evicted is freed before anything else is loaded, and the heap is given back.
 
 There is no tier of host memory here: the operating system keeps the files it has read, and a copy of our own would be
@@ -139,9 +140,9 @@ class Models:
         return Ready(os.getpid(), list(self.measured.values()), self.usable_bytes)
 
     def _weigh(self) -> None:
-        """Measure what is not known. One goes before: the first session of a process also brings the library."""
+        """Measure what is not known. One of a kind goes before: the first also brings its library."""
         missing = [s for w, s in self.stages.items() if w not in self.measured]
-        for stage in sorted(self.stages.values(), key=lambda s: s.weights_bytes)[:1]:
+        for stage in {s.kind: s for s in sorted(self.stages.values(), key=lambda s: -s.weights_bytes)}.values():
             self._weighed(stage)
         for stage in missing:
             weighed = self._weighed(stage)
@@ -236,7 +237,7 @@ class Models:
         if not self._wanted(stage.weights) or model.wants is None:
             return model
         if self._strict:
-            if cut is not None and files:
+            if cut is not None and (files or stage.kind == "torch"):
                 model.cut_like(cut, files)
         elif cut is not None or self._kernels == "always":
             self._cut(model)
@@ -253,11 +254,11 @@ class Models:
         """Cut the models of which it was found out how."""
         self._cuts[cut.model] = cut
         self._cut_files[cut.model] = files
-        if self._strict and not files:
-            return
         for made in list(self._loaded.values()):
             for model in made.values():
-                if isinstance(model, CutModel) and model.spec.model == cut.model and not model.ways[1]:
+                if not isinstance(model, CutModel) or model.spec.model != cut.model or model.ways[1]:
+                    continue
+                if not self._strict or files or model.spec.kind == "torch":
                     # A strict worker weighs nothing here: what it reads takes less than the model that goes for it.
                     model.cut_like(cut, files)
 

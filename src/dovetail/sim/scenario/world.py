@@ -183,7 +183,7 @@ class _Builder:
             spec = WorkerSpec(
                 f"{entry.kind}-{mark}{i}",
                 entry.kind,
-                ("onnx", "model"),
+                ("onnx", "torch", "model"),
                 cores,
                 memory_bytes,
                 usd_per_hour,
