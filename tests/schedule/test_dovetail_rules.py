@@ -226,3 +226,73 @@ def test_waits_that_were_chosen_teach_nothing() -> None:
     planner._held_since_ns["read"] = 3 * MS
     planner.started(batch_of(built, "read", 10 * MS))
     assert planner._waits["read"].value == 3 * MS // 2, "3 ms before the hold; the mean of that and of no wait"
+
+
+# -- the goal of time -----------------------------------------------------------------------------------------------
+
+
+def fast(curve: Curve, batch: tuple[int, ...], waiting: int, *, waited_ns: int = 0, left_ms: int = 400) -> Config:
+    """What is taken first where devices are there anyway, with so many items at hand."""
+    table = ProfileTable([Entry("read", "v100", curve=curve)])
+    planner = DovetailPlanner(Estimator(table), PlannerSettings(space=SPACE, goal="time", admission=False))
+    graph = chain("flow", left_ms * MS, [stage("read", batch)])
+    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), Estimator(table)))
+    built.step(WorkerJoined(0, 0, 1, GPU))
+    built.step(ModelLoaded(0, 0, 1, "read", 0))
+    for request in range(1, waiting + 2):
+        built.step(RequestArrived(0, 0, request, 0))
+    planner._waits["read"].value = waited_ns
+    choice = planner.choose(built.queues["read"], 0)
+    assert not isinstance(choice, Hold)
+    return next(iter(choice))
+
+
+#: A batch of four takes as long per item as four of one; and one that takes half as long.
+LINEAR = Curve((1, 4), (10 * MS, 40 * MS), (6 * MS, 24 * MS))
+PAYS = Curve((1, 4), (10 * MS, 20 * MS), (6 * MS, 12 * MS))
+
+
+def test_with_the_goal_of_time_all_of_an_idle_device_is_used_and_in_a_crowd_no_more_than_pays() -> None:
+    assert fast(CURVE, (1,), 2).share_pct == 100
+    # All of it takes 10 ms, half of it 12 ms: two thirds more of the device for every item.
+    assert fast(CURVE, (1,), 2, waited_ns=8 * MS + 1).share_pct == 50
+
+
+def test_with_the_goal_of_time_a_batch_is_no_larger_than_it_pays() -> None:
+    assert fast(LINEAR, (1, 4), 8).batch == 1
+    assert fast(PAYS, (1, 4), 8).batch == 4
+    assert fast(PAYS, (1, 4), 3).batch == 1, "nothing waits for a batch to fill"
+
+
+def test_with_the_goal_of_time_a_batch_that_would_be_late_is_not_taken() -> None:
+    assert fast(PAYS, (1, 4), 8, left_ms=15).batch == 1
+
+
+# -- what cannot be had ---------------------------------------------------------------------------------------------
+
+
+def fork(slo_ms: int, spread: float) -> tuple[Controller, DovetailPlanner]:
+    names = ("a", "b", "c", "d")
+    graph = chain("flow", slo_ms * MS, [stage(n) for n in names], {"b": ["a"], "c": ["a"], "d": ["b", "c"]})
+    table = ProfileTable([Entry(n, "v100", curve=CURVE, spread=spread) for n in names])
+    planner = DovetailPlanner(Estimator(table), PlannerSettings(space=SPACE))
+    policy = Policy(planner, BestFitPlacer(), LoadEverything(), Estimator(table), dropper=planner)
+    built = Controller([graph], policy)
+    for worker in (1, 2):
+        built.step(WorkerJoined(0, 0, worker, GPU))
+        for name in names:
+            built.step(ModelLoaded(0, 0, worker, name, 0))
+    return built, planner
+
+
+def test_a_fork_whose_percentile_cannot_be_had_is_let_in_and_run_to_be_in_time_on_average() -> None:
+    built, _ = fork(31, 0.3)  # three stages of 10 ms at best, and nobody can promise that
+    assert started(built.step(RequestArrived(0, 0, 1, 0))) == [(1, 100)]
+    roomy, _ = fork(400, 0.3)
+    assert started(roomy.step(RequestArrived(0, 0, 1, 0))) == [(1, 50)]
+
+
+def test_what_is_longer_than_the_objective_even_on_average_is_refused() -> None:
+    built, _ = fork(29, 0.3)
+    (refused,) = built.step(RequestArrived(0, 0, 1, 0))
+    assert isinstance(refused, Reject) and "its fastest plan takes 30 ms" in refused.reason
