@@ -35,7 +35,7 @@ from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.scale import Adjustment
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
-from dovetail.state import Cluster, Config, Queue, Worker, WorkerSpec
+from dovetail.state import Cluster, Config, Queue, Request, Worker, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec, chain
 
@@ -93,6 +93,33 @@ def joined(c: Controller, *names: str, spec: WorkerSpec = SPEC, worker: int = 1)
     for name in names:
         c.step(ModelLoaded(0, 0, worker, name, c.stages[name].weights_bytes))
     return c
+
+
+def test_a_load_that_took_no_time_here_teaches_nothing_and_another_does() -> None:
+    c = controller([stage("read", weights_bytes=1000)])
+    c.step(WorkerJoined(0, 0, 1, SPEC))
+    c.step(ModelLoaded(1, 0, 1, "read", 1000))
+    assert c.policy.predictor.state().loads == ()
+    c.step(ModelLoaded(2, 0, 1, "read", 1000, 7 * MS))
+    assert [(row.weights, row.mean_ns) for row in c.policy.predictor.state().loads] == [("read", 7 * MS)]
+
+
+def test_the_planner_is_told_of_every_request_that_is_over() -> None:
+    class Told(AlmostFirstCome):
+        def __init__(self) -> None:
+            super().__init__()
+            self.over: list[int] = []
+
+        def closed(self, request: Request) -> None:
+            self.over.append(request.id)
+
+    planner = Told()
+    c = joined(controller([stage("read")], planner=planner), "read")  # type: ignore[arg-type]
+    (run,) = of(RunBatch, c.step(RequestArrived(1, 0, 5, 0)))
+    c.step(RequestArrived(2, 0, 6, 0))
+    c.step(BatchFinished(3, 0, run.batch, 1, 3))
+    c.step(RequestCancelled(4, 0, 6))
+    assert planner.over == [5, 6]
 
 
 # -- windows --------------------------------------------------------------------------------------------------------

@@ -85,6 +85,25 @@ def test_a_refusal_counts_until_a_row_is_newer() -> None:
     assert belief.free_ns(0) == 0
 
 
+def test_a_worker_of_which_nothing_was_heard_has_all_its_memory() -> None:
+    assert Belief(50).memory({}) == (frozenset(), 50)
+    assert Belief(0).memory({})[1] > 1 << 50, "no limit is told"
+
+
+def test_a_worker_that_refused_is_taken_to_be_busy_for_a_quarter_of_a_run_beyond_the_window() -> None:
+    router = router_for(msgspec.structs.replace(PLAIN, bounces=2), 1, a=100)
+    router.heard([row(1, "a")], 0)
+    what = item(request(single()), "a")
+    route = router.route(what, 0)
+    assert route is not None and route.latest_ns > 0
+    worker = router.fleet.workers[1]
+    of = what.request.graph.nodes[0].stage
+    batch = Batch(1, Queue(of.name, of), worker, Config(1, 1, 100), [what], 0, 100 * MS)
+    router.sent(batch, 0)
+    router.ended(batch, MS, False)
+    assert router.fleet.beliefs[1].free_ns(MS) == route.latest_ns + 25 * MS
+
+
 # -- the toll -------------------------------------------------------------------------------------------------------
 
 
@@ -146,6 +165,24 @@ def test_copies_of_two_models_do_not_wait_for_each_other() -> None:
     graph = workflow([stage("a", 100), stage("b", 100)])
     hints = router.plan(request(graph), 0)
     assert sorted(h.stage for h in hints) == ["a", "b"]
+
+
+def test_a_model_that_was_copied_lately_keeps_no_other_waiting() -> None:
+    chosen = msgspec.structs.replace(PLAIN, spares=4)
+    router = router_for(chosen, 6, a=10, b=10)
+    graph = workflow([stage("a", 100), stage("b", 100)])
+    router.heard([row(1, "a", "b"), *(row(w, "b") for w in range(2, 7))], 0)
+    assert [h.stage for h in router.plan(request(graph, 1), 0)] == ["a"], "of b there are enough"
+    router.heard([row(1, "a", "b", at_ms=2), *(row(w, at_ms=2) for w in range(2, 7))], 2 * MS)
+    assert [h.stage for h in router.plan(request(graph, 2), 2 * MS)] == ["b"]
+
+
+def test_a_holder_that_has_become_free_is_spare() -> None:
+    router = router_for(msgspec.structs.replace(PLAIN, spares=1), 3, a=10)
+    router.heard([row(1, "a", wait_ms=20), row(2, "a", wait_ms=20)], 0)
+    task = router._outline(single()).tasks[0]
+    assert router.fleet.room_for_copy(task, 0, 1, 10 * MS, 0) == 3
+    assert router.fleet.room_for_copy(task, 0, 1, 30 * MS, 0) is None
 
 
 def test_a_copy_is_asked_for_only_while_too_few_holders_stay_free() -> None:

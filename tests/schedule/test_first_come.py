@@ -67,6 +67,16 @@ class TestPlanner:
         assert refusal is not None
         assert (refusal.reason, refusal.retry_after_ns) == ("2 requests are open already", 1000 * MS)
 
+    def test_unless_told_otherwise_ten_thousand_may_be_open_and_one_per_cent_is_a_share(self) -> None:
+        planner = FirstComePlanner(share_pct=1)
+        cluster = Cluster({}, [])
+        planner.bind(cluster)
+        one = request(1)
+        cluster.requests.update(dict.fromkeys(range(9_999), one))
+        assert planner.admit(one.graph, 1, 0, 0) is None
+        cluster.requests[9_999] = one
+        assert planner.admit(one.graph, 1, 0, 0) is not None
+
     def test_one_queue_per_stage_and_its_answers_do_not_change_by_themselves(self) -> None:
         planner = FirstComePlanner()
         assert planner.queue_key(GRAPH, GRAPH.nodes[0]) == "read"
@@ -98,6 +108,8 @@ class TestLoadEverything:
         stages = [STAGE, large, HOST, small]
         names = [s.name for s in LoadEverything().residents(worker(memory_bytes=60), stages)]
         assert names == ["read", "small"], "60 bytes: 40, not 61, and exactly 20 more"
+        exactly = [s.name for s in LoadEverything().residents(worker(memory_bytes=61), stages)]
+        assert exactly == ["read", "large", "small"], "one at a time, all fit"
         assert [s.name for s in LoadEverything().residents(worker(), stages)] == ["read", "large", "small"]
         assert [s.name for s in LoadEverything().residents(worker(runs=("python",)), stages)] == ["crop"]
 
