@@ -92,6 +92,8 @@ class DovetailPlanner:
         self._held_since_ns: dict[str, int] = {}
         self._finished = 0
         self._backlog = Backlog()
+        #: `Cluster.moves` when workers were last counted, and how many devices and host processes there were.
+        self._counted = (-1, 0, 0)
         self._admission = Admission()
         #: Of the request that was last let in: the wait before it and the time that it has.
         self._expected: tuple[int, int] = (0, 0)
@@ -157,12 +159,10 @@ class DovetailPlanner:
         cluster = self._cluster
         if not any(queue.size and not queue.held_until_ns for queue in cluster.queues.values()):
             return 0  # nothing waits that could run
-        devices = hosts = 0
-        for worker in cluster.workers.values():
-            if worker.spec.on_host:
-                hosts += 1
-            else:
-                devices += 1
+        if self._counted[0] != cluster.moves:
+            hosts = sum(worker.spec.on_host for worker in cluster.workers.values())
+            self._counted = cluster.moves, len(cluster.workers) - hosts, hosts
+        _, devices, hosts = self._counted
         device, host = self._backlog.before(objective_ns, priority)
         return max(device // (devices * FULL_SHARE) if devices else 0, host // hosts if hosts else 0)
 
