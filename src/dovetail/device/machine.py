@@ -150,10 +150,9 @@ class Device:
         self._alone = run
         self._alone_task = task_of(run.ingress, run.batch) if run.ingress else run.batch
         self._alone_ns = now_ns
-        follows = run.follows
-        if run.priority >= self._lowest:
-            self._lowest, follows = run.priority, False
-        self._alone_matters = bool(nbytes or follows or self._models_wait)
+        if run.priority > self._lowest:
+            self._lowest = run.priority
+        self._alone_matters = bool(nbytes or self._models_wait or (run.follows and run.priority < self._lowest))
         return True
 
     def end_alone(self, task: int) -> bool:
