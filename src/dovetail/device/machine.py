@@ -123,8 +123,10 @@ class Device:
             self._write_down()
         elif type(event) is RunBatch and self.begin_alone(event, now_ns):
             return [Grant(self._alone_task)]
+        # Before anything is told to the arbiter: it would let what is late start, and others beside it.
+        late = self._starting.refuse_late(now_ns) if self.dispatch.entered else []
         actions: list[DeviceAction] = self._handlers.get(type(event), self._changed)(event, now_ns)
-        return actions
+        return [*late, *actions, *self._go(now_ns)] if late else actions
 
     # -- a batch that nobody else is here with --------------------------------------------------------------------
 
