@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dovetail.device import Device, WindowQuota
@@ -113,8 +113,20 @@ def test_the_same_events_give_the_same_actions(steps: list[tuple[object, ...]]) 
         assert again.step(event, now_ns) == actions
 
 
+#: A batch whose window passes while another of its class runs: nothing may start beside it.
+LATE_BESIDE = [
+    ("arrive", "plain", 1, 100, 2, False, 0, False, 0),
+    ("arrive", "plain", 1, 100, 4, True, 0, False, 0),
+    ("kernel", 0, 0),
+    ("wait", 1, 0),
+    ("arrive", "plain", 2, 30, 1, False, 0, False, 0),
+    ("arrive", "plain", 1, 30, 1, False, 0, False, 3),
+]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(arrivals | others, max_size=40))
+@example(LATE_BESIDE)
 def test_nothing_of_a_lower_class_begins_where_a_higher_one_could(steps: list[tuple[object, ...]]) -> None:
     """Without ageing, and but for shares that a higher one could not use, or that are kept for another's gap."""
     shop = Workshop()

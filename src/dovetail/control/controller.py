@@ -240,7 +240,7 @@ class Controller:
         for item in items:
             request = item.request
             request.cost_usd += cost
-            own: tuple[int, ...] = ()
+            own = counts
             if counts:
                 first, at = at, at + len(request.graph.nodes[item.node].counted)
                 own = counts[first:at]

@@ -238,7 +238,8 @@ class Launcher:
             request, node = item.request, item.node
             triples: tuple[tuple[int, int, int], ...] = ((request.id, node, item.index),)
             latest, priority, objective = request.deadline_ns or NEVER_NS, request.priority, request.objective_ns
-            follows = _follows(request, request.graph.nodes[node])
+            compiled = request.graph.nodes[node]
+            follows = bool(compiled.models_next) and _follows(request, compiled)
         else:
             triples = tuple([(item.request.id, item.node, item.index) for item in items])
             latest, priority, objective, follows = _joint(items)

@@ -123,8 +123,10 @@ class Device:
             self._write_down()
         elif type(event) is RunBatch and self.begin_alone(event, now_ns):
             return [Grant(self._alone_task)]
+        # Before anything is told to the arbiter: it would let what is late start, and others beside it.
+        late = self._starting.refuse_late(now_ns) if self.dispatch.entered else []
         actions: list[DeviceAction] = self._handlers.get(type(event), self._changed)(event, now_ns)
-        return actions
+        return [*late, *actions, *self._go(now_ns)] if late else actions
 
     # -- a batch that nobody else is here with --------------------------------------------------------------------
 
@@ -150,10 +152,9 @@ class Device:
         self._alone = run
         self._alone_task = task_of(run.ingress, run.batch) if run.ingress else run.batch
         self._alone_ns = now_ns
-        follows = run.follows
-        if run.priority >= self._lowest:
-            self._lowest, follows = run.priority, False
-        self._alone_matters = bool(nbytes or follows or self._models_wait)
+        if run.priority > self._lowest:
+            self._lowest = run.priority
+        self._alone_matters = bool(nbytes or self._models_wait or (run.follows and run.priority < self._lowest))
         return True
 
     def end_alone(self, task: int) -> bool:

@@ -206,19 +206,21 @@ class Starting:
         for task in queue.running.values():
             if not task.entered:
                 dispatch.adopt(task, now_ns)
-        for task in queue.waiting[:]:
-            if task.state is not _SUSPENDED:
-                if now_ns > task.run.latest_ns:
-                    self.forget(task, now_ns)
-                    actions.append(too_late(task, now_ns))
-                    continue
-                if task.nbytes and self._cache.tier(task.weights) != "resident":
-                    task.missed = True
-                    if task.entered:
-                        dispatch.leave(task, now_ns)
-                    continue
-            if not task.entered:
+        actions += self.refuse_late(now_ns)
+        for task in queue.waiting:
+            if task.nbytes and task.state is not _SUSPENDED and self._cache.tier(task.weights) != "resident":
+                task.missed = True
+                if task.entered:
+                    dispatch.leave(task, now_ns)
+            elif not task.entered:
                 dispatch.enter(task, now_ns)
+
+    def refuse_late(self, now_ns: int) -> list[DeviceAction]:
+        """Refuse what cannot start any more within its window."""
+        late = [t for t in self._queue.waiting if now_ns > t.run.latest_ns and t.state is not _SUSPENDED]
+        for task in late:
+            self.forget(task, now_ns)
+        return [too_late(task, now_ns) for task in late]
 
     def _come_up(self, now_ns: int, actions: list[DeviceAction]) -> None:
         """`Rules.fetch_blocks`: give the device to the first batch, and fetch its model."""
