@@ -36,7 +36,7 @@ def mean_wait_ms(service: Exponential | None) -> float:
     """Mean time from arrival to the start of service."""
     graph = chain("queue", SECOND, [StageSpec("a", "model", (1,))])
     entries = [Entry("a", "gpu", points=(Point(1, 1, SERVICE_NS, 0.0, 1),))]
-    controller = make_controller([graph], PolicySpec(max_open=CUSTOMERS), entries, 1)
+    controller = make_controller([graph], PolicySpec("first-come", max_open=CUSTOMERS), entries, 1)
     arrivals = requests([Stream(Poisson(RATE_PER_S), 0)], seed=4, limit=CUSTOMERS)
     simulation = Simulation(controller, Ledger([("queue", SECOND)]), arrivals)
     spec = WorkerSpec("server", "gpu", ("model",))

@@ -108,8 +108,8 @@ def test_a_truncated_log_replays_as_far_as_it_goes(tmp_path: Path) -> None:
 
 
 def test_another_policy_is_found_out(tmp_path: Path) -> None:
-    steps = run(tmp_path / "run.log", seed=1, spec=PolicySpec(share_pct=100))
-    result = replay(rewrite(tmp_path / "other.log", steps, PolicySpec(share_pct=50)))
+    steps = run(tmp_path / "run.log", seed=1, spec=PolicySpec("first-come"))
+    result = replay(rewrite(tmp_path / "other.log", steps, PolicySpec("first-come", share_pct=50)))
     found = result.first_difference
     assert not result.same and found is not None
     assert found.step == result.same_steps + 1 <= result.steps == len(steps)

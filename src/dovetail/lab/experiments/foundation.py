@@ -221,7 +221,7 @@ def saturated_per_s(cell: Saturated) -> float:
         if type(event) is BatchFinished:
             finished.append(event.at_ns)
 
-    policy = PolicySpec(share_pct=cell.share_pct, max_open=count)
+    policy = PolicySpec("first-come", share_pct=cell.share_pct, max_open=count)
     controller = make_controller([graph], policy, [entry], 1)
     # Ten times as many as it can do: the queue is long after an instant, and the last batch is full.
     arrivals = requests([Stream(Poisson(10 * cell.expected_per_s), 0)], cell.seed, limit=count)
