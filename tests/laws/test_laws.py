@@ -96,7 +96,7 @@ def test_every_request_ends_exactly_once_whatever_happens(
 @given(st.data(), graphs())
 def test_the_walk_through_a_graph_is_what_the_graph_means(data: st.DataObject, graph: Graph) -> None:
     """Law 1: which nodes run, and how many items of each, is what running the graph step by step would do."""
-    play = Play([graph], PolicySpec(share_pct=data.draw(st.sampled_from([100, 50]))))
+    play = Play([graph], PolicySpec("first-come", share_pct=data.draw(st.sampled_from([100, 50]))))
     given_lengths = [data.draw(lengths(graph)) for _ in range(data.draw(st.integers(1, 3)))]
     for one in given_lengths:
         play.arrive(0, one)

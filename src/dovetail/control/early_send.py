@@ -8,6 +8,7 @@ lower class lends its room to one of a higher class at any time.
 Rules of this file
 - Nothing is lent unless something waits that found no room, and what is not used is taken back in the same step.
 - A batch lends once at a time, so at most one batch waits at a worker for each that runs.
+- Those that wait are never promised more room than those that run have.
 - Batches that wait there are in line: room that comes free is theirs before anything else is sent.
 """
 
@@ -35,9 +36,18 @@ class Loan:
         self._lenders = tuple(lenders)
         self._before = (worker.free_pct, worker.free_cpus, len(worker.ahead))
         worker.lending = reason
-        for batch in lenders:
-            worker.free_pct += batch.config.share_pct
-            worker.free_cpus += batch.config.cpus
+        share_pct = sum(batch.config.share_pct for batch in lenders)
+        cpus = sum(batch.config.cpus for batch in lenders)
+        if reason == ENDING:
+            # Room that came free went to whoever was first in line: those behind wait for what is left of their
+            # lenders, and for others.
+            begun = [batch for batch in worker.running.values() if not batch.ahead]
+            owed_pct = sum(batch.config.share_pct - batch.got_pct for batch in worker.ahead)
+            owed_cpus = sum(batch.config.cpus - batch.got_cpus for batch in worker.ahead)
+            share_pct = min(share_pct, max(0, sum(batch.config.share_pct for batch in begun) - owed_pct))
+            cpus = min(cpus, max(0, sum(batch.config.cpus for batch in begun) - owed_cpus))
+        worker.free_pct += share_pct
+        worker.free_cpus += cpus
 
     def close(self, now_ns: int) -> None:
         """Take the room back."""
