@@ -124,7 +124,7 @@ class Device:
         elif type(event) is RunBatch and self.begin_alone(event, now_ns):
             return [Grant(self._alone_task)]
         # Before anything is told to the arbiter: it would let what is late start, and others beside it.
-        late = self._starting.refuse_late(now_ns) if self.dispatch.entered else []
+        late = self._starting.refuse_late(now_ns, event) if self.dispatch.entered else []
         actions: list[DeviceAction] = self._handlers.get(type(event), self._changed)(event, now_ns)
         return [*late, *actions, *self._go(now_ns)] if late else actions
 

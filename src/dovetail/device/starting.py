@@ -16,7 +16,7 @@ from ..state.run_batch import NEVER_NS
 from ..units import format_ns
 from .cache import ModelCache
 from .dispatch import KernelDispatch
-from .events import TO_THE_END, DeviceAction, Grant, Refuse, Revoke, SetAlarm
+from .events import TO_THE_END, BatchWithdrawn, DeviceAction, DeviceEvent, Grant, Refuse, Revoke, SetAlarm
 from .loading import Loading
 from .queue import WorkerQueue
 from .rules import Rules
@@ -215,9 +215,11 @@ class Starting:
             elif not task.entered:
                 dispatch.enter(task, now_ns)
 
-    def refuse_late(self, now_ns: int) -> list[DeviceAction]:
-        """Refuse what cannot start any more within its window."""
+    def refuse_late(self, now_ns: int, event: DeviceEvent | None = None) -> list[DeviceAction]:
+        """Refuse what cannot start any more within its window, but for what is being withdrawn."""
         late = [t for t in self._queue.waiting if now_ns > t.run.latest_ns and t.state is not _SUSPENDED]
+        if type(event) is BatchWithdrawn:
+            late = [task for task in late if task.ident != event.task]
         for task in late:
             self.forget(task, now_ns)
         return [too_late(task, now_ns) for task in late]
