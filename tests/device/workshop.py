@@ -78,6 +78,8 @@ class Workshop:
         self.states: dict[int, TaskState] = {}
         #: Every step, to be played again.
         self.log: list[tuple[DeviceEvent, int, list[DeviceAction]]] = []
+        #: Who is given a grant in this step: all of them begin at the same moment.
+        self.granted_now: set[int] = set()
         #: Called with each grant before it is carried out: tests look for themselves.
         self.watch: Callable[[Job, Grant], None] = lambda job, grant: None
 
@@ -190,6 +192,7 @@ class Workshop:
     def step(self, event: DeviceEvent) -> list[DeviceAction]:
         actions = self.device.step(event, self.now_ns)
         self.log.append((event, self.now_ns, actions))
+        self.granted_now = {action.task for action in actions if isinstance(action, Grant)}
         for action in actions:
             self._carry_out(action)
         self.device.validate()

@@ -173,7 +173,10 @@ def test_everything_launched_runs_once_in_order_whoever_comes_and_goes(
         assert ran == list(range(len(ran)))
         assert len(ran) == KERNELS or ident in cancelled
     if device.told:
-        assert [spread.count for spread in device.stats.durations] == [device.told[i] for i in range(KERNELS)]
+        told = [device.told[i] for i in range(KERNELS)]
+        counts = [spread.count for spread in device.stats.durations]
+        # What has drifted begins anew; nothing is ever counted twice.
+        assert counts == told or all(count < seen for count, seen in zip(counts, told, strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES)
