@@ -25,9 +25,11 @@ __all__ = ["Run", "WorkflowPlan"]
 #: Frontiers are made again when a fan-out, an interval between arrivals or a learned time has changed by more than a
 #: quarter.
 _CHANGE = 0.25
-#: The largest spread that is planned with, and that something may be refused by. Planned for the 99th percentile of a
-#: guess, or of what was seen once, every configuration would be late, and none would be worth its price. [our choice]
+#: The largest spread that is planned with. Planned for the 99th percentile of a guess, or of what was seen once, all
+#: configurations would be late, and none would be worth its price. [our choice]
 _MOST_SPREAD = 0.5
+#: The largest spread that something may be refused by. What was seen once has 2, and times on a busy machine scatter.
+_FAMILIAR_SPREAD = 1.5
 #: Wait for one more item where arrivals are not known yet: no batch is planned on.
 _UNKNOWN_NS = 1 << 50
 #: A request whose chance of being late is what the percentile leaves may cost this part more to be in time. From the
@@ -88,8 +90,10 @@ class WorkflowPlan:
         self._chances: dict[bool, Chances | None] = {}
         #: Options, without waits -> price of a late answer.
         self._prices_usd: dict[tuple[object, ...], float] = {}
-        #: False if some stage was seen a few times only, however it was run: nothing is refused because of that.
+        #: False if some stage was seen a few times only, however it was run: chances are not weighed then.
         self.known = True
+        #: False if some stage was not seen twice: nothing is refused because of that.
+        self.familiar = True
         #: Times that may change, as planned with: those without a profile.
         self._learned: dict[tuple[StageSpec, str, Config], Estimate] = {}
         #: Fan-outs, arrivals or learned times are not what they were.
@@ -120,7 +124,7 @@ class WorkflowPlan:
         for node in self._sizes:
             if self._sizes[node].count:
                 self._planned_sizes[node] = max(1, self._sizes[node].value)
-        self.known = True
+        self.known = self.familiar = True
         self._learned.clear()
         self.runs = []
         self.options = [self._node_options(i, holders) for i in range(len(self._graph.nodes))]
@@ -201,16 +205,17 @@ class WorkflowPlan:
         rows: list[Option] = []
         self.runs.append([])
         least: int | None = None
-        known = False
+        known = familiar = False
         for config in configs_for(stage, worker, self._space):
             estimate = self._predictor.run(stage, worker.kind, config.batch, config)
             mean_ns, spread = estimate.mean_ns, estimate.spread
             if estimate.source != "profile":
                 self._learned[stage, worker.kind, config] = estimate
                 known = known or spread <= _MOST_SPREAD
+                familiar = familiar or spread <= _FAMILIAR_SPREAD
                 spread = min(spread, _MOST_SPREAD)
             else:
-                known = True
+                known = familiar = True
             work = config.share_pct * mean_ns // config.batch
             least = work if least is None else min(least, work)
             self.runs[-1].append(Run(config, mean_ns, work))
@@ -223,6 +228,7 @@ class WorkflowPlan:
             spread = spread * mean_ns / (mean_ns + fill_ns)
             rows.append(Option(config, mean_ns * batches + fill_ns, spread, cost))
         self.known = self.known and known
+        self.familiar = self.familiar and familiar
         self.least_work[stage.name] = (0, (least or 0) // FULL_SHARE) if stage.on_host else (least or 0, 0)
         return rows
 
@@ -305,7 +311,7 @@ class WorkflowPlan:
         """Look whether what was learned of run times since has changed them, or made them surer."""
         for (stage, kind, config), planned in self._learned.items():
             now = self._predictor.run(stage, kind, config.batch, config)
-            surer = (now.spread <= _MOST_SPREAD) != (planned.spread <= _MOST_SPREAD)
+            surer = any((now.spread <= most) != (planned.spread <= most) for most in (_MOST_SPREAD, _FAMILIAR_SPREAD))
             if surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned):
                 self.stale = True
                 return

@@ -140,7 +140,7 @@ class DovetailPlanner:
             return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
         self._expected = (0, 0)
         plan = self.plan_of(graph.name) if self._settings.admission else None
-        if plan is None or not plan.known:
+        if plan is None or not plan.familiar:
             return None
         if not open_requests and not plan.profiled:
             return None  # what was learned may have changed, and only who is let in can show it
