@@ -192,10 +192,9 @@ def test_what_was_seen_a_few_times_only_is_planned_with_a_bound_on_its_spread_an
     assert {o.spread for o in plan.options[1] if o.config.batch == 1} == {0.5}
     assert not plan.familiar
     sure = plan_of(two(), lambda _s, _c: Estimate(10 * MS, 0.5, "guess"))
-    assert sure.known and sure.familiar
-    scattered = plan_of(two(), lambda _s, _c: Estimate(10 * MS, 1.5, "learned"))
+    assert sure.known and not sure.familiar
+    scattered = plan_of(two(), lambda _s, _c: Estimate(10 * MS, 9.0, "learned"))
     assert scattered.familiar and not scattered.known, "good enough to refuse by, not to weigh chances by"
-    assert not plan_of(two(), lambda _s, _c: Estimate(10 * MS, 1.51, "learned")).familiar
 
 
 def test_profiles_are_never_old() -> None:

@@ -28,8 +28,6 @@ _CHANGE = 0.25
 #: The largest spread that is planned with. Planned for the 99th percentile of a guess, or of what was seen once, all
 #: configurations would be late, and none would be worth its price. [our choice]
 _MOST_SPREAD = 0.5
-#: The largest spread that something may be refused by. What was seen once has 2, and times on a busy machine scatter.
-_FAMILIAR_SPREAD = 1.5
 #: Wait for one more item where arrivals are not known yet: no batch is planned on.
 _UNKNOWN_NS = 1 << 50
 #: A request whose chance of being late is what the percentile leaves may cost this part more to be in time. From the
@@ -92,7 +90,8 @@ class WorkflowPlan:
         self._prices_usd: dict[tuple[object, ...], float] = {}
         #: False if some stage was seen a few times only, however it was run: chances are not weighed then.
         self.known = True
-        #: False if some stage was not seen twice: nothing is refused because of that.
+        #: False if some stage was never seen: nothing is refused because of a guess. How far its times scatter does not
+        #: matter for that, since admission learns a margin.
         self.familiar = True
         #: Times that may change, as planned with: those without a profile.
         self._learned: dict[tuple[StageSpec, str, Config], Estimate] = {}
@@ -212,7 +211,7 @@ class WorkflowPlan:
             if estimate.source != "profile":
                 self._learned[stage, worker.kind, config] = estimate
                 known = known or spread <= _MOST_SPREAD
-                familiar = familiar or spread <= _FAMILIAR_SPREAD
+                familiar = familiar or estimate.source == "learned"
                 spread = min(spread, _MOST_SPREAD)
             else:
                 known = familiar = True
@@ -311,7 +310,7 @@ class WorkflowPlan:
         """Look whether what was learned of run times since has changed them, or made them surer."""
         for (stage, kind, config), planned in self._learned.items():
             now = self._predictor.run(stage, kind, config.batch, config)
-            surer = any((now.spread <= most) != (planned.spread <= most) for most in (_MOST_SPREAD, _FAMILIAR_SPREAD))
+            surer = (now.spread <= _MOST_SPREAD) != (planned.spread <= _MOST_SPREAD) or now.source != planned.source
             if surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned):
                 self.stale = True
                 return
