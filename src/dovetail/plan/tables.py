@@ -90,8 +90,8 @@ class WorkflowPlan:
         self._prices_usd: dict[tuple[object, ...], float] = {}
         #: False if some stage was seen a few times only, however it was run: chances are not weighed then.
         self.known = True
-        #: False if some stage was never seen: nothing is refused because of a guess. How far its times scatter does not
-        #: matter for that, since admission learns a margin.
+        #: False if some stage was never seen: nothing is refused because of a guess. How far its times scatter does
+        #: not matter for that, since admission learns a margin.
         self.familiar = True
         #: Times that may change, as planned with: those without a profile.
         self._learned: dict[tuple[StageSpec, str, Config], Estimate] = {}
