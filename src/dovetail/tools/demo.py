@@ -44,9 +44,9 @@ LOADS_PCT = (30, 60, 90, 200)
 CLASSES = {1: ("interactive", 0.2), 2: ("batch", 0.8)}
 #: Pages that are drawn; each is sent many times. All of 3 to 9 lines, four in ten turned.
 PAGES = 40
-#: Requests kept open while the capacity is measured: enough that no stage idles, and not so many that some would be
-#: late and are refused.
-AT_A_TIME = 4
+#: Requests kept open while the capacity is measured: enough that no stage idles; and their objective, so that none is
+#: refused.
+AT_A_TIME, PATIENCE_MS = 8, 60_000
 #: Part of the whole time that goes into measuring the capacity.
 CALIBRATION_PART = 0.12
 #: Lines that must be read without any error: 617 of 618 are with the releases in constraints.txt, see docs/models.md.
@@ -230,7 +230,7 @@ async def _calibrate(client: Client, pages: Sequence[Any], options: Options, wat
     def shots(first: int) -> Iterator[Shot]:
         for number in count(first):
             page = number % len(pages)
-            yield _shot(f"calibrate-{number:04}-p{page}", 0, pages[page], 2)
+            yield _shot(f"calibrate-{number:04}-p{page}", 0, pages[page], 2, slo_ms=PATIENCE_MS)
 
     watch(Moment("warming up", 0.0))
     await client.closed_loop(shots(0), answers.append, at_a_time=AT_A_TIME, seconds=0.5)
@@ -269,8 +269,9 @@ async def _send_steps(
     watch(Moment("stopping the server", 1.0, tally.sent, dict(tally.outcomes)))
 
 
-def _shot(ident: str, due_ns: int, page: Any, priority: int) -> Shot:
-    return infer_shot(f"/v2/models/{WORKFLOW}/infer", ident, due_ns, {"page": page.pixels}, priority=priority)
+def _shot(ident: str, due_ns: int, page: Any, priority: int, **more: float) -> Shot:
+    path = f"/v2/models/{WORKFLOW}/infer"
+    return infer_shot(path, ident, due_ns, {"page": page.pixels}, priority=priority, **more)
 
 
 def _settle(
