@@ -103,11 +103,10 @@ def children(pid: int) -> list[int]:
 
 
 @contextmanager
-def served(policy: str, memory: str, workers: int, *options: str) -> Iterator[tuple[int, int]]:
-    """A server in a process of its own: its port and its process id."""
-    command = [sys.executable, "-m", "dovetail", "serve", TARGET, "--port", "0", "--policy", policy]
-    command += ["--memory", memory, "--workers", str(workers), *options]
-    process = subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True)
+def serving(directory: Path, *arguments: str) -> Iterator[tuple[int, int]]:
+    """`dovetail serve` in a process of its own: its port and its process id."""
+    command = [sys.executable, "-m", "dovetail", "serve", *arguments, "--port", "0"]
+    process = subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
     said: list[str] = []
     with process:
         try:
@@ -168,7 +167,8 @@ def measure(
     run = Run(policy, [0.0] * len(requests))
     numbers = iter(range(len(requests)))
     turn = threading.Lock()
-    with served(policy, memory, workers, *options) as (port, pid):
+    asked = ("--policy", policy, "--memory", memory, "--workers", str(workers), *options)
+    with serving(PROJECT, TARGET, *asked) as (port, pid):
 
         def ask() -> None:
             with triton.InferenceServerClient(f"127.0.0.1:{port}", network_timeout=PATIENCE_SECONDS) as client:

@@ -17,10 +17,8 @@ import itertools
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -135,30 +133,12 @@ def applications(scratch: Path) -> dict[str, Application]:
 @contextmanager
 def served(app: Application, options: Sequence[str]) -> Iterator[int]:
     """A server in a process of its own that has never run: its port."""
+    from memory import serving
+
     with tempfile.TemporaryDirectory(prefix="dovetail-overload-") as empty:
-        command = [sys.executable, "-m", "dovetail", "serve", app.target, "--port", "0"]
-        command += ["--store", f"{empty}/store.sqlite", *app.options, *options]
-        process = subprocess.Popen(command, cwd=app.directory, stderr=subprocess.PIPE, text=True)
-        said: list[str] = []
-        with process:
-            try:
-                assert process.stderr is not None
-                for line in process.stderr:
-                    said.append(line)
-                    if line.startswith('{"ready"'):
-                        break
-                else:
-                    raise RuntimeError("the server did not start:\n" + "".join(said))
-                reader = threading.Thread(target=said.extend, args=(process.stderr,))
-                reader.start()
-                try:
-                    yield int(json.loads(said[-1])["port"])
-                finally:
-                    process.terminate()
-                    reader.join()
-            finally:
-                process.terminate()
-                process.wait(60)
+        arguments = (app.target, "--store", f"{empty}/store.sqlite", *app.options, *options)
+        with serving(app.directory, *arguments) as (port, _):
+            yield port
 
 
 def shot(app: Application, number: int, due_ns: int, ask: Ask, priority: int) -> Shot:

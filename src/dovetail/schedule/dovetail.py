@@ -134,7 +134,7 @@ class DovetailPlanner:
     # -- admission ----------------------------------------------------------------------------------------------
 
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
-        """Refuse what cannot be in time even alone, and what would make more work due than the devices can do."""
+        """Refuse what cannot be in time even alone, and what would be late behind the work that goes first."""
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
             return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)

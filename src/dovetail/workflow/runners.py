@@ -7,6 +7,7 @@ come through here, so what is profiled is what is served; models that are cut in
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from typing import Any, Protocol, Self
@@ -76,7 +77,7 @@ class PythonRunner:
         return items
 
 
-class ModelRunner:
+class ModelRunner(ABC):
     """A model that takes a batch at once: items are stacked on its first axis, and its outputs cut apart again."""
 
     def __init__(
@@ -157,9 +158,9 @@ class ModelRunner:
             return list(outputs[0])
         return [tuple(output[i] for output in outputs) for i in range(size)]
 
+    @abstractmethod
     def _outputs(self, feeds: dict[str, np.ndarray[Any, Any]]) -> Sequence[Any]:
         """Run it on these inputs, which it must not change."""
-        raise NotImplementedError
 
 
 class OnnxRunner(ModelRunner):
