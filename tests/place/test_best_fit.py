@@ -71,3 +71,11 @@ def test_what_needs_no_model_is_not_held_up_by_that() -> None:
     found = workers(0, 100)
     runs(found[1], plain, 1 * MS)
     assert chosen(found, plain) == 2
+
+
+def test_of_several_busy_holders_the_first_to_be_free_counts() -> None:
+    found = workers(0, 0, 100)
+    for ident, left_ns in ((1, 9 * LOAD_NS), (2, LOAD_NS - 1)):
+        found[ident].resident["read"] = 1000
+        runs(found[ident], READ, left_ns)
+    assert chosen(found) is None
