@@ -26,7 +26,8 @@ from dovetail.control import Controller, Policy
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.ledger import Ledger
-from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
+from dovetail.scale import LoadEverything
+from dovetail.schedule import FirstCome
 from dovetail.sim import SimDevice, Simulation
 from dovetail.sim.arrivals import Poisson, Stream, requests, stream_rng
 from dovetail.state import WorkerSpec
@@ -50,7 +51,7 @@ def simulation(count: int, batch: int) -> Simulation:
     graph = chain("three-stage", 50 * MS, [StageSpec(n, n, (batch,), model=n) for n in names])
     points = (Point(1, 1, SERVICE_NS, 0.0, 1), Point(8, 1, BATCH_OF_8_NS, 0.0, 1))
     table = ProfileTable([Entry(stage=n, kind=n, points=points) for n in names])
-    policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(table))
+    policy = Policy(FirstCome(), LoadEverything(), Estimator(table))
     controller = Controller([graph], policy)
     arrivals = requests([Stream(Poisson(RATES[batch]), 0)], seed=SEED, limit=count)
     simulation = Simulation(controller, Ledger([(graph.name, graph.slo_ns)]), arrivals)

@@ -1,6 +1,6 @@
 """Which implementation answers which question: the one registry of policies.
 
-To add a policy: write it behind the protocols of `plan`, `place`, `scale` and `predict`, and enter it in `POLICIES`.
+To add a policy: write it behind the protocols of `schedule`, `scale` and `predict`, and enter it in `POLICIES`.
 The rivals are the lab's, which the product does not import: they are entered by name and loaded when they are named.
 Each of their modules has a `make(spec, table, cores, home) -> Policy`. Arbiters of kernels are in `arbiters`.
 """
@@ -17,27 +17,27 @@ from msgspec import Meta
 from .control import Controller, Policy
 from .errors import DeclarationError, ProfileError
 from .extras import load, need
-from .place import BestFitPlacer, DovetailRouter, Router, SingleIngress
+from .place import LOCAL_OWN, OwnSettings, OwnWorkers, SharedWorkers
 from .place.local_delays import LOCAL_SETTINGS, LocalDelays
 from .place.transfer import Delays
 from .plan import Space
 from .predict import Estimator, EstimatorState, Predictor
 from .profile.table import Entry, ProfileTable
-from .schedule import DovetailPlanner, FirstComePlanner, FirstFitPlacer, Goal, LoadEverything, PlannerSettings
+from .scale import FetchOnDemand, LoadEverything
+from .schedule import Dovetail, FirstCome, Goal, PlannerSettings
 from .state.worker import FULL_SHARE
 from .units import US
 from .workflow.graph import Graph
 
 __all__ = [
     "POLICIES",
-    "ROUTED_POLICIES",
     "PolicyEntry",
     "PolicySpec",
     "find_policy",
     "make_controller",
     "make_policy",
-    "planned_policy",
-    "routed_policy",
+    "own_policy",
+    "shared_policy",
     "unread",
 ]
 
@@ -62,7 +62,7 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     goal: Goal = "cost"
     #: For policies that plan: shares of a GPU that they may give (empty: tenths), and numbers of cores (empty: one).
     shares_pct: tuple[Share, ...] = ()
-    #: For `place`: workers are processes of one machine that run models on its cores.
+    #: For policies that look at memory: workers are processes of one machine that run models on its cores.
     near: bool = False
     #: How long before a batch's expected end the next may be sent to its worker, in microseconds.
     lead_us: Annotated[int, Meta(ge=0)] = 0
@@ -90,8 +90,10 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     make: Make | str
     #: Fields of a spec that it looks at.
     reads: tuple[str, ...]
-    #: It sends work ahead to workers that keep queues and their own memory; the others keep it at the ingress.
-    routed: bool = False
+    #: It may be one of several ingresses that share workers; the others have theirs to themselves.
+    shares: bool = False
+    #: Every batch runs on a whole device.
+    whole: bool = False
     #: It plans from profiles: every stage needs one.
     profiles: bool = False
     #: Package that it needs beside a plain installation, and the extra that brings it.
@@ -99,38 +101,33 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     extra: str = ""
 
 
-def planned_policy(predictor: Predictor, settings: PlannerSettings) -> Policy:
-    """Dovetail's planner with these settings."""
-    planner = DovetailPlanner(predictor, settings)
+def own_policy(
+    predictor: Predictor, settings: PlannerSettings, own: OwnSettings | None = None, *, bind_ns: int = 0
+) -> Policy:
+    """Dovetail with these settings, on workers that it has to itself."""
     return Policy(
-        planner=planner,
-        placer=BestFitPlacer(predictor),
-        scaler=LoadEverything(),
-        predictor=predictor,
-        dropper=planner if settings.admission else None,
+        Dovetail(predictor, OwnWorkers(predictor, own, bind_ns=bind_ns), settings), LoadEverything(), predictor
     )
 
 
-def routed_policy(
-    spec: PolicySpec, predictor: Predictor, cores: int, home: int, make: Callable[[Predictor], Router]
-) -> Policy:
-    """Work is sent ahead to workers that keep queues; Python stages wait for host workers, first come first."""
-    kept = _first_come(spec, predictor, cores, home)
-    router = make(predictor)
-    # Ours counts what it has sent by itself; the others know only what a table says.
-    told = home or isinstance(router, DovetailRouter)
-    return msgspec.structs.replace(kept, router=router if told else SingleIngress(router))
+def shared_policy(predictor: Predictor, settings: PlannerSettings, where: SharedWorkers) -> Policy:
+    """Dovetail with these settings, on workers that several ingresses share."""
+    # What others run on a device is not known, so a batch is planned to have the whole of it.
+    whole = msgspec.structs.replace(settings.space, sharing=False)
+    planned = msgspec.structs.replace(settings, space=whole, goal="time")
+    return Policy(Dovetail(predictor, where, planned), FetchOnDemand(), predictor)
 
 
 def _first_come(spec: PolicySpec, predictor: Predictor, cores: int, home: int, *, by_class: bool = False) -> Policy:
-    return Policy(
-        planner=FirstComePlanner(
-            cores=cores, share_pct=spec.share_pct, batch=spec.batch, max_open=spec.max_open, by_class=by_class
-        ),
-        placer=FirstFitPlacer(),
-        scaler=LoadEverything(),
-        predictor=predictor,
+    scheduler = FirstCome(
+        cores=cores,
+        share_pct=spec.share_pct,
+        batch=spec.batch,
+        max_open=spec.max_open,
+        by_class=by_class,
+        bind_ns=spec.lead_us * US,
     )
+    return Policy(scheduler, LoadEverything(), predictor)
 
 
 def _by_class(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
@@ -139,22 +136,17 @@ def _by_class(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
 
 def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
     settings = PlannerSettings(space=spec.space, goal=spec.goal, percentile=spec.percentile, max_open=spec.max_open)
-    return planned_policy(predictor, settings)
+    if home:
+        delays, router = (LocalDelays(), LOCAL_SETTINGS) if spec.near else (None, None)
+        where = SharedWorkers(predictor, router, ingress=home, home=home, delays=delays)
+        return shared_policy(predictor, settings, where)
+    return own_policy(predictor, settings, LOCAL_OWN if spec.near else None, bind_ns=spec.lead_us * US)
 
 
-def _place(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
-    delays, settings = (LocalDelays(), LOCAL_SETTINGS) if spec.near else (None, None)
-
-    def router(predictor: Predictor) -> Router:
-        return DovetailRouter(predictor, settings, ingress=home, home=home, delays=delays)
-
-    return routed_policy(spec, predictor, cores, home, router)
-
-
-#: What a policy with one fixed configuration looks at, one that plans, and one that sends ahead. There `batch` is for
-#: stages on the host: what is sent ahead goes alone.
+#: What a policy with one fixed configuration looks at, one that plans, and one that sends work as soon as it is
+#: ready. There `batch` is for stages on the host: what is sent ahead goes alone.
 _FIXED = ("share_pct", "batch", "max_open", "lead_us")
-_PLANNED = ("shares_pct", "cpus", "max_open", "lead_us")
+_PLANNED = ("shares_pct", "cpus", "max_open")
 _SENT = ("batch", "max_open")
 
 POLICIES: dict[str, PolicyEntry] = {
@@ -163,15 +155,17 @@ POLICIES: dict[str, PolicyEntry] = {
     ),
     "by-class": PolicyEntry("a higher class goes first; first come first served inside a class", _by_class, _FIXED),
     "dovetail": PolicyEntry(
-        "least cost within the objective, planned again before every batch; early refusal",
+        "batch, share, worker and memory decided together before every batch; early refusal",
         _dovetail,
-        (*_PLANNED, "percentile", "goal"),
+        (*_PLANNED, "percentile", "goal", "lead_us", "near"),
+        shares=True,
     ),
     "place": PolicyEntry(
-        "each stage where it ends first, its model fetched meanwhile; workers may refuse, memory is shared by need",
-        _place,
+        "each stage where it ends first, one item on a whole device; the router that `dovetail` grew out of",
+        "lab.rivals.place:make",
         (*_SENT, "near"),
-        routed=True,
+        shares=True,
+        whole=True,
     ),
     "esg": PolicyEntry(
         "ESG: the cheapest configurations of a group of stages within its budget, searched before every batch",
@@ -209,26 +203,31 @@ POLICIES: dict[str, PolicyEntry] = {
         "Compass: each request planned with queues, inputs and models in the estimate, adjusted on its way",
         "lab.rivals.compass:make",
         _SENT,
-        routed=True,
+        shares=True,
+        whole=True,
     ),
     "heft": PolicyEntry(
         "HEFT: planned by rank, blind to queues and to models in memory",
         "lab.rivals.compass:make_heft",
         _SENT,
-        routed=True,
+        shares=True,
+        whole=True,
     ),
     "jit": PolicyEntry(
         "just in time: each stage goes to the least wait and fetch when its inputs are there",
         "lab.rivals.jit:make",
         (*_SENT, "seed"),
-        routed=True,
+        shares=True,
+        whole=True,
     ),
     "hash": PolicyEntry(
-        "each stage of each request on a worker by hash", "lab.rivals.hashed:make", (*_SENT, "seed"), routed=True
+        "each stage of each request on a worker by hash",
+        "lab.rivals.hashed:make",
+        (*_SENT, "seed"),
+        shares=True,
+        whole=True,
     ),
 }
-#: Those that send work ahead to workers that keep queues and their own memory; the others keep it at the ingress.
-ROUTED_POLICIES = tuple(name for name, entry in POLICIES.items() if entry.routed)
 
 
 def find_policy(name: str) -> PolicyEntry:
@@ -254,7 +253,7 @@ def make_policy(spec: PolicySpec, predictor: Predictor, cores: int, home: int = 
     ingress's own machine (0: there is none)."""
     entry = find_policy(spec.name)
     make = cast(Make, load(entry.make)) if isinstance(entry.make, str) else entry.make
-    return msgspec.structs.replace(make(spec, predictor, cores, home), lead_ns=spec.lead_us * US)
+    return make(spec, predictor, cores, home)
 
 
 def make_controller(

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ..state import Batch, Cluster, Item, Request, Worker, compile_graphs
-from ..state.worker import FULL_SHARE
+from ..state import Batch, Cluster, Item, Request, compile_graphs
 from ..units import MS
 from ..workflow.graph import Graph, StageSpec
 from .actions import Action, Drained, LoadModel, Reject, Reply
@@ -59,12 +58,12 @@ class Controller:
         self.policy = policy
         #: Which of several ingresses that share workers it is; 0 where there is one.
         self.ingress = ingress
-        self.graphs, self.queues = compile_graphs(graphs, policy.planner.queue_key)
+        self.graphs, self.queues = compile_graphs(graphs, policy.scheduler.queue_key)
         self.stages: dict[str, StageSpec] = {s.name: s for g in graphs for s in g.stages}
         self.cluster = cluster = Cluster(self.queues, list(self.stages))
         self.requests, self.workers, self.batches = cluster.requests, cluster.workers, cluster.batches
         self.holders = cluster.holders
-        policy.planner.bind(cluster)
+        policy.scheduler.bind(cluster)
         policy.predictor.declare(self.stages.values())
         self._observe_run = policy.predictor.observe_run
         self._step = step = Step()
@@ -72,8 +71,7 @@ class Controller:
         self._launcher = launcher = Launcher(cluster, policy, step, ingress)
         self._touched = launcher.touched
         self._roster = roster = Roster(cluster, self.stages, policy, step, launcher)
-        self._planner, self._router = policy.planner, policy.router
-        self._dropper = policy.dropper
+        self._scheduler = policy.scheduler
         self._scaler_adjusts = policy.scaler.adjusts
         self.draining = False
         self._drained = False
@@ -113,9 +111,8 @@ class Controller:
         out: list[Action] = []
         step.out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
-        if self._dropper is not None:
-            for request, refusal in self._dropper.hopeless(event.at_ns):
-                self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
+        for request, refusal in self._scheduler.hopeless(event.at_ns):
+            self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
         self._launcher.start()
         if self._scaler_adjusts:
             self._roster.adjust()
@@ -139,7 +136,7 @@ class Controller:
         elif event.deadline_ns and event.deadline_ns <= now:
             outcome, reason = "expired", "its deadline had passed when it arrived"
         else:
-            refusal = self._planner.admit(graph, priority, objective, now)
+            refusal = self._scheduler.admit(graph, priority, objective, now)
             if refusal is not None:
                 outcome, reason, retry_ns = "shed", refusal.reason, refusal.retry_after_ns
         if outcome:
@@ -149,9 +146,8 @@ class Controller:
         self.requests[request.id] = request
         if event.deadline_ns:
             request.timer = self._step.set_timer(event.deadline_ns, request.id)
-        if self._router is not None:
-            for hint in self._router.plan(request, now):
-                self._step.out.append(LoadModel(self._step.number, hint.worker, hint.stage))
+        for hint in self._scheduler.hints(request, now):
+            self._step.out.append(LoadModel(self._step.number, hint.worker, hint.stage))
         try:
             ready = arrive(request, event.counts, now)
         except FanOutMismatch as error:
@@ -181,17 +177,13 @@ class Controller:
             self._close(request, "late" if late else "ok")
             return
         nodes = request.graph.nodes
-        planner, now = self._planner, self._step.now_ns
-        routed = self._router is not None
+        scheduler, now, touched = self._scheduler, self._step.now_ns, self._touched
         for item in ready:
             item.origin = origin
             queue = nodes[item.node].queue
-            if routed and not queue.stage.on_host:
-                self._launcher.send(item, queue)
-                continue
-            queue.push(planner.order(request, item.node), item)
-            planner.note(item, now)
-            self._touched.append(queue)
+            queue.push(scheduler.order(request, item.node), item)
+            scheduler.note(item, now)
+            touched.append(queue)
 
     def _close(self, request: Request, outcome: str, reason: str = "", retry_ns: int = 0) -> None:
         request.outcome = outcome
@@ -202,9 +194,7 @@ class Controller:
             for queue in list(request.waiting):
                 queue.forget(request)
                 self._touched.append(queue)  # what it was held for may have been this request
-        self._planner.closed(request)
-        if self._router is not None:
-            self._router.closed(request)
+        self._scheduler.closed(request)
         index = request.graph.index
         arrived, cost = request.arrived_ns, request.cost_usd
         step = self._step
@@ -229,9 +219,7 @@ class Controller:
         duration = event.busy_ns or event.end_ns - event.begin_ns
         items, worker, config = batch.items, batch.worker, batch.config
         self._observe_run(batch.queue.stage, worker.spec.kind, len(items), config, duration)
-        self._planner.finished(batch)
-        if batch.routed and self._router is not None:
-            self._router.ended(batch, now, True)
+        self._scheduler.ended(batch, now, True)
         share_usd, cpu_usd = worker.usd_per_share_ns, worker.usd_per_cpu_ns
         cost = duration * (config.share_pct * share_usd + config.cpus * cpu_usd) / len(items)
         origin = worker.id
@@ -262,10 +250,7 @@ class Controller:
         """Give the items of a failed batch another chance, or fail their requests."""
         queue = batch.queue
         alone = len(batch.items) == 1
-        routed = batch.routed
-        if routed:
-            assert self._router is not None
-            self._router.ended(batch, self._step.now_ns, False)
+        self._scheduler.ended(batch, self._step.now_ns, False)
         for item in batch.items:
             request = item.request
             if request.outcome:
@@ -276,7 +261,7 @@ class Controller:
                     self._close(request, "expired", "its deadline passed before it could start")
                     continue
                 item.refused += 1
-                if routed and item.refused > MAX_REFUSALS and request.deadline_ns:
+                if item.refused > MAX_REFUSALS and request.deadline_ns:
                     self._close(request, "expired", "no worker could start it before its deadline")
                     continue
             else:
@@ -287,10 +272,7 @@ class Controller:
             # One of several items may be what raised, killed the worker or was too large: run them alone, so that
             # it fails by itself.
             item.alone = item.alone or reason != "too_late"
-            if routed:
-                self._launcher.send(item, queue)
-                continue
-            queue.push(self._planner.order(request, item.node), item)
+            queue.push(self._scheduler.order(request, item.node), item)
             self._touched.append(queue)
 
     def _worker_lost(self, event: WorkerLost) -> None:
@@ -301,7 +283,6 @@ class Controller:
             batch = self._launcher.release(ident)
             if batch is not None:
                 self._retry(batch, f"worker {worker.spec.name} was lost: {event.detail}", "worker_lost")
-        worker.free_pct = FULL_SHARE
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -309,10 +290,7 @@ class Controller:
         if event.timer == self._roster.scaler_timer:
             self._roster.scaler_timer = 0
         purpose = self.timers.pop(event.timer, None)
-        if isinstance(purpose, Worker):
-            if purpose.look_ns <= event.at_ns:
-                purpose.look_ns = 0
-        elif isinstance(purpose, int):  # that of a queue was set so that its hold is looked at now: `launch.py`
+        if isinstance(purpose, int):  # that of a queue was set so that it is asked now: `launch.py`
             request = self.requests[purpose]
             request.timer = 0
             self._close(request, "expired", "its deadline passed before it was done")

@@ -1,26 +1,26 @@
 """From queues to workers: what starts in a step, in which configuration and where.
 
+One loop for every policy: take the first offer of the queue that comes first. If it starts within the scheduler's
+`bind_ns`, send it; else look again when it does.
+
 Rules of this file
-- Work waits in queues and goes to a worker that is free; or, if the policy has a router, it goes at once to a worker
-  that keeps a queue of its own (`send`). A worker that is about to be free, or that lets a higher class in, may be
-  sent a batch before there is room for it (`ahead.py`).
-- At the end of a step nothing waits that the planner would start and the placer would place, unless it is held and
-  a timer is set for the end of the hold (promise 4). A queue is asked when its work or the room for it has changed,
-  and when its hold is over. The answers of a restless planner change by themselves: its queues are asked in every
-  step, and once more if another batch has started since.
+- At the end of a step nothing waits that the scheduler would start within `bind_ns`, unless it is held and a timer is
+  set for the end of the hold (promise 4). A queue is asked when its work or the room for it has changed, and when its
+  hold is over. The answers of a restless scheduler change by themselves: its queues are asked in every step, and once
+  more if another batch has started since.
+- Queues wait in one heap, the one with the first item first. Asking stops when the scheduler says that there is no
+  room for anything, so a step does not look at all queues.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from ..plan import Hold
-from ..state import Batch, Cluster, CompiledNode, Config, Item, Queue, Request, Worker
-from ..state.worker import FULL_SHARE
+from ..schedule.protocol import Hold, Offer
+from ..state import Batch, Cluster, CompiledNode, Item, Queue, Request
 from .actions import NEVER_NS, RunBatch
-from .early_send import ENDING, HIGHER, Loan, drop_out, ending, outranked, settle
 from .policy import Policy
 from .step import Step
 
@@ -29,29 +29,54 @@ __all__ = ["MAX_REFUSALS", "Launcher"]
 #: Workers that may refuse an item for their queue; the next one has to take it, or no one can in time.
 MAX_REFUSALS: Final = 4
 
+#: Why a timer is set for an offer that waits for its time.
+LOOK: Final = "a worker is about to be free"
+
+#: (order of the head, when that came about, queue)
+_Entry = tuple[int, int, Queue]
+
 
 class Launcher:
     """Starts batches, and takes them off their workers again."""
 
     def __init__(self, cluster: Cluster, policy: Policy, step: Step, ingress: int = 0) -> None:
         self._ingress = ingress
-        self._queues, self._holders, self._batches = cluster.queues, cluster.holders, cluster.batches
-        self._workers = cluster.workers
-        #: Every queue, and the workers that hold its stage's model.
-        self._rooms = [(queue, cluster.holders[queue.stage.name]) for queue in cluster.queues.values()]
-        self._planner, self._placer, self._predictor = policy.planner, policy.placer, policy.predictor
-        self._router = policy.router
-        self._lead_ns = policy.lead_ns
+        self._queues, self._batches = cluster.queues, cluster.batches
+        self._scheduler, self._predictor = policy.scheduler, policy.predictor
+        self._bind_ns = policy.scheduler.bind_ns
         self._step = step
-        self._restless = policy.planner.restless
-        #: Whether a batch may ever be sent before there is room for it.
-        self.looks_ahead = policy.lead_ns > 0
+        self._restless = policy.scheduler.restless
         #: Queues whose work has changed in this step, and whether there is more room than before.
         self.touched: list[Queue] = []
         self.freed = False
+        #: Queues with work by the order of their heads, those of devices and those of host processes. What does not
+        #: hold any more is dropped when it comes up.
+        self._waiting: tuple[list[_Entry], list[_Entry]] = ([], [])
+        #: Queue -> its valid entry there.
+        self._entries: dict[Queue, _Entry] = {}
+        self._entered = 0
         #: Queues with a hold that has not been ended.
         self._held: dict[str, Queue] = {}
+        #: When queues are asked next because a worker is about to be free; 0: no timer is set.
+        self._look_ns = 0
         self._last_batch = 0
+
+    # -- what waits -------------------------------------------------------------------------------------------
+
+    def wait(self, queue: Queue, order: int, item: Item) -> None:
+        """An item waits from now on."""
+        queue.push(order, item)
+        self.touched.append(queue)
+
+    def _enter(self, queue: Queue) -> None:
+        """Put a queue with work where its head belongs."""
+        order = queue.head_order()
+        entry = self._entries.get(queue)
+        if entry is not None and entry[0] == order:
+            return
+        self._entered += 1
+        entry = self._entries[queue] = (order, self._entered, queue)
+        heappush(self._waiting[queue.stage.on_host], entry)
 
     # -- what starts ------------------------------------------------------------------------------------------
 
@@ -60,31 +85,39 @@ class Launcher:
         if self._held:
             self._end_holds()
         touched = self.touched
-        before = self._last_batch
-        if self.freed:
+        every = self.freed or self._restless
+        if 0 < self._look_ns <= self._step.now_ns:
+            self._look_ns = 0
+            every = True
+        if every:
             self.freed = False
-            queues = []
-            for queue, holders in self._rooms:  # of those without work or room the planner need not be asked
+            for queue in touched:
                 if queue.size:
-                    for worker in holders.values():
-                        if worker.free_pct:
-                            queues.append(queue)
-                            break
-            if queues:
-                self._dispatch(queues)
-        elif self._restless:
-            self._dispatch([q for q in self._queues.values() if q.size and (not q.held_until_ns or q in touched)])
+                    self._enter(queue)
+            self._dispatch(touched)
         elif len(touched) == 1:
             queue = touched[0]
             while queue.size and self._start_batch(queue):
                 pass
+            if queue.size:
+                self._enter(queue)
         elif touched:
-            self._dispatch([q for q in dict.fromkeys(touched) if q.size])
+            self._ask(list(dict.fromkeys(touched)))
         touched.clear()
-        if self._restless and self._last_batch != before:
-            self._start_rest()
-        if self.looks_ahead and self._look_ahead() and self._restless:
-            self._start_rest()
+
+    def _ask(self, queues: Sequence[Queue]) -> None:
+        """Start what can be started from these queues, the one with the first item first."""
+        # The position keeps ties in the order of the queues.
+        heads = [(queue.head_order(), position, queue) for position, queue in enumerate(queues) if queue.size]
+        heapify(heads)
+        while heads:
+            _, position, queue = heads[0]
+            if self._start_batch(queue) and queue.size:
+                heapreplace(heads, (queue.head_order(), position, queue))
+                continue
+            heappop(heads)
+            if queue.size:
+                self._enter(queue)
 
     def _end_holds(self) -> None:
         """Ask the queues whose time has come, whether or not their own timer has been heard of yet."""
@@ -97,142 +130,79 @@ class Launcher:
         queue.held_until_ns = 0
         self._held.pop(queue.key, None)
 
-    def _start_rest(self) -> None:
-        """What has started changed the planner's mind, perhaps: ask until nothing more starts."""
-        before = -1
-        while self._last_batch != before:
+    def _dispatch(self, touched: Sequence[Queue]) -> None:
+        """Ask queues in order until there is no room, and again if what has started may change the answers."""
+        while True:
             before = self._last_batch
-            self._dispatch([q for q in self._queues.values() if q.size and not q.held_until_ns])
+            for on_host in (False, True):
+                if self._waiting[on_host]:
+                    self._pass(on_host, touched)
+            if not self._restless or self._last_batch == before:
+                return
+            touched = ()
 
-    def _dispatch(self, queues: list[Queue]) -> None:
-        """Start what can be started from these queues, which all have work; the one with the first item first."""
-        if len(queues) == 1:
-            queue = queues[0]
-            while self._start_batch(queue) and queue.size:
-                pass
-            return
-        # The position keeps ties in the order of the queues.
-        candidates = [(queue.head_order(), position, queue) for position, queue in enumerate(queues)]
-        heapify(candidates)
-        while candidates:
-            _, position, queue = candidates[0]
-            if self._start_batch(queue) and queue.size:
-                heapreplace(candidates, (queue.head_order(), position, queue))
+    def _pass(self, on_host: bool, touched: Sequence[Queue]) -> None:
+        """One pass over the queues that wait; one that is held is asked only if its own work has changed."""
+        waiting, entries, full = self._waiting[on_host], self._entries, self._scheduler.full
+        declined: list[Queue] = []
+        while waiting and not full(on_host):
+            entry = heappop(waiting)
+            queue = entry[2]
+            if entries.get(queue) is not entry:
+                continue
+            del entries[queue]
+            if not queue.size:
+                continue
+            if (not queue.held_until_ns or queue in touched) and self._start_batch(queue):
+                if queue.size:
+                    self._enter(queue)
             else:
-                heappop(candidates)
+                declined.append(queue)
+        for queue in declined:
+            self._enter(queue)
 
     def _start_batch(self, queue: Queue) -> bool:
-        """Start one batch from the queue if the policies find a configuration and a place; say whether it did."""
-        stage = queue.stage
-        holders = self._holders[stage.name]
-        for worker in holders.values():
-            if worker.free_pct:
-                break
-        else:
-            return False  # whatever the policies would say, there is no room
+        """Start one batch from the queue if there is an offer that begins soon enough; say whether it did."""
         now = self._step.now_ns
-        choice = self._planner.choose(queue, now)
-        if type(choice) is Hold:
-            if choice.until_ns <= now:
-                raise ValueError(f"the planner holds queue {queue.key!r} until the past ({choice.reason})")
-            if queue.held_until_ns != choice.until_ns:
-                queue.held_until_ns = choice.until_ns
+        answer = self._scheduler.offers(queue, now)
+        if type(answer) is Hold:
+            if answer.until_ns <= now:
+                raise ValueError(f"the scheduler holds queue {queue.key!r} until the past ({answer.reason})")
+            if queue.held_until_ns != answer.until_ns:
+                queue.held_until_ns = answer.until_ns
                 self._held[queue.key] = queue
-                self._step.set_timer(choice.until_ns, queue.key, choice.reason)
+                self._step.set_timer(answer.until_ns, queue.key, answer.reason)
             return False
-        for config in choice:
-            chosen = self._placer.choose(queue, config, holders, now)
-            if chosen is not None:
-                worker = chosen
-                break
-        else:
+        if not answer:
+            return False
+        offer = answer[0]
+        look_ns = offer.start_ns - self._bind_ns
+        if look_ns > now:
+            if self._bind_ns and not now < self._look_ns <= look_ns:
+                self._look_ns = look_ns
+                self._step.set_timer(look_ns, "", LOOK)
             return False
         if queue.held_until_ns:
             self._let_go(queue)
-        worker.free_pct -= config.share_pct
-        worker.free_cpus -= config.cpus
-        lending = worker.lending
-        batch = self._launch(queue, worker, config, queue.pop(config.batch), 0, lending)
-        if lending:
-            batch.ahead = True
-            worker.ahead.append(batch)
+        self._launch(queue, offer, queue.pop(offer.config.batch))
         return True
-
-    def _look_ahead(self) -> bool:
-        """Send what waits to workers that let a higher class in, or are about to be free; see `ahead`.
-
-        Says whether anything was sent.
-        """
-        now, lead = self._step.now_ns, self._lead_ns
-        holders = self._holders
-        waiting = [q for q in self._queues.values() if q.size and q.held_until_ns <= now and not q.stage.on_host]
-        if not waiting:
-            return False
-        before = self._last_batch
-        for queue in waiting:
-            for worker in list(holders[queue.stage.name].values()):
-                head = queue.head() if worker.spec.preempts else None
-                if head is not None and (lenders := outranked(worker, head.request.priority)):
-                    loan = Loan(worker, lenders, HIGHER)
-                    self._start_batch(queue)
-                    loan.close(now)
-        if lead:
-            self._lend_ends(waiting, lead)
-        return self._last_batch != before
-
-    def _lend_ends(self, waiting: list[Queue], lead_ns: int) -> None:
-        """Let batches that are about to end lend their room to what still waits of these queues."""
-        now, holders = self._step.now_ns, self._holders
-        loans = []
-        for worker in {w.id: w for q in waiting if q.size for w in holders[q.stage.name].values()}.values():
-            lenders, next_ns = ending(worker, lead_ns, now)
-            if lenders:
-                loans.append(Loan(worker, lenders, ENDING))
-            elif next_ns and not now < worker.look_ns <= next_ns:
-                worker.look_ns = next_ns
-                self._step.set_timer(next_ns, worker, "a batch is about to end")
-        if loans:
-            self._dispatch([q for q in waiting if q.size])
-            for loan in loans:
-                loan.close(now)
-
-    def send(self, item: Item, queue: Queue) -> None:
-        """Send one item to the worker that the router names; without any it waits here until one joins."""
-        router, now = self._router, self._step.now_ns
-        assert router is not None
-        route = router.route(item, now)
-        if route is None:
-            queue.push(self._planner.order(item.request, item.node), item)
-            return
-        worker = self._workers[route.worker]
-        config = Config(1, worker.spec.cores or 1, FULL_SHARE)
-        # Whoever was refused so often goes where it is sent, however long it takes there.
-        accept_ns = route.latest_ns if item.refused < MAX_REFUSALS else 0
-        batch = self._launch(queue, worker, config, [item], route.order, route.reason, accept_ns, True)
-        router.sent(batch, now)
 
     # -- the books of what runs -------------------------------------------------------------------------------
 
-    def _launch(
-        self,
-        queue: Queue,
-        worker: Worker,
-        config: Config,
-        items: list[Item],
-        order: int = 0,
-        reason: str = "",
-        accept_ns: int = 0,
-        routed: bool = False,
-    ) -> Batch:
+    def _launch(self, queue: Queue, offer: Offer, items: list[Item]) -> None:
         """Enter a new batch into the books, and tell its worker all that it has to know of it."""
-        step, stage = self._step, queue.stage
+        step, stage, worker, config = self._step, queue.stage, offer.worker, offer.config
         now = step.now_ns
         self._last_batch = ident = self._last_batch + 1
         expected = self._predictor.run(stage, worker.spec.kind, len(items), config)
         mean_ns, spread = expected.mean_ns, expected.spread
-        batch = Batch(ident, queue, worker, config, items, now, mean_ns, routed)
-        self._batches[ident] = worker.running[ident] = batch
-        self._planner.started(batch)
+        accept_ns = offer.accept_ns
+        if accept_ns and items[0].refused >= MAX_REFUSALS:
+            accept_ns = 0  # whoever was refused so often goes where it is sent, however long it takes there
+        batch = Batch(ident, queue, worker, config, items, now, mean_ns, accept_ns > 0)
+        self._batches[ident] = batch
+        worker.enter(batch)
+        self._scheduler.started(batch, now)
         if len(items) == 1:
             item = items[0]
             request, node = item.request, item.node
@@ -255,8 +225,8 @@ class Launcher:
                 now,
                 latest,
                 mean_ns,
-                order,
-                reason,
+                offer.order,
+                offer.reason,
                 accept_ns,
                 priority,
                 objective,
@@ -267,26 +237,13 @@ class Launcher:
                 self._ingress,
             )
         )
-        return batch
 
     def release(self, ident: int) -> Batch | None:
         """Take a batch off its worker; None if it is not known any more."""
         batch = self._batches.pop(ident, None)
         if batch is None:
             return None
-        worker = batch.worker
-        del worker.running[ident]
-        if batch.routed:
-            return batch  # its worker's own account, not ours
-        if batch.ahead:  # it had no more than this
-            drop_out(worker, batch)
-            worker.free_pct += batch.got_pct
-            worker.free_cpus += batch.got_cpus
-        else:
-            worker.free_pct += batch.config.share_pct
-            worker.free_cpus += batch.config.cpus
-        if self.looks_ahead:
-            settle(worker, self._step.now_ns)
+        batch.worker.leave(batch, self._step.now_ns)
         self.freed = True
         return batch
 

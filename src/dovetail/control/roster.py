@@ -1,18 +1,18 @@
 """Who is here, and which models they hold: workers that join and go, loads and evictions.
 
 Rules of this file
-- Every worker fetches what its batches need (`device`). Where a policy waits for free workers, models are ordered to
-  be there before any batch is sent, as far as all of them fit; where they do not, the worker swaps: it is sent any
-  batch and brings the model itself.
+- Every worker fetches what its batches need (`device`). Models that the scaler wants to stay are ordered to be there
+  before any batch is sent, as far as all of them fit; where they do not, or the scaler wants none, the worker swaps:
+  it is sent any batch and brings the model itself.
 - Bytes of what was ordered are counted from the moment the load is asked for (promise 3). What else comes and goes in
-  a worker's memory we only hear of, and pass on to the router.
+  a worker's memory we only hear of. The scheduler hears of all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..state import Cluster, Item, Worker
+from ..state import Cluster, Worker
 from ..workflow.graph import StageSpec
 from .actions import EvictModel, LoadModel
 from .events import LoadFailed, ModelEvicted, ModelLoaded, PeerStateReceived, WorkerJoined
@@ -32,7 +32,7 @@ class Roster:
         self._cluster = cluster
         self._stages = stages
         self._scaler = policy.scaler
-        self._router = policy.router
+        self._scheduler = policy.scheduler
         self._observe_load = policy.predictor.observe_load
         self._step = step
         self._launcher = launcher
@@ -48,25 +48,17 @@ class Roster:
         if event.worker in self._cluster.workers:
             raise ValueError(f"worker {event.worker} joined twice")
         worker = self._cluster.workers[event.worker] = Worker(event.worker, event.spec)
-        self._launcher.looks_ahead = self._launcher.looks_ahead or worker.spec.preempts
-        if self._router is not None and not worker.spec.on_host:
-            self._router.joined(worker)
-            for queue in self._cluster.queues.values():
-                parked: list[Item] = []
-                while queue.size and not queue.stage.on_host:
-                    parked += queue.pop(queue.size)
-                for item in parked:
-                    self._launcher.send(item, queue)
-            return
-        wanted = self._scaler.residents(worker, list(self._stages.values()))
-        budget = worker.spec.memory_bytes
-        if budget and sum({s.weights: s.weights_bytes for s in wanted}.values()) > budget:
+        spec = worker.spec
+        budget = spec.memory_bytes
+        able = [s for s in self._stages.values() if s.kind in spec.runs and (not budget or s.weights_bytes <= budget)]
+        wanted = self._scaler.residents(worker, able)
+        if wanted is None or (budget and sum({s.weights: s.weights_bytes for s in wanted}.values()) > budget):
             worker.swaps = True
-            for stage in wanted:
-                if stage.weights_bytes <= budget:
-                    self._cluster.hold(stage.name, worker)
+            for stage in able if wanted is None else wanted:
+                self._cluster.hold(stage.name, worker)
+            wanted = ()
             self._launcher.freed = True
-            return
+        self._scheduler.joined(worker)
         for stage in wanted:
             self._order(worker, stage)
 
@@ -75,8 +67,7 @@ class Roster:
         worker = self._cluster.workers.pop(ident, None)
         if worker is None:
             return None
-        if self._router is not None and not worker.spec.on_host:
-            self._router.lost(worker)
+        self._scheduler.lost(worker)
         for stage, holders in self._cluster.holders.items():
             if ident in holders:
                 self._cluster.let_go(stage, ident)
@@ -103,6 +94,7 @@ class Roster:
             if weights in worker.resident and not in_use:
                 worker.resident_bytes -= worker.resident.pop(weights)
                 self._let_go(worker, weights)
+                self._scheduler.holds(worker, weights, False, now)
                 step.out.append(EvictModel(step.number, ident, name, reason))
         for ident, name in wanted.loads:
             worker, stage = self._cluster.workers[ident], self._stages[name]
@@ -128,7 +120,7 @@ class Roster:
         weights = self._stages[event.stage].weights
         if event.load_ns:
             self._observe_load(weights, worker.spec.kind, event.load_ns)
-        if worker.swaps or (self._router is not None and not worker.spec.on_host):
+        if worker.swaps:
             self._heard(worker, weights, event.nbytes)
         elif weights in worker.loading or weights in worker.resident:
             if weights in worker.loading:
@@ -136,12 +128,13 @@ class Roster:
                 worker.resident[weights] = event.nbytes
             if worker.id not in self._cluster.holders[event.stage]:
                 self._cluster.hold(event.stage, worker)
+                self._scheduler.holds(worker, weights, True, event.at_ns)
                 self._launcher.freed = True
 
     def model_evicted(self, event: ModelEvicted) -> None:
         """A worker has let a model go; if we wanted that, the books know it."""
         worker = self._cluster.workers.get(event.worker)
-        if worker is not None and (worker.swaps or self._router is not None):
+        if worker is not None and worker.swaps:
             self._heard(worker, event.weights, None)
 
     def _heard(self, worker: Worker, weights: str, nbytes: int | None) -> None:
@@ -150,13 +143,12 @@ class Roster:
             worker.resident.pop(weights, None)
         else:
             worker.resident[weights] = nbytes
-        if self._router is not None:
-            self._router.holds(worker.id, weights, nbytes is not None, self._step.now_ns)
+        self._scheduler.holds(worker, weights, nbytes is not None, self._step.now_ns)
+        self._launcher.freed = True
 
     def peer_state_received(self, event: PeerStateReceived) -> None:
         """The state table has news."""
-        if self._router is not None:
-            self._router.heard(event.rows, event.at_ns)
+        self._scheduler.heard(event.rows, event.at_ns)
 
     def load_failed(self, event: LoadFailed) -> None:
         """A model will not be there."""
@@ -164,7 +156,7 @@ class Roster:
         if worker is None:
             return
         weights = self._stages[event.stage].weights
-        if worker.swaps or (self._router is not None and not worker.spec.on_host):
+        if worker.swaps:
             self._heard(worker, weights, None)
         elif weights in worker.loading:
             worker.resident_bytes -= worker.loading.pop(weights)

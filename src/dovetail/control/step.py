@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..state import Worker
 from .actions import Action, SetTimer
 
 __all__ = ["Step"]
@@ -18,12 +17,12 @@ class Step:
         #: Number of the current step; the cause of whatever it leads to.
         self.number = 0
         self.out: list[Action] = []
-        #: Timer -> what it is for: a request that expires, a queue that was held, a worker with a batch that is about
-        #: to end, or (None) the scaler.
-        self.timers: dict[int, int | str | Worker | None] = {}
+        #: Timer -> what it is for: a request that expires, a queue that was held (of no name: a worker is about to be
+        #: free), or (None) the scaler.
+        self.timers: dict[int, int | str | None] = {}
         self._last_timer = 0
 
-    def set_timer(self, at_ns: int, purpose: int | str | Worker | None, reason: str = "") -> int:
+    def set_timer(self, at_ns: int, purpose: int | str | None, reason: str = "") -> int:
         """Ask to be told when this time has come; the timer's number."""
         self._last_timer += 1
         self.timers[self._last_timer] = purpose

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..plan import Hold
+from ..schedule.protocol import Hold
 from ..state import Queue
 from ..state.worker import FULL_SHARE
 from .controller import Controller
@@ -19,8 +19,8 @@ __all__ = ["validate"]
 def validate(controller: Controller) -> None:
     """Raise AssertionError if the controller's books do not balance.
 
-    Whether something idle could run (4) only planner and placer know, so they are asked: nothing that the step itself
-    has not asked them, so that a run is the same with and without these checks.
+    Whether something idle could run (4) only the scheduler knows, so it is asked: nothing that the step itself has
+    not asked it, so that a run is the same with and without these checks.
     """
     _requests(controller)
     _batches(controller)
@@ -62,31 +62,28 @@ def _batches(c: Controller) -> None:
         assert len(batch.items) <= batch.config.batch, f"batch {ident} is larger than its configuration [2]"
         assert batch.worker.running.get(ident) is batch, f"batch {ident} is not on its worker [2]"
         assert batch.worker.id in c.workers, f"batch {ident} runs on a lost worker [2]"
-        if not batch.routed and not batch.worker.swaps:
+        if not batch.worker.swaps:
             here = batch.queue.stage.weights in batch.worker.resident
             assert here, f"batch {ident} runs without its model [3]"
 
 
 def _workers(c: Controller) -> None:
     for worker in c.workers.values():
-        if c.policy.router is not None and not worker.spec.on_host:
-            continue  # it keeps its own books, and checks them: `device`
-        for batch in worker.ahead:
-            assert batch.ahead and worker.running.get(batch.id) is batch, f"batch {batch.id} is ahead of nothing [2]"
+        for batch in worker.line:
+            assert batch.waits and worker.running.get(batch.id) is batch, f"batch {batch.id} waits for nothing [2]"
             assert batch.got_pct < batch.config.share_pct or batch.got_cpus < batch.config.cpus, (
                 f"batch {batch.id} has its room and does not begin [2]"
             )
         for batch in worker.running.values():
-            borrowers = sum(batch in other.lenders for other in worker.ahead)
-            assert batch.lent == borrowers, f"batch {batch.id} lent to {batch.lent}, {borrowers} borrow [2]"
-            assert batch.ahead == (batch in worker.ahead), f"batch {batch.id} is not in line [2]"
-        assert not worker.lending, f"worker {worker.id} still lends room [2]"
-        used = sum(b.got_pct if b.ahead else b.config.share_pct for b in worker.running.values())
+            assert batch.waits == (batch in worker.line), f"batch {batch.id} is not in line [2]"
+            whole = (batch.got_pct, batch.got_cpus) == (batch.config.share_pct, batch.config.cpus)
+            assert batch.waits or whole, f"batch {batch.id} runs on less than its room [2]"
+        used = sum(b.got_pct for b in worker.running.values())
         assert 0 <= worker.free_pct <= FULL_SHARE, f"worker {worker.id} has {worker.free_pct} % free [2]"
         assert used + worker.free_pct == FULL_SHARE, (
             f"worker {worker.id}: {used} % used, {worker.free_pct} % free [2]"
         )
-        cpus = sum(b.got_cpus if b.ahead else b.config.cpus for b in worker.running.values())
+        cpus = sum(b.got_cpus for b in worker.running.values())
         assert not worker.spec.cores or cpus + worker.free_cpus == worker.spec.cores, (
             f"worker {worker.id}: {cpus} cpus [2]"
         )
@@ -107,15 +104,16 @@ def _workers(c: Controller) -> None:
 def _work_conserving(c: Controller) -> None:
     """Idle device and runnable work means a launch, unless the policy declares the hold, its reason and its end."""
     held = {purpose for purpose in c.timers.values() if isinstance(purpose, str)}
+    scheduler = c.policy.scheduler
     for queue in c.queues.values():
-        holders = c.holders[queue.stage.name]
-        if not queue.size or not any(worker.free_pct for worker in holders.values()):
+        if not queue.size:
             continue
         if queue.held_until_ns > c.now_ns:
             assert queue.key in held, f"queue {queue.key} is held without an end [4]"
             continue
-        choice = c.policy.planner.choose(queue, c.now_ns)
-        assert not isinstance(choice, Hold), f"queue {queue.key} is held ({choice.reason}), but nobody was told [4]"
-        for config in choice:
-            place = c.policy.placer.choose(queue, config, holders, c.now_ns)
-            assert place is None, f"queue {queue.key} could run on worker {place and place.id} but waits [4]"
+        answer = scheduler.offers(queue, c.now_ns)
+        assert not isinstance(answer, Hold), f"queue {queue.key} is held ({answer.reason}), but nobody was told [4]"
+        if answer:
+            start_ns = answer[0].start_ns - scheduler.bind_ns
+            assert start_ns > c.now_ns, f"queue {queue.key} could run on worker {answer[0].worker.id} but waits [4]"
+            assert not scheduler.bind_ns or "" in held, f"queue {queue.key} waits for an offer, but nobody looks [4]"

@@ -21,7 +21,8 @@ from ..control import Action, Controller, Event, Policy, Reply, RunBatch
 from ..predict import Estimator
 from ..profile.table import Entry, Point, ProfileTable
 from ..record.ledger import Ledger
-from ..schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
+from ..scale import LoadEverything
+from ..schedule import FirstCome
 from ..sim import SimDevice, Simulation
 from ..sim.arrivals import Poisson, Stream, requests
 from ..sim.driver import Observer
@@ -107,8 +108,8 @@ def _build(queue: Queueing, *observers: Observer) -> tuple[Simulation, list[SimD
     graph = chain("queue", SECOND, [StageSpec(name, name, (1,), model=name) for name in names])
     point = Point(1, 1, SERVICE_NS, queue.cv, 1)
     table = ProfileTable([Entry(name, name, points=(point,), spread=queue.cv) for name in names])
-    planner = FirstComePlanner(by_class=len(queue.loads) > 1, max_open=queue.customers)
-    controller = Controller([graph], Policy(planner, FirstFitPlacer(), LoadEverything(), Estimator(table)))
+    scheduler = FirstCome(by_class=len(queue.loads) > 1, max_open=queue.customers)
+    controller = Controller([graph], Policy(scheduler, LoadEverything(), Estimator(table)))
     streams = [
         Stream(Poisson(load * queue.servers * SECOND / SERVICE_NS), 0, priority)
         for priority, load in enumerate(queue.loads, start=1)

@@ -1,23 +1,21 @@
 """Where? Which worker runs a batch, and which models stay in its memory. Pure; see `plan` for the rules.
 
-A placer answers when a worker is free; a router sends ahead to workers, whose half of the answer is the Device
-machine (`device`). docs/place.md tells the whole.
+Two views of workers answer the same questions: those that an ingress has to itself (`own`), and those that several
+share (`shared`), whose half of the answer is the Device machine (`device`). docs/place.md tells the whole.
 """
 
-from .best_fit import BestFitPlacer
-from .dovetail import DovetailRouter
-from .protocol import Placer
-from .router import Hint, Route, Router
+from .own import LOCAL_OWN, OwnSettings, OwnWorkers, Spot
+from .route import Hint, Route
 from .settings import RouterSettings
-from .single_ingress import SingleIngress
+from .shared import SharedWorkers
 
 __all__ = [
-    "BestFitPlacer",
-    "DovetailRouter",
+    "LOCAL_OWN",
     "Hint",
-    "Placer",
+    "OwnSettings",
+    "OwnWorkers",
     "Route",
-    "Router",
     "RouterSettings",
-    "SingleIngress",
+    "SharedWorkers",
+    "Spot",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from .fleet import KnownWorkers
 from .outline import NodeOutline
-from .router import Hint
+from .route import Hint
 
 __all__ = ["Replicas"]
 

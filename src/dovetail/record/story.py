@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply
-from ..control.early_send import ENDING, HIGHER
 from ..control.events import Event, LoadFailed, ModelEvicted, ModelLoaded, WorkerJoined, WorkerLost
 from ..errors import LogError
+from ..place.fit import ENDING, HIGHER
 from ..state import Item, Request
 from ..units import format_ns
 from ..workflow.graph import Graph

@@ -32,8 +32,11 @@ class Scaler(Protocol):
         """False for a scaler that decides once, when a worker joins; it is never asked again."""
         ...
 
-    def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec]:
-        """Stages whose model a worker that has just joined should load, in this order."""
+    def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec] | None:
+        """Of the stages that a new worker could run, those whose models it should load and keep, in this order.
+
+        None: it brings what its batches need, by itself.
+        """
         ...
 
     def adjust(self, cluster: Cluster, starved: Sequence[Queue], now_ns: int) -> Adjustment:

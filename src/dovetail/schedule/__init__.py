@@ -1,6 +1,19 @@
 """The scheduler's policies: ours (`dovetail`), and the simplest honest one, first come first served."""
 
 from .dovetail import DovetailPlanner, Goal, PlannerSettings
-from .first_come import FirstComePlanner, FirstFitPlacer, LoadEverything
+from .first_come import FirstCome
+from .offers import Dovetail
+from .protocol import Hint, Hold, Offer, Refusal, Scheduler
 
-__all__ = ["DovetailPlanner", "FirstComePlanner", "FirstFitPlacer", "Goal", "LoadEverything", "PlannerSettings"]
+__all__ = [
+    "Dovetail",
+    "DovetailPlanner",
+    "FirstCome",
+    "Goal",
+    "Hint",
+    "Hold",
+    "Offer",
+    "PlannerSettings",
+    "Refusal",
+    "Scheduler",
+]

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..plan import Refusal
 from ..units import SECOND, format_ns
+from .protocol import Refusal
 
 __all__ = ["Admission", "Waits"]
 

@@ -1,4 +1,7 @@
-"""Dovetail's own policy: the least cost that still meets the objective, decided again before every batch.
+"""Dovetail's own planner: the least cost that still meets the objective, decided again before every batch.
+
+It says who is let in, who goes first and which configurations are worth it. Where they run is `place`'s answer, and
+`offers` puts both together.
 
 For each workflow the whole trade of time against cost is kept as frontiers, one per suffix of its graph
 (`plan.frontier`), so that a decision is a look-up of the budget that is left. Beyond ESG:
@@ -21,7 +24,7 @@ from typing import Literal
 
 import msgspec
 
-from ..plan import Hold, Refusal, Space
+from ..plan import Space
 from ..plan.chance import Chances, Way
 from ..plan.frontier import Choice
 from ..plan.space import configs_for
@@ -31,10 +34,11 @@ from ..predict.running import Mean
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..state.worker import FULL_SHARE
 from ..units import MS, format_ns
-from ..workflow.graph import Graph, Node
+from ..workflow.graph import Graph, Node, StageSpec
 from .admission import Admission
 from .backlog import Backlog
 from .holding import Holding
+from .protocol import Hold, Refusal
 from .waiting import HOPELESS_PCT, LastChances
 
 __all__ = ["DovetailPlanner", "Goal", "PlannerSettings"]
@@ -133,8 +137,19 @@ class DovetailPlanner:
 
     # -- admission ----------------------------------------------------------------------------------------------
 
-    def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
-        """Refuse what cannot be in time even alone, and what would be late behind the work that goes first."""
+    def judge(
+        self,
+        graph: CompiledGraph,
+        priority: int,
+        objective_ns: int,
+        now_ns: int,
+        fetch_ns: int = 0,
+        queue_ns: int = 0,
+    ) -> Refusal | None:
+        """Refuse what cannot be in time even alone, and what would be late behind the work that goes first.
+
+        `fetch_ns` is what models take to be fetched that nobody has, `queue_ns` what waits at the workers.
+        """
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
             return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
@@ -149,8 +164,8 @@ class DovetailPlanner:
             return Refusal(
                 f"its fastest plan takes {format_ns(plan.quick_ns)}, longer than its objective, on an idle cluster"
             )
-        wait_ns = self._wait_ns(priority, objective_ns)
-        path_ns = plan.path_ns if plan.path_ns <= left_ns else plan.quick_ns
+        wait_ns = self._wait_ns(priority, objective_ns) + queue_ns
+        path_ns = fetch_ns + (plan.path_ns if fetch_ns + plan.path_ns <= left_ns else plan.quick_ns)
         self._expected = wait_ns, left_ns - path_ns
         return self._admission.judge(graph.name, priority, path_ns, wait_ns, left_ns, now_ns)
 
@@ -169,6 +184,8 @@ class DovetailPlanner:
     def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
         """Who waits and cannot be in time any more, if something waits that can."""
         self._now_ns = now_ns
+        if not self._settings.admission:
+            return ()
         return self._last_chances.gone(self._cluster.queues.values(), now_ns)
 
     def _crowded(self, plan: WorkflowPlan) -> bool:
@@ -176,6 +193,10 @@ class DovetailPlanner:
         waits = self._waits
         longest_ns = max([waits[name].value for name in plan.stages if name in waits], default=0)
         return longest_ns * _CROWDED > plan.slo_ns
+
+    def fetch_ns(self, stage: StageSpec) -> int:
+        """What its model takes to be fetched, if nobody has it: a planner knows of no memory."""
+        return 0
 
     # -- decisions ----------------------------------------------------------------------------------------------
 
@@ -195,7 +216,7 @@ class DovetailPlanner:
             return self._unplanned(queue)
         if not self._settings.replan:
             return (self._as_planned(plan, request, node),)
-        left_ns = request.objective_ns - now_ns
+        left_ns = request.objective_ns - now_ns - self.fetch_ns(queue.stage)
         lean = self._crowded(plan)
         size = self._at_hand(queue, plan, node, request.priority)
         if self._settings.goal == "time":
@@ -348,7 +369,7 @@ class DovetailPlanner:
         if self._settings.admission and plan is not None:
             self._last_chances.note(item, rest_ns)
 
-    def started(self, batch: Batch) -> None:
+    def began(self, batch: Batch) -> None:
         """Learn how long the head of a batch has waited against the planner's will."""
         queue = batch.queue
         waited_ns = batch.sent_ns - batch.items[0].queued_ns

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..errors import DeclarationError
-from ..plan import Hold, Refusal
-from ..scale import Adjustment
-from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker
+from ..place.fit import first_fit, reason_of, soonest
+from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
 from ..state.worker import FULL_SHARE
 from ..units import MS
-from ..workflow.graph import Graph, Node, StageSpec
+from ..workflow.graph import Graph, Node
+from .protocol import Hint, Hold, Offer, Refusal
 
-__all__ = ["FirstComePlanner", "FirstFitPlacer", "LoadEverything"]
+__all__ = ["FirstCome"]
 
 #: Order keys of classes must not overlap: more requests than a run can have.
 _CLASS_STEP = 1 << 48
 
 
-class FirstComePlanner:
-    """One fixed configuration per stage, work taken in order of arrival."""
+class FirstCome:
+    """One fixed configuration per stage, work taken in order of arrival, on the first worker that has room."""
 
     restless = False
 
@@ -36,23 +36,28 @@ class FirstComePlanner:
         batch: Mapping[str, int] | None = None,
         max_open: int = 10_000,
         by_class: bool = False,
+        bind_ns: int = 0,
     ) -> None:
         if not 0 < share_pct <= FULL_SHARE:
             raise DeclarationError(f"share_pct={share_pct} must be from 1 to {FULL_SHARE}")
+        self.bind_ns = bind_ns
         self._share_pct = share_pct
         self._cpus = max(1, cores * share_pct // FULL_SHARE)
         self._batch = batch or {}
         self._max_open = max_open
         self._by_class = by_class
-        self._fixed: dict[str, tuple[Config, ...]] = {}
+        self._fixed: dict[str, Config] = {}
+        #: Whether batches are ever sent before there is room.
+        self._early = bind_ns > 0
 
     def queue_key(self, graph: Graph, node: Node) -> str:
         """One queue per stage: requests of all workflows batch together."""
         return node.stage
 
     def bind(self, cluster: Cluster) -> None:
-        """Only the number of open requests is looked at."""
+        """The number of open requests is looked at, and who holds what."""
         self._requests = cluster.requests
+        self._holders = cluster.holders
 
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
         """Everything, until more is open than memory was set aside for."""
@@ -61,56 +66,66 @@ class FirstComePlanner:
             return None
         return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
 
+    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
+        """Nothing is fetched ahead."""
+        return ()
+
+    def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
+        """Nobody is given up."""
+        return ()
+
     def order(self, request: Request, node: int) -> int:
         """Order of arrival; with `by_class`, higher classes first."""
         return request.priority * _CLASS_STEP + request.id if self._by_class else request.id
 
-    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
-        """The stage's fixed configuration, now."""
-        fixed = self._fixed.get(queue.stage.name)
-        if fixed is None:
-            stage = queue.stage
+    def full(self, on_host: bool) -> bool:
+        """Not known without a look at each worker."""
+        return False
+
+    def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
+        """The stage's fixed configuration on the first worker that has room, or will have it first."""
+        stage = queue.stage
+        config = self._fixed.get(stage.name)
+        if config is None:
             largest = self._batch.get(stage.name, stage.batch[-1])
             # Ordinary Python holds an interpreter, so it takes the whole of its host process.
             share = FULL_SHARE if stage.on_host else self._share_pct
-            fixed = self._fixed[stage.name] = (Config(largest, 1 if stage.on_host else self._cpus, share),)
-        return fixed
+            config = self._fixed[stage.name] = Config(largest, 1 if stage.on_host else self._cpus, share)
+        holders = self._holders[stage.name].values()
+        worker = first_fit(holders, config)
+        if worker is not None:
+            return (Offer(worker, config, now_ns),)
+        if not self._early or stage.on_host:
+            return ()
+        head = queue.head()
+        assert head is not None, "the controller asks for queues with work"
+        found = soonest(holders, config, head.request.priority, now_ns, self.bind_ns)
+        if found is None:
+            return ()
+        worker, start_ns = found
+        return (Offer(worker, config, start_ns, reason_of(worker, config, start_ns, now_ns)),)
 
     def note(self, item: Item, now_ns: int) -> None:
         """Nothing is learned."""
 
-    def started(self, batch: Batch) -> None:
+    def started(self, batch: Batch, now_ns: int) -> None:
         """Nothing is learned."""
 
-    def finished(self, batch: Batch) -> None:
+    def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
         """Nothing is learned."""
 
     def closed(self, request: Request) -> None:
         """Nothing is kept."""
 
+    def joined(self, worker: Worker) -> None:
+        """One that stops between kernels is sent batches of a higher class at any time."""
+        self._early = self._early or worker.spec.preempts
 
-class FirstFitPlacer:
-    """The first worker that has room, in order of joining."""
+    def lost(self, worker: Worker) -> None:
+        """The cluster knows."""
 
-    def choose(self, queue: Queue, config: Config, holders: Mapping[int, Worker], now_ns: int) -> Worker | None:
-        """Least loaded would be kinder; first fit is what first come means."""
-        share = config.share_pct
-        for worker in holders.values():
-            if worker.free_pct >= share and worker.free_cpus >= config.cpus:
-                return worker
-        return None
+    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:
+        """The cluster knows."""
 
-
-class LoadEverything:
-    """Every worker holds every model it can run, from the start; a model larger than its memory is left to others."""
-
-    adjusts = False
-
-    def adjust(self, cluster: Cluster, starved: Sequence[Queue], now_ns: int) -> Adjustment:
-        """Nothing changes."""
-        return Adjustment()
-
-    def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec]:
-        """All stages of the worker's kinds. If they do not fit all at once (0: no limit), the worker swaps them."""
-        room = worker.spec.memory_bytes
-        return [s for s in stages if s.kind in worker.spec.runs and (not room or s.weights_bytes <= room)]
+    def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
+        """What a worker has from others is its own business: it keeps the queue."""

@@ -6,13 +6,13 @@ anybody who waits (`waiting.Urgent`). It lasts twice the wait that is expected, 
 
 from __future__ import annotations
 
-from ..plan import Hold
 from ..plan.chance import Chances, Way
 from ..plan.frontier import Choice
 from ..plan.tables import WorkflowPlan
 from ..predict.running import Rate
 from ..state import Item, Queue
 from ..units import format_ns
+from .protocol import Hold
 from .waiting import HOLD_MARGIN_NS, Urgent
 
 __all__ = ["Holding"]

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from ..plan import Hold, Refusal
 from ..state import Item, Queue, Request
 from ..units import MS, format_ns
+from .protocol import Hold, Refusal
 
 __all__ = ["HOLD_MARGIN_NS", "LastChances", "Urgent"]
 

@@ -21,7 +21,7 @@ from ..profile.table import Entry
 from ..record.log import LogWriter, make_header
 from ..state.worker import FULL_SHARE
 from ..units import SECOND
-from ..wiring import ROUTED_POLICIES, PolicySpec, find_policy, make_controller
+from ..wiring import PolicySpec, find_policy, make_controller
 from ..workflow.app import App
 from .adapter import LiveBackend
 from .framing import Limits
@@ -123,7 +123,7 @@ def _emptied(path: Path) -> Path:
 
 def _cpus(policy: PolicySpec, cores: int) -> tuple[int, ...]:
     """Cores that a batch may be given under a policy: models are loaded for each number of threads beforehand."""
-    if policy.name in ROUTED_POLICIES:
+    if find_policy(policy.name).whole:
         return (cores,)
     if "share_pct" in find_policy(policy.name).reads:  # every batch has the same share
         return (max(1, cores * policy.share_pct // FULL_SHARE),)

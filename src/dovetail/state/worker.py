@@ -1,11 +1,22 @@
-"""Workers, what runs on them, and all of them together as policies may read it."""
+"""Workers, what runs on them, and all of them together as policies may read it.
+
+A worker here is the ingress's view of it: exact where this ingress is the only one, and what it has sent itself where
+there are others. A batch that was sent before there is room for it waits in line at the worker (`Worker.line`).
+
+Rules of this file
+- What runs never takes more than the device; what waits in line has been promised no more than what runs has.
+- Room that comes free goes to those in line, higher classes first, before anything else is sent.
+"""
 
 from __future__ import annotations
 
+from bisect import insort
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from .queue import Queue
 from .request import Item, Request
+from .run_batch import NEVER_NS
 from .worker_spec import Config, WorkerSpec
 
 __all__ = ["FULL_SHARE", "Batch", "Cluster", "Worker"]
@@ -14,14 +25,16 @@ __all__ = ["FULL_SHARE", "Batch", "Cluster", "Worker"]
 FULL_SHARE: Final = 100
 #: Free cores of a worker whose cores are not counted.
 UNCOUNTED_CPUS: Final = 1 << 30
+#: The part of what is expected by which a batch may well end earlier: run times are not exact.
+EARLIER: Final = 10
 
 
 class Worker:
     """A worker that is here: what is free, what it runs and which models it holds."""
 
     __slots__ = (
-        "ahead", "free_cpus", "free_pct", "id", "lending", "loading", "look_ns", "resident", "resident_bytes",
-        "running", "spec", "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
+        "free_cpus", "free_pct", "id", "line", "loading", "resident", "resident_bytes", "running", "spec", "swaps",
+        "usd_per_cpu_ns", "usd_per_share_ns",
     )  # fmt: skip
 
     def __init__(self, ident: int, spec: WorkerSpec) -> None:
@@ -30,16 +43,12 @@ class Worker:
         self.free_pct = FULL_SHARE
         self.free_cpus = spec.cores or UNCOUNTED_CPUS
         self.running: dict[int, Batch] = {}
-        #: Those of them that were sent before there was room, in order: they wait at the worker (`control.ahead`).
-        self.ahead: list[Batch] = []
-        #: Why batches are sent to it before there is room, while they are.
-        self.lending = ""
-        #: When its batches will be looked at next because one is about to end; 0: no timer is set.
-        self.look_ns = 0
+        #: Those of them that were sent before there was room: they wait at the worker, higher classes first.
+        self.line: list[Batch] = []
         #: Models that it holds, with bytes, and those that were ordered and are on their way, by `StageSpec.weights`.
         self.resident: dict[str, int] = {}
         self.loading: dict[str, int] = {}
-        #: Its models do not fit together: it brings what a batch needs, and decides by itself what goes.
+        #: It brings the model that a batch needs, and decides by itself what goes.
         self.swaps = False
         #: Bytes of models that were ordered: here, or on their way.
         self.resident_bytes = 0
@@ -50,13 +59,118 @@ class Worker:
         """What a nanosecond of a batch in this configuration costs."""
         return config.share_pct * self.usd_per_share_ns + config.cpus * self.usd_per_cpu_ns
 
+    def fits(self, config: Config) -> bool:
+        """Whether there is room for a batch in this configuration, now and before all others."""
+        return self.free_pct >= config.share_pct and self.free_cpus >= config.cpus and not self.line
+
+    # -- what runs --------------------------------------------------------------------------------------------
+
+    def enter(self, batch: Batch) -> None:
+        """A batch was sent here: it begins if there is room, and else it is in line."""
+        config = batch.config
+        self.running[batch.id] = batch
+        if self.free_pct >= config.share_pct and self.free_cpus >= config.cpus and not self.line:
+            self.free_pct -= config.share_pct
+            self.free_cpus -= config.cpus
+            batch.got_pct, batch.got_cpus = config.share_pct, config.cpus
+            return
+        batch.waits = True
+        insort(self.line, batch, key=_class_of)
+        if self.free_pct or self.free_cpus:
+            self._settle(batch.sent_ns)
+
+    def leave(self, batch: Batch, now_ns: int) -> None:
+        """A batch is gone from here: whatever it had of the worker goes to those in line, or is free."""
+        del self.running[batch.id]
+        if batch.waits:
+            self.line.remove(batch)
+            batch.waits = False
+        self.free_pct += batch.got_pct
+        self.free_cpus += batch.got_cpus
+        batch.got_pct = batch.got_cpus = 0
+        if self.line:
+            self._settle(now_ns)
+
+    def _settle(self, now_ns: int) -> None:
+        """Give free room to those in line, in their order, and let begin whoever has enough."""
+        line = self.line
+        while line:
+            batch = line[0]
+            share_pct = min(self.free_pct, batch.config.share_pct - batch.got_pct)
+            cpus = min(self.free_cpus, batch.config.cpus - batch.got_cpus)
+            batch.got_pct += share_pct
+            batch.got_cpus += cpus
+            self.free_pct -= share_pct
+            self.free_cpus -= cpus
+            if batch.got_pct < batch.config.share_pct or batch.got_cpus < batch.config.cpus:
+                return
+            batch.begun_ns = now_ns
+            batch.waits = False
+            del line[0]
+
+    # -- when there is room -----------------------------------------------------------------------------------
+
+    def room_at(self, config: Config, priority: int, now_ns: int, early_ns: int = 0) -> int:
+        """When there should be room for a batch in this configuration, behind all that are in line before it.
+
+        A worker that stops between two kernels lets a higher class in at once: what lower classes have counts as
+        free. Batches may end earlier than expected, by a part of their time that is no longer than `early_ns`.
+        `NEVER_NS` if those in line have been promised already what runs has.
+        """
+        share_pct, cpus = config.share_pct, config.cpus
+        free_pct, free_cpus, line = self.free_pct, self.free_cpus, self.line
+        if free_pct >= share_pct and free_cpus >= cpus and not line:
+            return now_ns
+        preempts = self.spec.preempts
+        before: list[Batch] = []
+        ends: list[tuple[int, int, int, int]] = []
+        held_pct = owed_pct = 0
+        for batch in self.running.values():
+            lower = preempts and batch.priority() > priority
+            if lower:
+                free_pct += batch.got_pct
+                free_cpus += batch.got_cpus
+            elif batch.waits:
+                owed_pct += batch.config.share_pct - batch.got_pct
+            else:
+                spare_ns = min(batch.expected_ns // EARLIER, early_ns)
+                end_ns = max(now_ns, batch.begun_ns + batch.expected_ns - spare_ns)
+                ends.append((end_ns, batch.id, batch.got_pct, batch.got_cpus))
+            if not batch.waits:
+                held_pct += batch.got_pct
+        if line:
+            before = [batch for batch in line if not (preempts and batch.priority() > priority)]
+        if owed_pct + share_pct > held_pct + self.free_pct:
+            return NEVER_NS
+        heapify(ends)
+        at_ns = now_ns
+        for batch in before:
+            need_pct = batch.config.share_pct - batch.got_pct
+            need_cpus = batch.config.cpus - batch.got_cpus
+            while free_pct < need_pct or free_cpus < need_cpus:
+                if not ends:
+                    return NEVER_NS
+                at_ns, _, pct, cores = heappop(ends)
+                free_pct += pct
+                free_cpus += cores
+            free_pct -= need_pct
+            free_cpus -= need_cpus
+            heappush(ends, (at_ns + batch.expected_ns, batch.id, batch.config.share_pct, batch.config.cpus))
+        while free_pct < share_pct or free_cpus < cpus:
+            if not ends:
+                return NEVER_NS
+            at_ns, _, pct, cores = heappop(ends)
+            free_pct += pct
+            free_cpus += cores
+        return at_ns
+
 
 class Batch:
     """Items that run together."""
 
     __slots__ = (
-        "ahead", "begun_ns", "config", "expected_ns", "got_cpus", "got_pct", "id", "items",
-        "lenders", "lent", "queue", "routed", "sent_ns", "worker",
+        "begun_ns", "config", "expected_ns", "got_cpus", "got_pct", "id", "items", "queue", "sent_ns", "waits",
+        "windowed", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +182,7 @@ class Batch:
         items: list[Item],
         sent_ns: int,
         expected_ns: int,
-        routed: bool = False,
+        windowed: bool = False,
     ) -> None:
         self.id = ident
         self.queue = queue
@@ -77,21 +191,22 @@ class Batch:
         self.items = items
         self.sent_ns = sent_ns
         self.expected_ns = expected_ns
-        #: When its worker could begin it.
+        #: When its worker could begin it, as far as is known here.
         self.begun_ns = sent_ns
-        #: It was sent ahead by a router: its worker's queue and share account are the worker's own business.
-        self.routed = routed
-        #: It was sent before there was room, and has got so much of it since.
-        self.ahead = False
+        #: It is in line at its worker, and has got so much of its room.
+        self.waits = False
         self.got_pct = 0
         self.got_cpus = 0
-        #: Whose room it was sent into, and how many others were sent into its own.
-        self.lenders: tuple[Batch, ...] = ()
-        self.lent = 0
+        #: Its worker may refuse it because it would start too late.
+        self.windowed = windowed
 
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""
         return min(item.request.priority for item in self.items)
+
+
+def _class_of(batch: Batch) -> int:
+    return batch.priority()
 
 
 class Cluster:

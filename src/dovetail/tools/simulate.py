@@ -31,7 +31,7 @@ from ..sim.scenario.file import read_scenario
 from ..sim.scenario.world import build_world
 from ..sim.state_table import Staleness
 from ..units import SECOND
-from ..wiring import ROUTED_POLICIES, PolicySpec, make_controller, unread
+from ..wiring import POLICIES, PolicySpec, find_policy, make_controller, unread
 
 __all__ = ["DeviceUse", "Result", "ScenarioRun"]
 
@@ -105,13 +105,12 @@ class ScenarioRun:
                 raise file.error(f"policy.{setting}", f"{told} it; leave it out")
             self.notes.append(f"{told} {setting}, which is the scenario's")
         self.controller = self.controllers[0]
-        self._routed = self.controller.policy.router is not None
         if several:
-            if not self._routed:
+            if not find_policy(self.policy.name).shares:
                 raise file.error(
                     "cluster.ingresses",
-                    f"the policy {self.policy.name!r} keeps work at its ingress and knows but one; "
-                    f"there are for several: {', '.join(ROUTED_POLICIES)}",
+                    f"the policy {self.policy.name!r} has its workers to itself; there are for several ingresses: "
+                    f"{', '.join(name for name, entry in POLICIES.items() if entry.shares)}",
                 )
             hosts = sum(place.spec.kind == HOST for place in world.places)
             if any(s.on_host for g in world.graphs for s in g.stages) and hosts < len(self.controllers):

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import msgspec
 
+from ...control import Policy
 from ...device.rules import Rules
-from ...place import Router
-from ...place.dovetail import DovetailRouter
+from ...place import SharedWorkers
 from ...place.transfer import CASCADE, SIMULATOR
 from ...predict import Estimator
+from ...scale import FetchOnDemand
+from ...schedule import PlannerSettings
 from ...sim.state_table import Staleness
 from ...units import MS, SECOND
+from ...wiring import shared_policy
 from ..rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
 from ..rivals.compass_worker import AUTHORS_SIMULATOR, COMPASS
 from ..rivals.hashed import HashRouter
 from ..rivals.jit import JitRouter
+from ..rivals.routed import RoutedScheduler, Router
 from .compass_world import DrawnRouter, Outcome, World, draw_jobs
 
 __all__ = ["FIGURE_INTERVAL_MS", "GRID", "JOBS", "TARGET", "Job", "Search", "figure_job", "search", "simulate"]
@@ -64,13 +68,16 @@ def simulate(job: Job) -> Outcome:
     draws = draw_jobs(job.seed, job.workers, job.interval_ms, JOBS, tasks)
     placed = {i + 1: d.tasks for i, d in enumerate(draws)}
 
-    def router(predictor: Estimator, ingress: int, home: int) -> Router:
-        if drawn:
-            return DrawnRouter(placed, world.task_of)
-        return make_router(world, job, predictor, ingress, home)
+    def policy(predictor: Estimator, ingress: int, home: int) -> Policy:
+        if job.policy == "dovetail":
+            where = SharedWorkers(predictor, ingress=ingress, home=home, delays=world.delays, in_bytes=world.in_bytes)
+            # None of the others refuses: all requests are answered, and their completion times compared.
+            return shared_policy(predictor, PlannerSettings(admission=False), where)
+        router = DrawnRouter(placed, world.task_of) if drawn else make_router(world, job, predictor, ingress, home)
+        return Policy(RoutedScheduler(router), FetchOnDemand(), predictor)
 
     half_ns = NEVER_NS if job.policy.startswith("hash") else round(max(0.0, job.stale_ms) * MS / 2)
-    return world.run(router, draws, job.workers, _rules(job), Staleness(half_ns, half_ns), jobs=JOBS)
+    return world.run(policy, draws, job.workers, _rules(job), Staleness(half_ns, half_ns), jobs=JOBS)
 
 
 def make_router(world: World, job: Job, predictor: Estimator, ingress: int, home: int) -> Router:
@@ -78,8 +85,8 @@ def make_router(world: World, job: Job, predictor: Estimator, ingress: int, home
     sizes = world.in_bytes
     links = world.delays.links
     match job.policy:
-        case "dovetail":
-            return DovetailRouter(predictor, ingress=ingress, home=home, delays=world.delays, in_bytes=sizes)
+        case "place":
+            return SharedWorkers(predictor, ingress=ingress, home=home, delays=world.delays, in_bytes=sizes)
         case "navigator":
             return CompassRouter(predictor, SIMULATOR_FORM, home=home, in_bytes=sizes)
         case "compass":

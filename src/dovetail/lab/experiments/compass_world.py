@@ -20,13 +20,11 @@ import numpy as np
 
 from ...control import Action, Controller, Event, Policy, Reply, RequestArrived
 from ...device.rules import Rules
-from ...place import Router
 from ...place.transfer import SIMULATOR, Delays, Links
 from ...predict import Estimator
 from ...profile import catalogue
 from ...profile.table import Entry, Point, ProfileTable
 from ...record.ledger import Ledger
-from ...schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from ...sim.device import SimDevice
 from ...sim.driver import Simulation
 from ...sim.network import Network
@@ -136,8 +134,8 @@ class DrawnRouter(PlannedRouter):
         return next(iter(self.members), None)
 
 
-#: (predictor, ingress number, its own worker) -> its router.
-MakeRouter = Callable[[Estimator, int, int], Router]
+#: (predictor, ingress number, its own worker) -> its policy.
+MakePolicy = Callable[[Estimator, int, int], Policy]
 
 
 class World:
@@ -182,7 +180,7 @@ class World:
 
     def run(
         self,
-        make_router: MakeRouter,
+        make_policy: MakePolicy,
         draws: list[Draw],
         workers: int,
         rules: Rules,
@@ -196,9 +194,7 @@ class World:
         controllers = []
         for ingress in range(workers):
             predictor = Estimator(self.table, load_ns=self.delays.load_ns)
-            router = make_router(predictor, ingress, ingress + 1)
-            policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), predictor, router)
-            controllers.append(Controller(self.graphs, policy, ingress))
+            controllers.append(Controller(self.graphs, make_policy(predictor, ingress, ingress + 1), ingress))
         entry_bytes = self.entry_bytes()
         reach_ns = [self.delays.message_ns(entry_bytes[g.name]) for g in self.graphs]
         arrivals = [

@@ -17,7 +17,7 @@ from ...control import Policy
 from ...plan import Space
 from ...predict import Estimator
 from ...schedule import PlannerSettings
-from ...wiring import PolicySpec, planned_policy
+from ...wiring import PolicySpec, own_policy
 from ...wiring import make_policy as registered
 from ..experiment import Goal, Lab, over_seeds
 from ..rivals import unverified as u
@@ -75,7 +75,7 @@ def make_policy(world: World, name: str, seed: int) -> Policy:
     if name in ABLATIONS:
         settings = ABLATIONS[name]
         space = Space(spec.shares_pct, spec.cpus, settings.space.batching, settings.space.sharing)
-        return planned_policy(Estimator(world.table), msgspec.structs.replace(settings, space=space))
+        return own_policy(Estimator(world.table), msgspec.structs.replace(settings, space=space))
     return registered(spec, Estimator(world.table), u.CPUS_PER_NODE)
 
 

@@ -116,8 +116,8 @@ class World:
     ) -> Outcome:
         """Simulate one policy; planning decisions are timed from outside."""
         policy = make_policy(self)
-        clock = _Timed(policy.planner)
-        controller = Controller(self.graphs, msgspec.structs.replace(policy, planner=clock))
+        clock = _Timed(policy.scheduler)
+        controller = Controller(self.graphs, msgspec.structs.replace(policy, scheduler=clock))
         ledger = Ledger([(g.name, g.slo_ns) for g in self.graphs], skip_before_ns=round(warmup_s * SECOND))
         simulation = Simulation(controller, ledger, self.arrivals(seed, seconds), observers)
         for i in range(self.nodes):
@@ -155,24 +155,24 @@ def _entry(stage: str, model_name: str, spread: float) -> Entry:
 
 
 class _Timed:
-    """A planner whose decisions are timed; everything else goes straight through."""
+    """A scheduler whose decisions are timed; everything else goes straight through."""
 
-    def __init__(self, planner: object) -> None:
-        self._planner = planner
-        self._choose = planner.choose  # type: ignore[attr-defined]
+    def __init__(self, scheduler: object) -> None:
+        self._scheduler = scheduler
+        self._offers = scheduler.offers  # type: ignore[attr-defined]
         self._ns: list[int] = []
         self.count = 0
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._planner, name)
+        return getattr(self._scheduler, name)
 
-    def choose(self, queue: object, now_ns: int) -> object:
+    def offers(self, queue: object, now_ns: int) -> object:
         begin = time.perf_counter_ns()
-        choice = self._choose(queue, now_ns)
+        answer = self._offers(queue, now_ns)
         self.count += 1
         if len(self._ns) < 100_000:
             self._ns.append(time.perf_counter_ns() - begin)
-        return choice
+        return answer
 
     def quantile(self, q: float) -> float:
         """In microseconds."""

@@ -14,23 +14,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from ...control import Policy
 from ...errors import ProfileError
-from ...place import BestFitPlacer, Placer
-from ...plan import Hold, Planner, Refusal
+from ...place.fit import best_fit
 from ...plan.space import Space, configs_for
 from ...predict import Predictor
-from ...schedule.first_come import LoadEverything
-from ...state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, WorkerSpec
+from ...scale import LoadEverything, Scaler
+from ...schedule import Hint, Hold, Offer, Refusal
+from ...state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow, WorkerSpec
 from ...state.worker import FULL_SHARE
 from ...units import SECOND
 from ...workflow.graph import Graph, Node, StageSpec
 
 __all__ = [
     "MAX_OPEN",
-    "BestFitPlacer",
     "Market",
     "Rival",
     "StaticPlanner",
@@ -133,8 +132,10 @@ def slo_shares(graph: Graph, market: Market) -> dict[str, int]:
 class Rival(ABC):
     """Answers that all rivals give alike. Subclasses say what to prepare for a workflow, and choose."""
 
-    #: They are asked as their authors' schedulers ask: when work comes and when a batch ends.
+    #: They are asked as their authors' schedulers ask: when work comes and when a batch ends. What they choose is
+    #: sent when there is room for it.
     restless = False
+    bind_ns = 0
 
     def __init__(self, market: Market, *, max_open: int = MAX_OPEN) -> None:
         self.market = market
@@ -178,6 +179,36 @@ class Rival(ABC):
         """First come, first served."""
         return request.id
 
+    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
+        """Nothing is fetched ahead."""
+        return ()
+
+    def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
+        """Nobody is given up."""
+        return ()
+
+    def full(self, on_host: bool) -> bool:
+        """Not known without a look at each worker."""
+        return False
+
+    def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
+        """The first of the rival's configurations that finds a place."""
+        holders = self.cluster.holders[queue.stage.name]
+        if not any(worker.free_pct for worker in holders.values()):
+            return ()
+        choice = self.choose(queue, now_ns)
+        if isinstance(choice, Hold):
+            return choice
+        for config in choice:
+            worker = self.place(queue, config, holders)
+            if worker is not None:
+                return (Offer(worker, config, now_ns),)
+        return ()
+
+    def place(self, queue: Queue, config: Config, holders: Mapping[int, Worker]) -> Worker | None:
+        """Where a configuration goes: the tightest fit, unless a rival says otherwise."""
+        return best_fit(holders.values(), config)
+
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         """The rival's own answer; the minimum while some stage has no worker to plan for."""
         if self._prepared or self._ready():
@@ -197,11 +228,23 @@ class Rival(ABC):
     def count(self, item: Item, now_ns: int) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is learned."""
 
-    def started(self, batch: Batch) -> None:  # noqa: B027 - the default, not a gap
+    def started(self, batch: Batch, now_ns: int) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is learned."""
 
-    def finished(self, batch: Batch) -> None:  # noqa: B027 - the default, not a gap
+    def ended(self, batch: Batch, now_ns: int, done: bool) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is learned."""
+
+    def joined(self, worker: Worker) -> None:  # noqa: B027 - the default, not a gap
+        """The cluster knows."""
+
+    def lost(self, worker: Worker) -> None:  # noqa: B027 - the default, not a gap
+        """The cluster knows."""
+
+    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:  # noqa: B027
+        """The cluster knows."""
+
+    def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:  # noqa: B027
+        """There is one ingress."""
 
     def closed(self, request: Request) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is kept."""
@@ -212,7 +255,6 @@ class StaticPlanner(Rival):
 
     def __init__(self, market: Market, *, max_open: int = MAX_OPEN) -> None:
         super().__init__(market, max_open=max_open)
-        self.placer: Placer = BestFitPlacer()
         #: Queue -> the one configuration it runs in.
         self.planned: dict[str, tuple[Config]] = {}
 
@@ -230,13 +272,6 @@ class StaticPlanner(Rival):
         return self.planned[queue.key]
 
 
-class _Placing(Planner, Protocol):
-    market: Market
-
-    @property
-    def placer(self) -> Placer: ...
-
-
-def rival_policy(planner: _Placing) -> Policy:
-    """The policy of a rival: its planner and placer, every model resident everywhere, the profile's times."""
-    return Policy(planner, planner.placer, LoadEverything(), planner.market.predictor)
+def rival_policy(rival: Rival, scaler: Scaler | None = None) -> Policy:
+    """The policy of a rival: every model resident everywhere unless a scaler says otherwise, the profile's times."""
+    return Policy(rival, scaler or LoadEverything(), rival.market.predictor)

@@ -24,9 +24,9 @@ from ...place.transfer import CASCADE, SIMULATOR, Delays, Links
 from ...predict import Predictor
 from ...state import CompiledGraph, Config, Item, Request, Worker
 from ...state.worker import FULL_SHARE
-from ...wiring import PolicySpec, routed_policy
+from ...wiring import PolicySpec
 from ...workflow.graph import StageSpec
-from .routed import PlannedRouter, can_run
+from .routed import PlannedRouter, can_run, routed_policy
 
 __all__ = ["CASCADE_FORM", "HEFT_FORM", "SIMULATOR_FORM", "CompassForm", "CompassRouter", "make", "make_heft"]
 

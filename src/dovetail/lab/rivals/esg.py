@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...control import Policy
-from ...plan import Hold
 from ...plan.astar import fastest_first, minimum, search
 from ...plan.distribute import Distribution, average_normalised_lengths, distribute
 from ...plan.dominators import successors_of
 from ...plan.options import Option, Prices, item_cost_usd, pareto
 from ...plan.series_parallel import decompose
 from ...predict import Predictor
+from ...schedule import Hold
 from ...state import Batch, Config, Item, Queue, Worker
 from ...units import MS
 from ...wiring import PolicySpec
@@ -30,7 +30,7 @@ from .common import MAX_OPEN, Market, Rival, rival_policy
 from .prewarm import Prewarmer, home_of
 from .unverified import GROUP_SIZE, K_BEST
 
-__all__ = ["EsgPlacer", "EsgPlanner", "make"]
+__all__ = ["EsgPlanner", "make"]
 
 #: Times a queue is looked at in vain before the minimum configuration is offered as well. [our choice: not known]
 RECHECKS = 3
@@ -49,7 +49,6 @@ class EsgPlanner(Rival):
         max_open: int = MAX_OPEN,
     ) -> None:
         super().__init__(market, max_open=max_open)
-        self.placer = EsgPlacer()
         #: None: every model is warm everywhere, as after a while of steady load.
         self.prewarmer = prewarmer
         self._k = k
@@ -110,15 +109,29 @@ class EsgPlanner(Rival):
         if self.prewarmer is not None:
             self.prewarmer.called(item.request.graph.nodes[item.node].stage.name, now_ns)
 
-    def started(self, batch: Batch) -> None:
+    def started(self, batch: Batch, now_ns: int) -> None:
         """The next head is looked at from now on. A model that is used is kept alive."""
         self._since[batch.queue.key] = self._looks(batch.queue.key)
         if self.prewarmer is not None:
             self.prewarmer.used(batch.worker.id, batch.queue.stage.name, batch.sent_ns)
 
-    def finished(self, batch: Batch) -> None:
+    def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
         """There is room: all queues are looked at."""
-        self._ended += 1
+        self._ended += done
+
+    def place(self, queue: Queue, config: Config, holders: Mapping[int, Worker]) -> Worker | None:
+        """Where the data is; for a first stage the function's home; else the worker with most room."""
+        head = queue.head()
+        origin = head.origin if head is not None else 0
+        if origin in holders:
+            if holders[origin].fits(config):
+                return holders[origin]
+        elif holders:
+            home = home_of(queue.stage.name, list(holders.values()))
+            if home.fits(config):
+                return home
+        roomy = [w for w in holders.values() if w.fits(config)]
+        return max(roomy, key=lambda w: (w.free_pct, w.free_cpus, -w.id), default=None)
 
     def _looks(self, key: str) -> int:
         return self._ended + self._came.get(key, 0)
@@ -130,28 +143,6 @@ class EsgPlanner(Rival):
         if result is not None and result.paths:
             return tuple(dict.fromkeys(path.options[0].config for path in result.paths))
         return tuple(o.config for o in fastest_first(stages[0], self._k, batch_max=limit))
-
-
-class EsgPlacer:
-    """Where the data is; for a first stage the function's home; else the worker with most room."""
-
-    def choose(self, queue: Queue, config: Config, holders: Mapping[int, Worker], now_ns: int) -> Worker | None:
-        """A worker with room in that order of preference, or None."""
-
-        def fits(worker: Worker) -> bool:
-            return worker.free_pct >= config.share_pct and worker.free_cpus >= config.cpus
-
-        head = queue.head()
-        origin = head.origin if head is not None else 0
-        if origin in holders:
-            if fits(holders[origin]):
-                return holders[origin]
-        elif holders:
-            home = home_of(queue.stage.name, list(holders.values()))
-            if fits(home):
-                return home
-        roomy = [w for w in holders.values() if fits(w)]
-        return max(roomy, key=lambda w: (w.free_pct, w.free_cpus, -w.id), default=None)
 
 
 def make(

@@ -11,8 +11,8 @@ from hashlib import blake2b
 from ...control import Policy
 from ...predict import Predictor
 from ...state import Item, Request
-from ...wiring import PolicySpec, routed_policy
-from .routed import PlannedRouter
+from ...wiring import PolicySpec
+from .routed import PlannedRouter, routed_policy
 
 __all__ = ["HashRouter", "make", "pick"]
 

@@ -28,7 +28,7 @@ from ...workflow.graph import Graph, StageSpec
 from .common import MAX_OPEN, Market, queue_key, rival_policy, slo_shares
 from .instances import Instance, InstancePlanner
 
-__all__ = ["INFlessPlanner", "Offer", "cre", "make", "offers"]
+__all__ = ["INFlessPlanner", "Sizing", "cre", "make", "sizings"]
 
 #: Weights of resources: GFLOPS of a processor core and of a per cent of a device. [estimator.go]
 CORE_WEIGHT = 64.0
@@ -49,7 +49,7 @@ IDLE_TICKS = 30
 RATE_WEIGHT = 1.0
 
 
-class Offer(msgspec.Struct, frozen=True):
+class Sizing(msgspec.Struct, frozen=True):
     """A configuration that meets its time limit, and what an instance of it can do."""
 
     config: Config
@@ -59,13 +59,13 @@ class Offer(msgspec.Struct, frozen=True):
     timeout_ns: int
 
 
-def offers(stage: StageSpec, slo_ns: int, market: Market) -> dict[int, list[Offer]]:
+def sizings(stage: StageSpec, slo_ns: int, market: Market) -> dict[int, list[Sizing]]:
     """Batch -> configurations within the limit, largest batch first; if there are none, the fastest of the smallest.
 
     The original logs an error and starts nothing for an objective that it cannot meet.
     """
-    found: dict[int, list[Offer]] = {}
-    fastest: Offer | None = None
+    found: dict[int, list[Sizing]] = {}
+    fastest: Sizing | None = None
     sizes = sorted({c.batch for c in market.configs(stage)}, reverse=True)
     for batch in sizes:
         limit_ns = slo_ns if batch == 1 else slo_ns // 2
@@ -75,7 +75,7 @@ def offers(stage: StageSpec, slo_ns: int, market: Market) -> dict[int, list[Offe
             # A batch of one does not wait to fill, so any rate is enough; the code's 1 per second is its resolution.
             min_rps = 0.0 if batch == 1 else batch * SECOND / max(1, rest_ns)
             timeout_ns = 0 if batch == 1 else max(0, rest_ns)
-            offer = Offer(config, time_ns, batch * SECOND / time_ns, min_rps, timeout_ns)
+            offer = Sizing(config, time_ns, batch * SECOND / time_ns, min_rps, timeout_ns)
             if time_ns <= limit_ns:
                 found.setdefault(batch, []).append(offer)
             elif batch == sizes[-1] and (fastest is None or time_ns < fastest.time_ns):
@@ -94,7 +94,7 @@ def _enumerated(stage: StageSpec, batch: int, market: Market) -> list[Config]:
     return chosen or known
 
 
-def cre(offer: Offer, best_efficiency: float, worker: WorkerSpec, free_pct: int, free_cpus: int) -> float:
+def cre(offer: Sizing, best_efficiency: float, worker: WorkerSpec, free_pct: int, free_cpus: int) -> float:
     """Resource efficiency of an instance on a worker with so much left: large for fast ones that leave few scraps."""
     cores = worker.cores
     # The code adds a thousandth of each resource, so that a worker filled to the brim is not a division by nought.
@@ -111,7 +111,7 @@ class INFlessPlanner(InstancePlanner):
         self, market: Market, *, tick_ns: int = TICK_NS, rate_weight: float = RATE_WEIGHT, max_open: int = MAX_OPEN
     ) -> None:
         super().__init__(market, tick_ns=tick_ns, rate_weight=rate_weight, max_open=max_open)
-        self.offers: dict[str, dict[int, list[Offer]]] = {}
+        self.sizings: dict[str, dict[int, list[Sizing]]] = {}
         self._best_efficiency: dict[str, float] = {}
         self._spare_ticks: dict[str, int] = {}
 
@@ -120,7 +120,7 @@ class INFlessPlanner(InstancePlanner):
         shares = slo_shares(graph, self.market)
         for stage in graph.stages:
             key = queue_key(graph, stage.name)
-            found = self.offers[key] = offers(stage, shares[stage.name], self.market)
+            found = self.sizings[key] = sizings(stage, shares[stage.name], self.market)
             self._best_efficiency[key] = max(
                 o.max_rps / (CORE_WEIGHT * o.config.cpus + SHARE_WEIGHT * o.config.share_pct)
                 for row in found.values()
@@ -129,7 +129,7 @@ class INFlessPlanner(InstancePlanner):
 
     def spare(self, queue: Queue) -> Sequence[Config]:
         """As the pre-warmed instance would run: the smallest batch, the fastest first, at last the minimum."""
-        row = self.offers[queue.key][min(self.offers[queue.key])]
+        row = self.sizings[queue.key][min(self.sizings[queue.key])]
         return [*(o.config for o in sorted(row, key=lambda o: o.time_ns)), self.market.least(queue.stage)]
 
     def rescale(self, queue: Queue, rps: float) -> None:
@@ -156,7 +156,7 @@ class INFlessPlanner(InstancePlanner):
     def _best(self, queue: Queue, uncovered_rps: float) -> Instance | None:
         """The instance with the highest CRE, of the largest batch that can be placed and filled."""
         held = self.fleet.by_worker()
-        for row in self.offers[queue.key].values():
+        for row in self.sizings[queue.key].values():
             best: tuple[float, Instance] | None = None
             for worker in self.cluster.holders[queue.stage.name].values():
                 free_pct = FULL_SHARE - sum(i.config.share_pct for i in held[worker.id])

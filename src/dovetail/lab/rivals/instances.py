@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ...plan import Hold
+from ...place.fit import best_fit
+from ...schedule import Hold
 from ...state import Cluster, Config, Item, Queue, Worker
 from ...units import SECOND
-from .common import MAX_OPEN, BestFitPlacer, Market, Rival
+from .common import MAX_OPEN, Market, Rival
 
-__all__ = ["Fleet", "FleetPlacer", "Instance", "InstancePlanner"]
+__all__ = ["Fleet", "Instance", "InstancePlanner"]
 
 #: Ticks without an arrival after which a function is looked at all the same.
 IDLE_TICKS = 5
@@ -96,23 +97,6 @@ class Fleet:
         return slots
 
 
-class FleetPlacer:
-    """A batch goes to a free instance of its configuration; if the function has none at all, where it fits best."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._anywhere = BestFitPlacer()
-
-    def choose(self, queue: Queue, config: Config, holders: Mapping[int, Worker], now_ns: int) -> Worker | None:
-        """The worker of a free instance, or None."""
-        if not self._fleet.of(queue.key):
-            return self._anywhere.choose(queue, config, holders, now_ns)
-        for instance in self._fleet.free(queue):
-            if instance.config == config and instance.worker in holders:
-                return holders[instance.worker]
-        return None
-
-
 class InstancePlanner(Rival):
     """Measures each function's arrival rate and lets the rival rescale its instances, once per `tick_ns` at most.
 
@@ -123,7 +107,6 @@ class InstancePlanner(Rival):
     def __init__(self, market: Market, *, tick_ns: int, rate_weight: float, max_open: int = MAX_OPEN) -> None:
         super().__init__(market, max_open=max_open)
         self.fleet = Fleet()
-        self.placer = FleetPlacer(self.fleet)
         #: Queue -> requests per second, an exponentially weighted mean over ticks.
         self.rps: dict[str, float] = {}
         self._tick_ns = tick_ns
@@ -135,6 +118,15 @@ class InstancePlanner(Rival):
         """The fleet looks at the workers."""
         self.fleet.cluster = cluster
         super().bind(cluster)
+
+    def place(self, queue: Queue, config: Config, holders: Mapping[int, Worker]) -> Worker | None:
+        """A free instance of that configuration; if the function has none at all, where it fits best."""
+        if not self.fleet.of(queue.key):
+            return best_fit(holders.values(), config)
+        for instance in self.fleet.free(queue):
+            if instance.config == config and instance.worker in holders:
+                return holders[instance.worker]
+        return None
 
     def count(self, item: Item, now_ns: int) -> None:
         """Count an arrival, and rescale its function if it is time."""

@@ -14,9 +14,10 @@ from typing import Final
 from ...control import Policy
 from ...predict import Predictor
 from ...state import Request
-from ...wiring import PolicySpec, routed_policy
+from ...wiring import PolicySpec
 from .compass import CompassForm, CompassRouter
 from .hashed import hashed_plan
+from .routed import routed_policy
 
 __all__ = ["JIT_FORM", "JitRouter", "make"]
 

@@ -103,9 +103,7 @@ class WorkerMessages:
         if self._begun.get(ident) != begun:
             self._begun[ident] = begun
             self.watchdog.answered(ident, now)
-        # Only routers look at what workers say of themselves; other policies leave it to the worker to queue.
-        if self.controller.policy.router is not None:
-            self.post(PeerStateReceived(now, 0, (state.row,)))
+        self.post(PeerStateReceived(now, 0, (state.row,)))
 
     def _answered(self, worker: WorkerLink, message: Done | Failed, now: int) -> None:
         """A batch has come back: results first, then what follows from them."""

@@ -45,14 +45,7 @@ class Readiness:
     def missing(self, graph: Graph | None = None) -> list[str]:
         """Stages that no worker holds: of one workflow, or of all."""
         names = self._stages if graph is None else sorted(s.name for s in graph.stages)
-        return [s for s in names if not self._controller.holders[s] and not self._brought(s)]
-
-    def _brought(self, stage: str) -> bool:
-        """Whether work is sent ahead, and a worker is here that brings the stage's model itself."""
-        spec = self._controller.stages[stage]
-        if self._controller.policy.router is None or spec.on_host:
-            return False
-        return any(spec.kind in w.spec.runs for w in self._controller.workers.values())
+        return [s for s in names if not self._controller.holders[s]]
 
     def admit(self, graph: Graph, now_ns: int) -> None:
         """Raises `Overloaded` if a stage of a workflow has been without a worker for too long for a new request."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..state import Batch, Item, Request, Worker, WorkerRow
-from .router import Hint, Route, Router
+from ...place import Hint, Route
+from ...state import Batch, Item, Request, Worker, WorkerRow
+from .routed import Router
 
 __all__ = ["SingleIngress"]
 
@@ -43,23 +44,23 @@ class SingleIngress:
                 self._others_ns[row.worker] = max(0, row.wait_ns - self._wait_ns[row.worker])
         self.router.heard(rows, now_ns)
 
-    def holds(self, worker: int, weights: str, here: bool, now_ns: int) -> None:
+    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:
         """A model has come or gone."""
         self.router.holds(worker, weights, here, now_ns)
-        self._write(worker, now_ns)
+        self._write(worker.id, now_ns)
 
-    def plan(self, request: Request, now_ns: int) -> Sequence[Hint]:
+    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
         """As the router plans."""
-        return self.router.plan(request, now_ns)
+        return self.router.hints(request, now_ns)
 
     def route(self, item: Item, now_ns: int) -> Route | None:
         """As the router says."""
         return self.router.route(item, now_ns)
 
-    def sent(self, batch: Batch, now_ns: int) -> None:
+    def started(self, batch: Batch, now_ns: int) -> None:
         """The worker has one more."""
         self._wait_ns[batch.worker.id] += batch.expected_ns
-        self.router.sent(batch, now_ns)
+        self.router.started(batch, now_ns)
         self._write(batch.worker.id, now_ns)
 
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:

@@ -1,4 +1,7 @@
-"""Dovetail's own router: plan ahead, decide late, and let the worker say no.
+"""Workers that several ingresses share: plan ahead, decide late, and let the worker say no.
+
+Nobody can say here whether such a worker is free, so work is sent as soon as it is ready (`bind_ns`), and waits in
+the worker's own queue (`device`).
 
 Compass (`lab.rivals.compass`) plans a request on arrival and adjusts single tasks when a queue has grown. Beyond it:
 - the best worker is found without a look at all of them (`index`), so a decision does not grow with the cluster;
@@ -13,7 +16,7 @@ Compass (`lab.rivals.compass`) plans a request on arrival and adjusts single tas
 - workers that are free already are taken by hash of controller, request and node, not by number, so that controllers
   with the same old view do not all run to the same worker;
 - a worker's queue is ordered by what is left of the requests, with age counted in;
-- idle memory is filled with copies of models whose holders are busy (`ahead`).
+- idle memory is filled with copies of models whose holders are busy (`replicas`).
 
 Rules of this file: integers decide; the same calls give the same answers; a request that has ended leaves nothing.
 """
@@ -25,16 +28,18 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..predict import Predictor
-from ..state import Batch, CompiledGraph, Item, Request, Worker, WorkerRow
+from ..state import NEVER_NS, Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
+from ..workflow.graph import StageSpec
 from .fleet import Choice, KnownWorkers
 from .index import Known
 from .outline import NodeOutline, Outline, outline
+from .own import OwnWorkers, Spot
 from .replicas import Replicas
-from .router import Hint, Route
+from .route import Hint, Route
 from .settings import RouterSettings
 from .transfer import Delays
 
-__all__ = ["DovetailRouter"]
+__all__ = ["SharedWorkers"]
 
 #: Orders of classes must not overlap: later than any arrival plus any rest. Those of ten classes fit into 64 bits.
 _CLASS_STEP = 1 << 59
@@ -62,12 +67,16 @@ class _Routed(msgspec.Struct, frozen=True, gc=False):
     there_ns: int
 
 
-class DovetailRouter:
+class SharedWorkers:
     """Answers where, for one ingress.
 
     `ingress` tells controllers apart that share workers; `home` is the worker that this one runs beside, 0 for none.
     `in_bytes` says how large a request's input is, by workflow and entry node; without it, as large as its output.
+    Host processes belong to one ingress each: they are its own.
     """
+
+    #: Work is sent as soon as it is ready.
+    bind_ns = NEVER_NS
 
     def __init__(
         self,
@@ -93,6 +102,8 @@ class DovetailRouter:
         self._in_bytes = in_bytes or {}
         self._salt = (ingress + 1) * 0x9E3779B97F4A7C15 & _MASK
         self._outlines: dict[str, Outline] = {}
+        #: Stage -> what is known of it.
+        self._first: dict[str, NodeOutline] = {}
         self._plans = 0
         #: Longest run of any task seen: what may be in the way.
         self._longest_ns = 0
@@ -100,32 +111,45 @@ class DovetailRouter:
         #: Routes given and not yet sent, by request, node and index; then windows by batch.
         self._routed: dict[tuple[int, int, int], _Routed] = {}
         self._windows: dict[int, int] = {}
+        self._hosts = OwnWorkers(predictor)
+
+    def bind(self, cluster: Cluster) -> None:
+        """Whose host processes are its own."""
+        self._hosts.bind(cluster)
 
     # -- workers ------------------------------------------------------------------------------------------------
 
     def joined(self, worker: Worker) -> None:
         """It is idle and holds nothing, as far as is known."""
-        if self.fleet.join(worker):
+        if worker.spec.on_host:
+            self._hosts.joined(worker)
+        elif self.fleet.join(worker):
             self._outlines.clear()  # maybe made when there was nobody whose run times could be asked for
 
     def lost(self, worker: Worker) -> None:
         """Plans that name it find somebody else when their items come up."""
-        self.fleet.lose(worker.id)
+        if worker.spec.on_host:
+            self._hosts.lost(worker)
+        else:
+            self.fleet.lose(worker.id)
 
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
         """Rows count from when they were written; what was done since is added."""
         self.fleet.hear(rows, now_ns)
 
-    def holds(self, worker: int, weights: str, here: bool, now_ns: int) -> None:
+    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:
         """Believed until a row is as new."""
-        belief = self.fleet.beliefs.get(worker)
+        if worker.spec.on_host:
+            self._hosts.holds(worker, weights, here, now_ns)
+            return
+        belief = self.fleet.beliefs.get(worker.id)
         if belief is not None and weights:
             belief.change(weights, here, now_ns)
-            self.fleet.show(worker, now_ns)
+            self.fleet.show(worker.id, now_ns)
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def plan(self, request: Request, now_ns: int) -> Sequence[Hint]:
+    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
         """Place all nodes by falling rank, and say which models should be fetched meanwhile."""
         settings, fleet = self.settings, self.fleet
         state = self._open[request.id] = _Open()
@@ -206,10 +230,39 @@ class DovetailRouter:
         there_ns = near.get(choice.worker, arrive_ns)
         self._routed[request.id, item.node, item.index] = _Routed(choice, latest_ns, there_ns)
         order = request.priority * _CLASS_STEP + request.arrived_ns + settings.favour * task.path_ns
-        return Route(choice.worker, latest_ns, order, reason)
+        return Route(choice.worker, latest_ns, order, reason, choice.start_ns, choice.fetch_ns)
 
-    def sent(self, batch: Batch, now_ns: int) -> None:
+    def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
+        """Where a batch goes: where its head goes. None if there is no worker that could run it."""
+        if queue.stage.on_host:
+            return self._hosts.spot(queue, head, config, now_ns)
+        route = self.route(head, now_ns)
+        if route is None:
+            return None
+        worker, start_ns, fetch_ns = self.fleet.workers[route.worker], route.start_ns, route.fetch_ns
+        return Spot(worker, start_ns, fetch_ns, start_ns, route.reason, route.order, route.latest_ns)
+
+    def full(self, on_host: bool) -> bool:
+        """Devices keep queues."""
+        return on_host and self._hosts.full(on_host)
+
+    def fetch_ns(self, stage: StageSpec) -> int:
+        """Counted where an item would start (`wait_ns`)."""
+        return 0
+
+    def wait_ns(self, stage: StageSpec, now_ns: int) -> int:
+        """How long an item of a stage would wait at the worker that can start it first."""
+        known = self._first.get(stage.name)
+        if known is None:
+            return 0
+        found = self.fleet.choose(known, now_ns, now_ns, {}, 0)
+        return 0 if found is None else found.start_ns - now_ns
+
+    def started(self, batch: Batch, now_ns: int) -> None:
         """Count it until a row does."""
+        if batch.worker.spec.on_host:
+            self._hosts.started(batch, now_ns)
+            return
         worker = batch.worker.id
         belief = self.fleet.beliefs.get(worker)
         for item in batch.items:
@@ -226,6 +279,8 @@ class DovetailRouter:
 
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
         """Remember where its results are; a refusal says that the worker is busier than believed."""
+        if batch.worker.spec.on_host:
+            self._hosts.ended(batch, now_ns, done)
         worker = batch.worker.id
         latest_ns = self._windows.pop(batch.id, 0)
         for item in batch.items:
@@ -282,6 +337,7 @@ class DovetailRouter:
             fleet = self.fleet
             known = outline(graph, fleet.run_ns, fleet.load_ns, self._delays, self._in_bytes)
             self._outlines[graph.name] = known
+            self._first.update((task.stage.name, task) for task in known.tasks)
             self.fleet.know(known.tasks)
             self._longest_ns = max(self._longest_ns, *(task.run_ns for task in known.tasks))
         return known

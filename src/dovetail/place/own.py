@@ -1,0 +1,250 @@
+"""Workers that this ingress has to itself: it knows what is free, so a batch is bound when there is room for it.
+
+Where models do not all fit (`Worker.swaps`), memory is part of the choice. Each way to start a batch is scored by
+when it would start and by what it takes from others:
+
+    holds the model, has room now        now
+    holds the model, will have room      when it should have room
+    has room now, must fetch             now + load, and a toll if another model has to go for it
+
+Rules of this file
+- What was sent to a worker that did not hold the model counts as held there: it is being fetched.
+- A fetch that evicts is charged to others by `toll_pct` of its load: the evicted model will be fetched again.
+- Workers are found by index (`rooms`); nothing here looks at all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..predict import Predictor
+from ..state import Batch, Cluster, Config, Item, Queue, Request, Worker, WorkerRow
+from ..workflow.graph import StageSpec
+from .fit import reason_of
+from .rooms import Changes, Group
+from .route import Hint
+
+__all__ = ["LOCAL_OWN", "OwnSettings", "OwnWorkers", "Spot"]
+
+#: Workers that could fetch a model which are looked at for free memory.
+_LOOKS = 8
+
+
+class Spot(msgspec.Struct, frozen=True, gc=False):
+    """Where a batch could run, and from when on."""
+
+    worker: Worker
+    start_ns: int
+    fetch_ns: int = 0
+    #: When it starts, and what that takes from others.
+    score_ns: int = 0
+    reason: str = ""
+    order: int = 0
+    accept_ns: int = 0
+
+
+class OwnSettings(msgspec.Struct, frozen=True):
+    """How memory is weighed; the defaults are the product, everything else is an ablation."""
+
+    #: What an eviction is charged, in per cent of the load that makes it necessary.
+    toll_pct: int = 100
+    #: Look at what workers hold.
+    memory: bool = True
+    #: Have models fetched for later stages when a request is let in, where memory is free.
+    hints: bool = True
+
+
+#: On one machine a load keeps a core from batches, so turning memory over is charged for what it does to others, and
+#: nothing is fetched ahead (`local_delays`).
+LOCAL_OWN = OwnSettings(toll_pct=400, hints=False)
+
+
+class OwnWorkers:
+    """Answers where, for an ingress that shares its workers with nobody."""
+
+    def __init__(self, predictor: Predictor, settings: OwnSettings | None = None, *, bind_ns: int = 0) -> None:
+        self._predictor = predictor
+        self._settings = settings or OwnSettings()
+        self.bind_ns = bind_ns
+        self._early = bind_ns > 0
+        self._changes = Changes()
+        #: All devices, and all host processes.
+        self._all = (Group(self._changes), Group(self._changes))
+        #: Stage -> workers that have its model (or are fetching it), and swapping workers that could fetch it.
+        self._have: dict[str, Group] = {}
+        self._could: dict[str, Group] = {}
+        #: (worker, weights) -> batches that were sent there and need it.
+        self._wanted: dict[tuple[int, str], int] = {}
+        self._stages: dict[str, StageSpec] = {}
+        #: Weights -> stages that run on them.
+        self._users: dict[str, list[str]] = {}
+        self._swapping = 0
+
+    def bind(self, cluster: Cluster) -> None:
+        """Whose workers they are."""
+        self._cluster = cluster
+        for queue in cluster.queues.values():
+            stage = queue.stage
+            if stage.name not in self._stages:
+                self._stages[stage.name] = stage
+                self._users.setdefault(stage.weights, []).append(stage.name)
+                self._have[stage.name] = Group(self._changes)
+                self._could[stage.name] = Group(self._changes)
+
+    # -- what is known ------------------------------------------------------------------------------------------
+
+    def joined(self, worker: Worker) -> None:
+        """It is idle."""
+        self._changes.workers += 1
+        self._all[worker.spec.on_host].add(worker)
+        self._early = self._early or worker.spec.preempts
+        if worker.swaps:
+            self._swapping += 1
+            for name in self._stages:
+                self._enter(worker, name)
+
+    def lost(self, worker: Worker) -> None:
+        """It is gone."""
+        self._changes.workers -= 1
+        self._all[worker.spec.on_host].drop(worker)
+        self._swapping -= worker.swaps
+        for name in self._stages:
+            self._have[name].drop(worker)
+            self._could[name].drop(worker)
+
+    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:
+        """A model has come or gone."""
+        for name in self._users.get(weights, ()):
+            self._enter(worker, name)
+
+    def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
+        """Nobody else sends them anything: what they say of themselves is known."""
+
+    def started(self, batch: Batch, now_ns: int) -> None:
+        """Its worker has less room, and fetches the model if it has not got it."""
+        worker, weights = batch.worker, batch.queue.stage.weights
+        self._changes.add(worker)
+        if worker.swaps:
+            key = worker.id, weights
+            self._wanted[key] = count = self._wanted.get(key, 0) + 1
+            if count == 1 and weights not in worker.resident:
+                self.holds(worker, weights, True, now_ns)
+
+    def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
+        """Its worker has more room."""
+        worker, weights = batch.worker, batch.queue.stage.weights
+        self._changes.add(worker)
+        if worker.swaps:
+            key = worker.id, weights
+            left = self._wanted.get(key, 1) - 1
+            if left:
+                self._wanted[key] = left
+            else:
+                self._wanted.pop(key, None)
+                if weights not in worker.resident and worker.id in self._cluster.workers:
+                    self.holds(worker, weights, False, now_ns)
+
+    def closed(self, request: Request) -> None:
+        """Nothing is kept of requests."""
+
+    def _enter(self, worker: Worker, name: str) -> None:
+        """Put a worker where it belongs for a stage."""
+        here = worker.id in self._cluster.holders[name]
+        weights = self._stages[name].weights
+        swaps = worker.swaps and self._settings.memory and self._stages[name].weights_bytes > 0
+        has = here and (not swaps or weights in worker.resident or (worker.id, weights) in self._wanted)
+        have, could = self._have[name], self._could[name]
+        (have.add if has else have.drop)(worker)
+        (could.add if here and swaps and not has else could.drop)(worker)
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def full(self, on_host: bool) -> bool:
+        """Whether nobody has room for anything; in doubt not, where batches are sent before there is room."""
+        return not self._early and not self._all[on_host].roomy()
+
+    def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
+        """Where a batch in this configuration would start first, all things considered; None if it cannot be said."""
+        stage = queue.stage
+        name = stage.name
+        have = self._have[name]
+        worker = have.tightest(config)
+        if worker is not None:
+            return Spot(worker, now_ns, 0, now_ns)
+        could = self._could[name]
+        fetcher, load_ns, toll_ns = None, 0, 0
+        if could.members:
+            fetcher, load_ns, toll_ns = self._fetcher(could, stage, config)
+        early = self._early and not stage.on_host
+        if not early and fetcher is None:
+            return None
+        waits = have.soonest(config, head.request.priority, now_ns, self.bind_ns) if have.members else None
+        if fetcher is not None and (waits is None or now_ns + load_ns + toll_ns < waits[1]):
+            return Spot(fetcher, now_ns, load_ns, now_ns + load_ns + toll_ns, "fetches it first")
+        if waits is None:
+            return None
+        worker, start_ns = waits
+        return Spot(worker, start_ns, 0, start_ns, reason_of(worker, config, start_ns, now_ns))
+
+    def _fetcher(self, could: Group, stage: StageSpec, config: Config) -> tuple[Worker | None, int, int]:
+        """Who could fetch the model and start then, what the load takes, and what an eviction costs others."""
+        best: Worker | None = None
+        for looked, worker in enumerate(could.fitting(config)):
+            if self._free_bytes(worker) >= stage.weights_bytes:
+                return worker, self._load_ns(stage, worker), 0
+            best = best or worker
+            if looked + 1 == _LOOKS:
+                break
+        if best is None:
+            return None, 0, 0
+        load_ns = self._load_ns(stage, best)
+        return best, load_ns, load_ns * self._settings.toll_pct // 100
+
+    def _load_ns(self, stage: StageSpec, worker: Worker) -> int:
+        return self._predictor.load(stage.weights, stage.weights_bytes, worker.spec.kind).mean_ns
+
+    def _free_bytes(self, worker: Worker) -> int:
+        """Memory that nothing is in, and that nothing on its way will take."""
+        budget = worker.spec.memory_bytes
+        if not budget:
+            return 1 << 62
+        coming = {
+            b.queue.stage.weights: b.queue.stage.weights_bytes
+            for b in worker.running.values()
+            if b.queue.stage.weights not in worker.resident
+        }
+        return budget - sum(worker.resident.values()) - sum(coming.values())
+
+    def fetch_ns(self, stage: StageSpec) -> int:
+        """What the model of a stage takes to be fetched, if nobody has it."""
+        if not self._swapping:
+            return 0
+        could = self._could[stage.name]
+        if self._have[stage.name].members or not could.members:
+            return 0
+        return self._load_ns(stage, next(iter(could.members.values())))
+
+    def wait_ns(self, stage: StageSpec, now_ns: int) -> int:
+        """What waits is at this ingress: nothing is known of queues elsewhere."""
+        return 0
+
+    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
+        """Models of later stages that nobody has, for a worker that has memory to spare."""
+        if not self._swapping or not self._settings.hints:
+            return ()
+        found: list[Hint] = []
+        asked: set[str] = set()
+        for node in request.graph.nodes:
+            stage = node.stage
+            if node in request.graph.entries or stage.weights in asked or self._have[stage.name].members:
+                continue
+            asked.add(stage.weights)
+            for looked, worker in enumerate(self._could[stage.name].members.values()):
+                if self._free_bytes(worker) >= stage.weights_bytes:
+                    found.append(Hint(worker.id, stage.name))
+                    break
+                if looked + 1 == _LOOKS:
+                    break
+        return found

@@ -1,0 +1,188 @@
+"""The default policy whole: what `dovetail` would run (`DovetailPlanner`), where (`place`), as offers.
+
+The planner names configurations for the queue's head, the best first; the view of the workers says where each would
+start first, with fetches and evictions counted. What can start now goes before what can start soon.
+
+Rules of this file
+- An ingress that has its workers to itself binds late; one that shares them binds as soon as work is ready, and
+  workers keep the queues (`Where.bind_ns`). Nothing else is different.
+- A fetch that nobody can avoid is time that is gone: plans are made for what is left after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from ..place import Hint, Spot
+from ..predict import Predictor
+from ..state import NEVER_NS, Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
+from ..workflow.graph import StageSpec
+from .dovetail import DovetailPlanner, PlannerSettings
+from .protocol import Hold, Offer, Refusal
+
+__all__ = ["Considered", "Dovetail", "Where"]
+
+
+class Where(Protocol):
+    """A view of the workers: `place.OwnWorkers` or `place.SharedWorkers`."""
+
+    bind_ns: int
+
+    def bind(self, cluster: Cluster) -> None: ...
+
+    def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None: ...
+
+    def full(self, on_host: bool) -> bool: ...
+
+    def fetch_ns(self, stage: StageSpec) -> int: ...
+
+    def wait_ns(self, stage: StageSpec, now_ns: int) -> int: ...
+
+    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]: ...
+
+    def started(self, batch: Batch, now_ns: int) -> None: ...
+
+    def ended(self, batch: Batch, now_ns: int, done: bool) -> None: ...
+
+    def closed(self, request: Request) -> None: ...
+
+    def joined(self, worker: Worker) -> None: ...
+
+    def lost(self, worker: Worker) -> None: ...
+
+    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None: ...
+
+    def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None: ...
+
+
+class Considered(msgspec.Struct, frozen=True):
+    """What was weighed for a queue's next batch: every offer, the one that was taken first; or why it is held."""
+
+    queue: str
+    at_ns: int
+    offers: tuple[Offer, ...] = ()
+    hold: str = ""
+
+
+class Dovetail(DovetailPlanner):
+    """The scheduler that users get."""
+
+    def __init__(self, predictor: Predictor, where: Where, settings: PlannerSettings | None = None) -> None:
+        super().__init__(predictor, settings)
+        self._where = where
+        self.bind_ns = where.bind_ns
+        #: Told of everything that is considered, for `dovetail explain`; it costs time and changes nothing.
+        self.watcher: Callable[[Considered], None] | None = None
+
+    def bind(self, cluster: Cluster) -> None:
+        """Remember the cluster."""
+        super().bind(cluster)
+        self._where.bind(cluster)
+
+    def full(self, on_host: bool) -> bool:
+        """As the view of the workers says."""
+        return self._where.full(on_host)
+
+    def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
+        """For each configuration that is worth it, where it would start first: now, or else soonest."""
+        choice = self.choose(queue, now_ns)
+        if isinstance(choice, Hold):
+            if self.watcher is not None:
+                self.watcher(Considered(queue.key, now_ns, hold=choice.reason))
+            return choice
+        head = queue.head()
+        assert head is not None, "the controller asks for queues with work"
+        where, at_once = self._where, self.bind_ns == NEVER_NS
+        soon: Offer | None = None
+        if self.watcher is not None:
+            return self._all(queue, head, list(choice), now_ns)
+        for config in choice:
+            spot = where.spot(queue, head, config, now_ns)
+            if spot is None:
+                continue
+            if spot.start_ns <= now_ns or at_once:
+                return (self._offer(queue, config, spot),)
+            if soon is None:
+                soon = self._offer(queue, config, spot)
+        return () if soon is None else (soon,)
+
+    def _all(self, queue: Queue, head: Item, configs: Sequence[Config], now_ns: int) -> Sequence[Offer]:
+        """The same, every offer worked out, for whoever watches."""
+        found: list[Offer] = []
+        for config in configs:
+            spot = self._where.spot(queue, head, config, now_ns)
+            if spot is not None:
+                found.append(self._offer(queue, config, spot))
+        found.sort(key=lambda offer: offer.start_ns > now_ns and self.bind_ns < NEVER_NS)
+        if self.watcher is not None:
+            self.watcher(Considered(queue.key, now_ns, tuple(found)))
+        return found[:1]
+
+    def _offer(self, queue: Queue, config: Config, spot: Spot) -> Offer:
+        run_ns = 0
+        if self.watcher is not None:
+            kind = spot.worker.spec.kind
+            run_ns = self._predictor.run(queue.stage, kind, min(config.batch, queue.size), config).mean_ns
+        return Offer(
+            spot.worker,
+            config,
+            spot.start_ns,
+            spot.reason,
+            spot.order,
+            spot.accept_ns,
+            run_ns,
+            spot.fetch_ns,
+            spot.score_ns + run_ns,
+        )
+
+    def fetch_ns(self, stage: StageSpec) -> int:
+        """What its model takes to be fetched, if nobody has it."""
+        return self._where.fetch_ns(stage)
+
+    # -- what the view of the workers has to know -----------------------------------------------------------------
+
+    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
+        """Models that should be fetched for it."""
+        return self._where.hints(request, now_ns)
+
+    def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
+        """As the planner says; what nobody can avoid is counted: fetches, and queues at workers."""
+        where = self._where
+        fetch_ns = sum([where.fetch_ns(node.stage) for node in graph.nodes])
+        queue_ns = max([where.wait_ns(node.stage, now_ns) for node in graph.entries], default=0)
+        return self.judge(graph, priority, objective_ns, now_ns, fetch_ns, queue_ns)
+
+    def started(self, batch: Batch, now_ns: int) -> None:
+        """A batch is on its way."""
+        self._where.started(batch, now_ns)
+        self.began(batch)
+
+    def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
+        """A batch has ended."""
+        self._where.ended(batch, now_ns, done)
+        if done:
+            self.finished(batch)
+
+    def closed(self, request: Request) -> None:
+        """A request has ended."""
+        self._where.closed(request)
+        super().closed(request)
+
+    def joined(self, worker: Worker) -> None:
+        """A worker is there."""
+        self._where.joined(worker)
+
+    def lost(self, worker: Worker) -> None:
+        """A worker is gone."""
+        self._where.lost(worker)
+
+    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:
+        """A model has come or gone."""
+        self._where.holds(worker, weights, here, now_ns)
+
+    def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
+        """The state table has news."""
+        self._where.heard(rows, now_ns)
