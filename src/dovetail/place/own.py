@@ -165,6 +165,13 @@ class OwnWorkers:
         """Whether nobody has room for anything; in doubt not, where batches are sent before there is room."""
         return not self._early and not self._all[on_host].roomy()
 
+    def closed_to(self, stage: StageSpec) -> bool:
+        """Whether nobody who could run a stage has room for anything."""
+        have, could = self._have[stage.name], self._could[stage.name]
+        if self._early and not stage.on_host:
+            return not have.members and not could.members
+        return not have.roomy() and not could.roomy()
+
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
         """Where a batch in this configuration would start first, all things considered; None if it cannot be said."""
         stage = queue.stage
@@ -191,12 +198,10 @@ class OwnWorkers:
     def _fetcher(self, could: Group, stage: StageSpec, config: Config) -> tuple[Worker | None, int, int]:
         """Who could fetch the model and start then, what the load takes, and what an eviction costs others."""
         best: Worker | None = None
-        for looked, worker in enumerate(could.fitting(config)):
+        for worker in could.fitting(config, _LOOKS):
             if self._free_bytes(worker) >= stage.weights_bytes:
                 return worker, self._load_ns(stage, worker), 0
             best = best or worker
-            if looked + 1 == _LOOKS:
-                break
         if best is None:
             return None, 0, 0
         load_ns = self._load_ns(stage, best)

@@ -3,14 +3,13 @@
 Rules of this file
 - A worker stands under the share that is free on it (none if others are in line there), under its next expected end,
   and under the lowest class that it runs. All three are looked up, not scanned.
-- The tightest fit is taken, and among equals the one that has stood there longest.
+- The tightest fit is taken, and among equals the one that joined first: so the last ones stay idle.
 - What has changed is noted in one list (`Changes`), and a group reads on when it is next asked: a change costs the
   same however many models a worker holds, and groups that nobody asks cost nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from ..state import NEVER_NS, Config, Worker
@@ -46,7 +45,7 @@ class Changes:
 class Group:
     """Workers that could all run the same thing."""
 
-    __slots__ = ("_at", "_busy", "_changes", "_ends", "_filed", "_log", "_lows", "_mask", "_read", "members")
+    __slots__ = ("_at", "_busy", "_changes", "_counts", "_ends", "_filed", "_log", "_lows", "_mask", "_read", "members")
 
     def __init__(self, changes: Changes) -> None:
         self.members: dict[int, Worker] = {}
@@ -54,7 +53,9 @@ class Group:
         self._log, self._read = changes.number, len(changes.log)
         #: Bit p is set if some member has p per cent free.
         self._mask = 0
-        self._at: dict[int, dict[int, Worker]] = {}
+        #: Share that is free -> numbers of members, as a heap; some of them may stand elsewhere by now.
+        self._at: dict[int, list[int]] = {}
+        self._counts: dict[int, int] = {}
         #: (expected end, worker) of members that run something.
         self._ends: list[tuple[int, int]] = []
         self._busy: dict[int, int] = {}
@@ -87,21 +88,45 @@ class Group:
 
     def tightest(self, config: Config) -> Worker | None:
         """The member that has room for a batch now, with the least share left over."""
-        return next(self.fitting(config), None)
+        found = self.fitting(config, 1)
+        return found[0] if found else None
 
-    def fitting(self, config: Config) -> Iterator[Worker]:
-        """Members that have room for a batch now, the tightest first."""
+    def fitting(self, config: Config, most: int) -> list[Worker]:
+        """Some members that have room for a batch now, the tightest first."""
         self._sync()
-        mask = self._mask >> config.share_pct
         pct = config.share_pct
+        mask = self._mask >> pct
+        found: list[Worker] = []
         while mask:
             skip = (mask & -mask).bit_length() - 1
             pct += skip
-            for worker in self._at[pct].values():
-                if worker.free_cpus >= config.cpus:
-                    yield worker
+            self._take(pct, config.cpus, most, found)
+            if len(found) >= most:
+                break
             mask >>= skip + 1
             pct += 1
+        return found
+
+    def _take(self, pct: int, cpus: int, most: int, found: list[Worker]) -> None:
+        """Members that have so much free, in the order of their numbers, as far as there is need of them."""
+        heap, filed, members = self._at[pct], self._filed, self.members
+        looked: list[int] = []
+        last = -1
+        while heap and len(found) < most:
+            ident = heap[0]
+            place = filed.get(ident)
+            if ident == last or place is None or place[0] != pct:
+                heappop(heap)
+                continue
+            last = ident
+            worker = members[ident]
+            if worker.free_cpus >= cpus:
+                found.append(worker)
+                if len(found) >= most:
+                    break
+            looked.append(heappop(heap))
+        for ident in looked:
+            heappush(heap, ident)
 
     def soonest(self, config: Config, priority: int, now_ns: int, early_ns: int) -> tuple[Worker, int] | None:
         """Of members without room now, one that should have it first, and when."""
@@ -167,7 +192,11 @@ class Group:
         if self._filed.get(ident) != place:
             self._unfile(ident)
             self._filed[ident] = place
-            self._at.setdefault(free_pct, {})[ident] = worker
+            row = self._at.setdefault(free_pct, [])
+            heappush(row, ident)
+            count = self._counts[free_pct] = self._counts.get(free_pct, 0) + 1
+            if len(row) > 4 * count + _SLACK:
+                row[:] = sorted(w for w, (pct, _) in self._filed.items() if pct == free_pct)
             self._mask |= 1 << free_pct
             self._lows.setdefault(low, {})[ident] = worker
         if end_ns:
@@ -183,10 +212,10 @@ class Group:
         place = self._filed.pop(ident, None)
         if place is not None:
             free_pct, low = place
-            row = self._at[free_pct]
-            del row[ident]
-            if not row:
+            self._counts[free_pct] -= 1
+            if not self._counts[free_pct]:
                 self._mask &= ~(1 << free_pct)
+                self._at[free_pct].clear()
             lows = self._lows[low]
             del lows[ident]
             if not lows:

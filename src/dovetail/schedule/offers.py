@@ -35,6 +35,8 @@ class Where(Protocol):
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None: ...
 
+    def closed_to(self, stage: StageSpec) -> bool: ...
+
     def full(self, on_host: bool) -> bool: ...
 
     def fetch_ns(self, stage: StageSpec) -> int: ...
@@ -88,6 +90,8 @@ class Dovetail(DovetailPlanner):
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """For each configuration that is worth it, where it would start first: now, or else soonest."""
+        if self._where.closed_to(queue.stage):
+            return ()
         choice = self.choose(queue, now_ns)
         if isinstance(choice, Hold):
             if self.watcher is not None:
