@@ -30,15 +30,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from dovetail.place.dovetail import DovetailRouter
+from dovetail.place.router import Router
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from _figures import over_rounds, ratio, table_or_json
 from dovetail.lab.rivals.compass import CompassRouter
-from dovetail.place.dovetail import DovetailRouter
 from dovetail.place.index import Need, start_at
-from dovetail.place.router import Router
 from dovetail.predict import Estimator
 from dovetail.profile import catalogue
 from dovetail.profile.table import Entry, Point, ProfileTable

@@ -13,12 +13,14 @@ from dovetail.arbiters import ARBITERS, find_arbiter, make_arbiter
 from dovetail.cli import main
 from dovetail.errors import DeclarationError, DovetailError, ProfileError
 from dovetail.lab.rivals.aquatope import AquatopePlanner
+from dovetail.predict import Estimator
 from dovetail.profile.table import ProfileTable
 from dovetail.record.log import LogWriter
+from dovetail.state import NEVER_NS
 from dovetail.tools.replay import replay
 from dovetail.tools.simulate import ScenarioRun
-from dovetail.units import MS
-from dovetail.wiring import POLICIES, ROUTED_POLICIES, PolicySpec, find_policy, make_controller, make_policy
+from dovetail.units import MS, US
+from dovetail.wiring import POLICIES, PolicySpec, find_policy, make_controller, make_policy
 from dovetail.workflow.graph import StageSpec, chain
 
 #: Two workflows that share a stage, one with a stage on the host, on two kinds of devices.
@@ -119,9 +121,12 @@ def test_a_missing_extra_is_named(scenario: Path, monkeypatch: pytest.MonkeyPatc
         ScenarioRun(scenario, policy="aquatope")
 
 
-def test_routed_policies_are_those_with_a_router() -> None:
-    routed = [n for n in POLICIES if make_policy(PolicySpec(n), ProfileTable(), 1).router is not None]
-    assert routed == list(ROUTED_POLICIES)
+def test_policies_that_may_share_workers_bind_at_once_when_they_do() -> None:
+    for name, entry in POLICIES.items():
+        several = make_policy(PolicySpec(name), Estimator(ProfileTable()), 1, home=1)
+        assert (several.scheduler.bind_ns == NEVER_NS) == entry.shares, name
+    alone = make_policy(PolicySpec("dovetail", lead_us=3), Estimator(ProfileTable()), 1)
+    assert alone.scheduler.bind_ns == 3 * US
 
 
 def test_settings_that_a_policy_does_not_have_are_no_part_of_a_spec() -> None:
@@ -136,7 +141,7 @@ def test_neither_the_registry_nor_ours_loads_the_lab() -> None:
     code = (
         "import sys, dovetail.wiring as w\n"
         "from dovetail.profile.table import ProfileTable\n"
-        "for name in ('first-come', 'by-class', 'dovetail', 'place'):\n"
+        "for name in ('first-come', 'by-class', 'dovetail'):\n"
         "    w.make_policy(w.PolicySpec(name), ProfileTable(), 1)\n"
         "print([m for m in sys.modules if m.startswith('dovetail.lab')])\n"
     )

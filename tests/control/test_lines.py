@@ -39,9 +39,9 @@ def test_when_the_lowest_ends_first_the_next_in_line_has_its_room() -> None:
     c.step(finished(12, 3, 1, 10))
     validate(c)
     worker = c.workers[1]
-    assert [(b.id, b.ahead, b.lent) for b in worker.running.values()] == [(2, False, 1), (3, True, 0)]
+    assert [(b.id, b.waits) for b in worker.running.values()] == [(2, True), (3, False)], "the higher class first"
     assert sent(c.step(arrived(13, 4, priority=3))) == []
-    assert sent(c.step(finished(14, 4, 2, 10))) == [], "its room goes to the one that was sent over it"
-    assert [(b.id, b.ahead) for b in worker.running.values()] == [(3, False)]
-    assert sent(c.step(finished(15, 5, 3, 10))) == [4]
+    assert sent(c.step(finished(14, 4, 3, 10))) == [], "its room goes to the next in line"
+    assert [(b.id, b.waits) for b in worker.running.values()] == [(2, False)]
+    assert sent(c.step(finished(15, 5, 2, 10))) == [4]
     validate(c)

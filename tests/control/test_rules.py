@@ -30,12 +30,11 @@ from dovetail.control import (
 )
 from dovetail.control.controller import MAX_ATTEMPTS
 from dovetail.control.validate import validate
-from dovetail.plan import Hold, Planner
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
-from dovetail.scale import Adjustment
-from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
-from dovetail.state import Cluster, Config, Queue, Request, Worker, WorkerSpec
+from dovetail.scale import Adjustment, LoadEverything
+from dovetail.schedule import FirstCome, Hold, Offer, Scheduler
+from dovetail.state import Cluster, Queue, Request, Worker, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec, chain
 
@@ -70,14 +69,13 @@ def controller(
     scaler: object = None,
     *,
     slo_ms: int = 100,
-    planner: Planner | None = None,
+    planner: Scheduler | None = None,
 ) -> Controller:
     """One workflow for each stage; a batch of any size takes 10 ms."""
     points = (Point(1, 1, 10 * MS, 0.0, 1), Point(4, 1, 10 * MS, 0.0, 1))
     table = ProfileTable([Entry(s.name, "gpu", points=points) for s in stages])
     policy = Policy(
-        planner or FirstComePlanner(),
-        FirstFitPlacer(),
+        planner or FirstCome(),
         scaler or LoadEverything(),  # type: ignore[arg-type]
         Estimator(table),
     )
@@ -305,7 +303,7 @@ def test_what_expires_in_a_queue_leaves_it_and_the_next_has_its_turn() -> None:
 
 
 def test_shares_are_taken_when_a_batch_starts_and_given_back_once_when_it_ends() -> None:
-    c = joined(controller([stage("read")], planner=FirstComePlanner(share_pct=40)), "read")
+    c = joined(controller([stage("read")], planner=FirstCome(share_pct=40)), "read")
     starts = [len(of(RunBatch, c.step(RequestArrived(0, 0, n, 0)))) for n in (1, 2, 3)]
     assert starts == [1, 1, 0]
     assert c.workers[1].free_pct == 20
@@ -334,8 +332,8 @@ class Holding(AlmostFirstCome):
         super().__init__()
         self.until_ns = until_ns
 
-    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
-        return Hold(self.until_ns, "a test says so") if now_ns < 5 * MS else self.plain.choose(queue, now_ns)
+    def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
+        return Hold(self.until_ns, "a test says so") if now_ns < 5 * MS else self.plain.offers(queue, now_ns)
 
 
 @pytest.mark.parametrize(("until_ns", "fails"), [(1 * MS, True), (1 * MS + 1, False)])

@@ -36,7 +36,8 @@ from dovetail.control import (
 from dovetail.control.validate import validate
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
-from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
+from dovetail.scale import LoadEverything
+from dovetail.schedule import FirstCome
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import Graph, Node, Source, StageSpec, chain
@@ -55,9 +56,9 @@ def stage(name: str, batch: int = 1) -> StageSpec:
 def controller(graph: Graph, share_pct: int = 100, *, lead_ms: int = 0, by_class: bool = False) -> Controller:
     points = tuple(Point(batch, 1, ms * MS, 0.0, 1) for batch, ms in TIMES_MS.items())
     table = ProfileTable([Entry(s.name, "gpu", points=points) for s in graph.stages])
-    planner = FirstComePlanner(share_pct=share_pct, by_class=by_class)
+    scheduler = FirstCome(share_pct=share_pct, by_class=by_class, bind_ns=lead_ms * MS)
     predictor = Estimator(table)
-    policy = Policy(planner, FirstFitPlacer(), LoadEverything(), predictor, lead_ns=lead_ms * MS)
+    policy = Policy(scheduler, LoadEverything(), predictor)
     return Controller([graph], policy)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from tests.golden.test_actions import SLO_NS, SPEC, arrived, controller, finished, ok, play, run, stage, with_worker
 
 from dovetail.control import BatchFailed, Controller, Reply, RunBatch, SetTimer, TimerFired
-from dovetail.control.early_send import ENDING, HIGHER
+from dovetail.place.fit import ENDING, HIGHER
 from dovetail.units import MS
 from dovetail.workflow.graph import chain
 
@@ -17,7 +17,7 @@ BY_KERNEL = msgspec.structs.replace(SPEC, preempts=True)
 
 
 def look(cause: int, timer: int, at_ms: int) -> SetTimer:
-    return SetTimer(cause, timer, at_ms * MS, "a batch is about to end")
+    return SetTimer(cause, timer, at_ms * MS, "a worker is about to be free")
 
 
 def ahead(

@@ -11,11 +11,11 @@ from tests.golden.test_actions import SLO_NS, TIMES_MS, arrived, play, run, stag
 from tests.schedule.almost_first_come import AlmostFirstCome
 
 from dovetail.control import Controller, Policy, RequestArrived, RequestCancelled, SetTimer, TimerFired
-from dovetail.plan import Hold
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
-from dovetail.schedule import FirstFitPlacer, LoadEverything
-from dovetail.state import Batch, Config, Queue
+from dovetail.scale import LoadEverything
+from dovetail.schedule import Hold, Offer
+from dovetail.state import Batch, Cluster, Config, Queue
 from dovetail.units import MS
 from dovetail.workflow.graph import chain
 
@@ -33,11 +33,18 @@ class Moody(AlmostFirstCome):
         self._mood = mood
         self._started = 0
 
-    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
-        offer = self._mood(queue.stage.name, now_ns // MS, self._started)
-        return offer if isinstance(offer, Hold) else [Config(1, 1, offer)]
+    def bind(self, cluster: Cluster) -> None:
+        self.plain.bind(cluster)
+        self._workers = cluster.workers
 
-    def started(self, batch: Batch) -> None:
+    def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
+        wish = self._mood(queue.stage.name, now_ns // MS, self._started)
+        if isinstance(wish, Hold):
+            return wish
+        config = Config(1, 1, wish)
+        return [Offer(worker, config, now_ns) for worker in self._workers.values() if worker.fits(config)]
+
+    def started(self, batch: Batch, now_ns: int) -> None:
         self._started += 1
 
 
@@ -46,7 +53,7 @@ def moody(mood: Mood) -> Controller:
     points = tuple(Point(batch, 1, ms * MS, 0.0, 1) for batch, ms in TIMES_MS.items())
     table = ProfileTable([Entry(name, "gpu", points=points) for name in "ab"])
     graphs = [chain(name, SLO_NS, [stage(name)]) for name in "ab"]
-    policy = Policy(Moody(mood), FirstFitPlacer(), LoadEverything(), Estimator(table))
+    policy = Policy(Moody(mood), LoadEverything(), Estimator(table))
     return with_worker(Controller(graphs, policy))
 
 

@@ -23,10 +23,11 @@ from dovetail.control import (
 )
 from dovetail.control.controller import MAX_REFUSALS
 from dovetail.control.validate import validate
+from dovetail.lab.rivals.routed import RoutedScheduler
 from dovetail.place import Hint, Route
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
-from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
+from dovetail.scale import FetchOnDemand
 from dovetail.state import Batch, Item, Request, Worker, WorkerRow, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import Graph, StageSpec, chain
@@ -40,7 +41,7 @@ class Told:
 
     def __init__(self, latest_ns: int = 0, hints: Sequence[Hint] = ()) -> None:
         self.latest_ns = latest_ns
-        self.hints = hints
+        self.hinted = hints
         self.here: list[int] = []
         self.heard_of: list[object] = []
 
@@ -53,16 +54,16 @@ class Told:
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
         self.heard_of.extend(rows)
 
-    def holds(self, worker: int, weights: str, here: bool, now_ns: int) -> None:
-        self.heard_of.append((worker, weights, here))
+    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:
+        self.heard_of.append((worker.id, weights, here))
 
-    def plan(self, request: Request, now_ns: int) -> Sequence[Hint]:
-        return self.hints
+    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
+        return self.hinted
 
     def route(self, item: Item, now_ns: int) -> Route | None:
         return Route(self.here[0], self.latest_ns, order=7, reason="told so") if self.here else None
 
-    def sent(self, batch: Batch, now_ns: int) -> None:
+    def started(self, batch: Batch, now_ns: int) -> None:
         self.heard_of.append(("sent", batch.id))
 
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
@@ -77,7 +78,7 @@ def controller(router: Told, *stages: StageSpec) -> Controller:
     entries = [
         Entry(s.name, "host" if s.on_host else "gpu", points=(Point(1, 1, 10 * MS, 0.0, 1),)) for s in graph.stages
     ]
-    policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(ProfileTable(entries)), router)
+    policy = Policy(RoutedScheduler(router), FetchOnDemand(), Estimator(ProfileTable(entries)))
     return Controller([graph], policy)
 
 

@@ -37,13 +37,13 @@ def test_orions_percentile_is_the_first_point_that_the_part_reaches() -> None:
 
 
 def test_a_planning_time_is_that_of_its_rank_in_microseconds() -> None:
-    class Planner:
-        def choose(self, queue: object, now_ns: int) -> str:
-            return "chosen"
+    class Scheduler:
+        def offers(self, queue: object, now_ns: int) -> str:
+            return "offered"
 
-    timed = _Timed(Planner())
+    timed = _Timed(Scheduler())
     assert timed.quantile(0.99) == 0.0, "nothing was decided"
-    assert timed.choose(None, 0) == "chosen"
+    assert timed.offers(None, 0) == "offered"
     assert timed.count == 1
     timed._ns = [n * 1000 for n in range(200, 0, -1)]
     assert [timed.quantile(q) for q in (0.5, 0.99, 1.0)] == [101.0, 199.0, 200.0]

@@ -40,7 +40,7 @@ from dovetail.control.validate import validate
 from dovetail.profile.table import Entry, Point
 from dovetail.state import WorkerRow, WorkerSpec
 from dovetail.units import MS
-from dovetail.wiring import ROUTED_POLICIES, PolicySpec, make_controller
+from dovetail.wiring import PolicySpec, find_policy, make_controller
 from dovetail.workflow.graph import Graph
 
 KIND = "cpu"
@@ -85,7 +85,7 @@ class Play:
         self.events: list[Event] = []
         self.actions: list[list[Action]] = []
         self.given: dict[int, tuple[int, Lengths]] = {}
-        self.routed = self.policy.name in ROUTED_POLICIES
+        self.routed = find_policy(self.policy.name).whole
         #: Workers that keep queues.
         self.keeping: set[int] = set()
         #: Request -> every answer that it got.
@@ -259,7 +259,7 @@ class Play:
 
     def _brings(self, worker: int) -> bool:
         """Whether the worker brings models itself: it is sent work ahead, or its models do not fit together."""
-        return worker in self.keeping or self.controller.workers[worker].swaps
+        return self.controller.workers[worker].swaps
 
     def _check_devices(self) -> None:
         shares: Counter[int] = Counter()

@@ -32,14 +32,14 @@ from dovetail.control import (
     WorkerJoined,
     WorkerLost,
 )
-from dovetail.plan import Hold, Planner, Refusal
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.log import Step
 from dovetail.record.story import Story, UnknownRequest, story
 from dovetail.record.worst import worst
-from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
-from dovetail.state import Config, Queue, Request, WorkerSpec
+from dovetail.scale import LoadEverything
+from dovetail.schedule import FirstCome, Hold, Offer, Refusal, Scheduler
+from dovetail.state import Cluster, Queue, Request, WorkerSpec
 from dovetail.units import MS
 from dovetail.wiring import PolicySpec
 from dovetail.workflow.graph import Graph, StageSpec, chain
@@ -52,9 +52,9 @@ TABLE = ProfileTable([Entry(s, "gpu", points=(Point(1, 1, 10 * MS, 0.0, 1),)) fo
 class Scene:
     """A controller that is told events one by one; times are milliseconds."""
 
-    def __init__(self, graph: Graph, planner: Planner | None = None) -> None:
+    def __init__(self, graph: Graph, planner: Scheduler | None = None) -> None:
         self.graphs = [graph]
-        policy = Policy(planner or FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(TABLE))
+        policy = Policy(planner or FirstCome(), LoadEverything(), Estimator(TABLE))
         self.controller = Controller(self.graphs, policy)
         self.steps: list[Step] = []
 
@@ -196,11 +196,11 @@ def test_loads_and_evictions_of_its_models_are_part_of_it() -> None:
 class Patient(AlmostFirstCome):
     """Holds every batch for 5 ms."""
 
-    def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
+    def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         head = queue.head()
         if head is not None and now_ns < head.queued_ns + 5 * MS:
             return Hold(head.queued_ns + 5 * MS, "waiting for company")
-        return self.plain.choose(queue, now_ns)
+        return self.plain.offers(queue, now_ns)
 
 
 def test_a_policy_that_held_it_back() -> None:
@@ -254,11 +254,12 @@ def test_refused_at_the_door() -> None:
     assert (told.path, told.visits) == ((), ())
 
 
-class _GivesUp:
+class GivesUp(AlmostFirstCome):
     """Gives up whoever waits after 5 ms."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._requests = scene.controller.requests
+    def bind(self, cluster: Cluster) -> None:
+        self.plain.bind(cluster)
+        self._requests = cluster.requests
 
     def hopeless(self, now_ns: int) -> list[tuple[Request, Refusal]]:
         gone = [r for r in self._requests.values() if now_ns >= 5 * MS and any(r.waiting.values())]
@@ -266,8 +267,7 @@ class _GivesUp:
 
 
 def test_given_up_while_it_waited() -> None:
-    scene = Scene(one_stage())
-    scene.controller._dropper = _GivesUp(scene)
+    scene = Scene(one_stage(), GivesUp())
     scene.join()
     for request in (1, 2):
         scene.arrive(0, request)

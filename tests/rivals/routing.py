@@ -68,7 +68,7 @@ def item(of: Request, node: str, *, origin: int = 0, index: int = 0) -> Item:
 
 def planned(router: PlannedRouter, of: Request, now_ns: int = 0) -> dict[str, int]:
     """The plan by node name."""
-    router.plan(of, now_ns)
+    router.hints(of, now_ns)
     names = [n.name for n in of.graph.graph.nodes]
     return {names[node]: worker for node, worker in router.plans[of.id].items()}
 

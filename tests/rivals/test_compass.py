@@ -183,7 +183,7 @@ def test_the_simulator_counts_the_way_of_the_input_when_it_moves_an_item() -> No
         router = compass({"a": 1, "b": 1}, msgspec.structs.replace(ROUND, adjust_counts_input=counts))
         join(router, 1, 2)
         job = request(graph)
-        router.plan(job, 0)
+        router.hints(job, 0)
         router.plans[job.id] = {0: 1, 1: 1}
         router.heard([row(1, wait_ms=10)], 0)
         route = router.route(item(job, "b", origin=1), 0)
@@ -232,7 +232,7 @@ def test_nothing_is_kept_of_a_request_that_is_closed() -> None:
     router = compass({"a": 10})
     join(router, 1)
     job = request(single(0))
-    router.plan(job, 0)
+    router.hints(job, 0)
     router.closed(job)
     assert not router.plans
 
@@ -310,7 +310,7 @@ def check_by_brute_force(
     router.heard(rows, 0)
     now_ns = 7 * MS
     job = request(graph)
-    router.plan(job, now_ns)
+    router.hints(job, now_ns)
     plan = router.plans[job.id]
     nodes = graph.graph.nodes
     assert plan.keys() == set(range(len(nodes)))

@@ -7,9 +7,10 @@ from tests.rivals.support import play
 from dovetail.lab.experiments.esg_world import World
 from dovetail.lab.rivals import unverified as u
 from dovetail.lab.rivals.common import Market
-from dovetail.lab.rivals.esg import RECHECKS, EsgPlacer, EsgPlanner
+from dovetail.lab.rivals.esg import RECHECKS, EsgPlanner
 from dovetail.plan.space import Space
 from dovetail.predict import Estimator
+from dovetail.profile.table import ProfileTable
 from dovetail.state import Batch, Cluster, Config, Item, Queue, Request, Worker, WorkerSpec, compile_graphs
 from dovetail.workflow.graph import StageSpec
 
@@ -71,7 +72,7 @@ def test_a_queue_looked_at_in_vain_is_offered_the_minimum_in_the_end() -> None:
     elsewhere = Batch(1, queue, Worker(1, world.node()), least, [], 0, 0)
     for _ in range(RECHECKS):
         assert built.choose(queue, late) == first
-        built.finished(elsewhere)
+        built.ended(elsewhere, 0, True)
     assert built.choose(queue, late) == (*first, least)
 
 
@@ -83,17 +84,17 @@ def test_the_dispatcher_prefers_the_data_then_the_home_then_room() -> None:
     item = Item(Request(1, graph[0], 1, 0, 1, 0), 0, 0, 0)
     queue.push(0, item)
     config = Config(1, 1, 50)
-    placer = EsgPlacer()
+    esg = EsgPlanner(Market(Estimator(ProfileTable()), Space(), spec))
     item.origin = 2
-    assert placer.choose(queue, config, workers, 0) is workers[2]
+    assert esg.place(queue, config, workers) is workers[2]
     workers[2].free_pct = 40
     workers[3].free_pct = 60
-    assert placer.choose(queue, config, workers, 0) is workers[1], "most room"
+    assert esg.place(queue, config, workers) is workers[1], "most room"
     item.origin = 0
-    home = placer.choose(queue, config, workers, 0)
+    home = esg.place(queue, config, workers)
     assert home in (workers[1], workers[3])
     workers[1].free_pct = workers[3].free_pct = 0
-    assert placer.choose(queue, config, workers, 0) is None
+    assert esg.place(queue, config, workers) is None
 
 
 def test_it_keeps_every_promise_in_its_own_world() -> None:

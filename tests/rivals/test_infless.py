@@ -4,7 +4,7 @@ import pytest
 from tests.rivals.support import arrival, controller_of, curve, market, workflow
 
 from dovetail.control import RunBatch, SetTimer, TimerFired
-from dovetail.lab.rivals.infless import IDLE_TICKS, INFlessPlanner, Offer, cre, offers
+from dovetail.lab.rivals.infless import IDLE_TICKS, INFlessPlanner, cre, sizings
 from dovetail.state import Config, Queue
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec
@@ -15,7 +15,7 @@ GRAPH = workflow("w", 100, {"read": (1, 2)})
 
 
 def by_batch(slo_ms: float) -> dict[int, list[Offer]]:
-    return offers(GRAPH.stages[0], round(slo_ms * MS), market({"read": READ}))
+    return sizings(GRAPH.stages[0], round(slo_ms * MS), market({"read": READ}))
 
 
 def test_a_batch_of_one_has_the_whole_objective_and_a_larger_one_half_of_it() -> None:
@@ -38,7 +38,7 @@ def test_rates_and_timeout_of_an_offer() -> None:
 
 def test_shares_end_at_half_a_device_and_cores_go_down_in_twos() -> None:
     m = market({"read": curve({1: 1, 4: 2})}, cpus=(1, 2, 3, 4, 5, 6))
-    found = offers(workflow("w", 1000, {"read": (1, 4)}).stages[0], 1000 * MS, m)
+    found = sizings(workflow("w", 1000, {"read": (1, 4)}).stages[0], 1000 * MS, m)
     assert {o.config.cpus for o in found[1]} == {2}
     assert {o.config.cpus for o in found[4]} == {4, 2}
     assert max(o.config.share_pct for row in found.values() for o in row) == 50

@@ -8,7 +8,6 @@ from dovetail.lab.rivals import unverified as u
 from dovetail.lab.rivals.common import Market
 from dovetail.lab.rivals.esg import EsgPlanner
 from dovetail.lab.rivals.prewarm import Prewarmer
-from dovetail.place import BestFitPlacer
 from dovetail.plan.space import Space
 from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
@@ -31,7 +30,7 @@ def play(times_s: list[float], *, keep_alive_s: int) -> tuple[list[tuple[float, 
     prewarmer = Prewarmer(predictor, keep_alive_ns=keep_alive_s * SECOND)
     market = Market(predictor, Space((50, 100), u.CPUS[:1]), NODE)
     planner = EsgPlanner(market, prewarmer=prewarmer)
-    controller = Controller([graph], Policy(planner, BestFitPlacer(), prewarmer, predictor))
+    controller = Controller([graph], Policy(planner, prewarmer, predictor))
     story: list[tuple[float, str]] = []
 
     def observe(event: Event, actions: list[Action]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.schedule import FirstComePlanner
+from dovetail.schedule import FirstCome
 
 
 class AlmostFirstCome:
     """First come, first served, but for what a subclass says."""
 
     def __init__(self) -> None:
-        self.plain = FirstComePlanner()
+        self.plain = FirstCome()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)

@@ -20,13 +20,14 @@ from dovetail.control import (
     WorkerLost,
 )
 from dovetail.control.validate import validate
-from dovetail.place import BestFitPlacer
+from dovetail.place import OwnWorkers
 from dovetail.plan import Space
 from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.ledger import Ledger
-from dovetail.schedule import DovetailPlanner, LoadEverything, PlannerSettings
+from dovetail.scale import LoadEverything
+from dovetail.schedule import Dovetail, PlannerSettings
 from dovetail.sim import SimDevice, Simulation
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
@@ -43,8 +44,8 @@ def controller(slo_ms, *, names=("read",), settings=None, spread=0.0, loaded=Non
     graph = chain("flow", slo_ms * MS, stages)
     table = ProfileTable([Entry(n, "v100", curve=CURVE, spread=spread) for n in names])
     predictor = Estimator(table)
-    planner = DovetailPlanner(predictor, settings or PlannerSettings(space=SPACE))
-    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), predictor))
+    planner = Dovetail(predictor, OwnWorkers(predictor), settings or PlannerSettings(space=SPACE))
+    built = Controller([graph], Policy(planner, LoadEverything(), predictor))
     built.step(WorkerJoined(0, 0, 1, GPU))
     for name in names if loaded is None else loaded:
         built.step(ModelLoaded(0, 0, 1, name, 0))
@@ -94,9 +95,9 @@ def test_when_only_smaller_workers_are_left_there_is_another_plan():
     """Four cores answer in time, one does not; once there is but one, whoever waits runs on that."""
     table = ProfileTable([Entry("read", "cpu", points=(Point(1, 1, 90 * MS, 0.0, 9), Point(1, 4, 30 * MS, 0.0, 9)))])
     predictor = Estimator(table)
-    planner = DovetailPlanner(predictor, PlannerSettings(admission=False))
+    planner = Dovetail(predictor, OwnWorkers(predictor), PlannerSettings(admission=False))
     graph = chain("flow", 40 * MS, [StageSpec("read", "onnx", (1,), model="read")])
-    both = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), predictor))
+    both = Controller([graph], Policy(planner, LoadEverything(), predictor))
     for worker, cores in ((1, 4), (2, 1)):
         both.step(WorkerJoined(0, 0, worker, WorkerSpec(f"cpu:{cores}", "cpu", ("onnx",), cores=cores)))
         both.step(ModelLoaded(0, 0, worker, "read", 0))
@@ -252,8 +253,8 @@ def unprofiled(slo_ms, learned=None):
     """A stage that nobody has profiled, on a device with a price."""
     graph = chain("flow", slo_ms * MS, [StageSpec("read", "model", (1, 4), model="read")])
     predictor = Estimator(ProfileTable(), learned)
-    planner = DovetailPlanner(predictor, PlannerSettings(space=SPACE))
-    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), predictor))
+    planner = Dovetail(predictor, OwnWorkers(predictor), PlannerSettings(space=SPACE))
+    built = Controller([graph], Policy(planner, LoadEverything(), predictor))
     built.step(WorkerJoined(0, 0, 1, GPU))
     built.step(ModelLoaded(0, 0, 1, "read", 0))
     return built
@@ -278,7 +279,7 @@ def test_a_stage_without_a_profile_is_tried_and_then_run_in_time_and_with_time_t
     slo_ms, cost
 ):
     built = unprofiled(slo_ms)
-    planner = built.policy.planner
+    planner = built.policy.scheduler
     first, doubt = serve_one(built, 1, 0)
     assert doubt == 2.0 and first.expected_ns >= 10 * MS, "a guess"
     assert not planner.plan_of("flow").known, "one batch is not enough to refuse anything"
@@ -294,7 +295,7 @@ def test_nothing_is_refused_because_of_guesses_but_because_of_what_was_learned_u
     built = unprofiled(5)
     for number in range(1, 40):
         run, _ = serve_one(built, number, 100 * number)
-    assert built.policy.planner.plan_of("flow").known
+    assert built.policy.scheduler.plan_of("flow").known
     at_ns = 5000 * MS
     assert runs(built.step(RequestArrived(at_ns, 0, 100, 0))), "times may have changed: only a request can show it"
     (refused,) = built.step(RequestArrived(at_ns, 0, 101, 0))

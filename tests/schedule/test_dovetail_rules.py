@@ -14,12 +14,13 @@ from dovetail.control import (
     RunBatch,
     WorkerJoined,
 )
-from dovetail.place import BestFitPlacer
-from dovetail.plan import Hold, Space
+from dovetail.place import OwnWorkers
+from dovetail.plan import Space
 from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
-from dovetail.schedule import DovetailPlanner, LoadEverything, PlannerSettings
+from dovetail.scale import LoadEverything
+from dovetail.schedule import Dovetail, Hold, PlannerSettings
 from dovetail.schedule.waiting import Urgent
 from dovetail.state import Batch, Config, Item, WorkerSpec
 from dovetail.units import MS
@@ -37,14 +38,17 @@ def stage(name: str, batch: tuple[int, ...] = (1,)) -> StageSpec:
     return StageSpec(name, "model", batch, model=name)
 
 
-def make(flows: dict[str, tuple[int, tuple[str, ...]]], **settings: object) -> tuple[Controller, DovetailPlanner]:
+def dovetail(table: ProfileTable, settings: PlannerSettings) -> Dovetail:
+    return Dovetail(Estimator(table), OwnWorkers(Estimator(table)), settings)
+
+
+def make(flows: dict[str, tuple[int, tuple[str, ...]]], **settings: object) -> tuple[Controller, Dovetail]:
     """A controller with one device for workflows of (objective in ms, stages)."""
     names = list(dict.fromkeys(name for _, stages in flows.values() for name in stages))
     graphs = [chain(flow, slo_ms * MS, [stage(n) for n in stages]) for flow, (slo_ms, stages) in flows.items()]
     table = ProfileTable([Entry(n, "v100", curve=CURVE) for n in names])
-    planner = DovetailPlanner(Estimator(table), PlannerSettings(space=SPACE, **settings))  # type: ignore[arg-type]
-    dropper = planner if settings.get("admission", True) else None
-    policy = Policy(planner, BestFitPlacer(), LoadEverything(), Estimator(table), dropper=dropper)
+    planner = dovetail(table, PlannerSettings(space=SPACE, **settings))  # type: ignore[arg-type]
+    policy = Policy(planner, LoadEverything(), Estimator(table))
     built = Controller(graphs, policy)
     built.step(WorkerJoined(0, 0, 1, GPU))
     for name in names:
@@ -66,7 +70,7 @@ def batch_of(built: Controller, name: str, waited_ns: int) -> Batch:
     return Batch(99, queue, built.workers[1], Config(1, 1, 100), items, waited_ns, 10 * MS)
 
 
-def share_for(built: Controller, planner: DovetailPlanner, name: str, now_ns: int) -> int:
+def share_for(built: Controller, planner: Dovetail, name: str, now_ns: int) -> int:
     """The first choice for what waits in the queue."""
     choice = planner.choose(built.queues[name], now_ns)
     assert not isinstance(choice, Hold)
@@ -145,9 +149,13 @@ def test_who_waits_and_cannot_be_in_time_is_given_up_for_those_who_can() -> None
 def test_a_batch_mixes_classes_only_if_it_takes_hardly_longer(four_ms: float, together: bool) -> None:
     curve = Curve((1, 4), (10 * MS, round(four_ms * MS)), (6 * MS, 6 * MS))
     table = ProfileTable([Entry("read", "v100", curve=curve)])
-    planner = DovetailPlanner(Estimator(table), PlannerSettings(space=Space((100,)), wait=False, admission=False))
+    planner = Dovetail(
+        Estimator(table),
+        OwnWorkers(Estimator(table)),
+        PlannerSettings(space=Space((100,)), wait=False, admission=False),
+    )
     graph = chain("flow", 500 * MS, [stage("read", (1, 4))])
-    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), Estimator(table)))
+    built = Controller([graph], Policy(planner, LoadEverything(), Estimator(table)))
     built.step(WorkerJoined(0, 0, 1, GPU))
     built.step(ModelLoaded(0, 0, 1, "read", 0))
     built.step(RequestArrived(0, 0, 1, 0))
@@ -182,7 +190,7 @@ def test_what_later_queues_take_is_set_aside_before_a_stage_is_decided() -> None
         assert share_for(built, planner, "first", 0) == 50, "there is time enough"
         planner._crowded = lambda plan: False  # type: ignore[method-assign]  # whether it is crowded is another rule
         for _ in range(32):
-            planner.started(batch_of(built, "second", 39 * MS))
+            planner.began(batch_of(built, "second", 39 * MS))
             planner.finished(batch_of(built, "second", 39 * MS))
         # 21 ms are left for two stages that take 10 ms at best and 12 ms at half of the device.
         assert share_for(built, planner, "first", 0) == 100
@@ -192,8 +200,8 @@ def test_waits_behind_a_node_are_those_of_the_longest_way() -> None:
     names = ("a", "b", "c", "d")
     graph = chain("flow", 100 * MS, [stage(n) for n in names], {"b": ["a"], "c": ["a"], "d": ["b", "c"]})
     table = ProfileTable([Entry(n, "v100", curve=CURVE) for n in names])
-    planner = DovetailPlanner(Estimator(table), PlannerSettings(space=SPACE))
-    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), Estimator(table)))
+    planner = dovetail(table, PlannerSettings(space=SPACE))
+    built = Controller([graph], Policy(planner, LoadEverything(), Estimator(table)))
     built.step(WorkerJoined(0, 0, 1, GPU))
     for name in names:
         built.step(ModelLoaded(0, 0, 1, name, 0))
@@ -224,7 +232,7 @@ def test_waits_that_were_chosen_teach_nothing() -> None:
     built, planner = make({"flow": (50, ("read",))})
     built.step(RequestArrived(0, 0, 1, 0))
     planner._held_since_ns["read"] = 3 * MS
-    planner.started(batch_of(built, "read", 10 * MS))
+    planner.began(batch_of(built, "read", 10 * MS))
     assert planner._waits["read"].value == 3 * MS // 2, "3 ms before the hold; the mean of that and of no wait"
 
 
@@ -234,9 +242,11 @@ def test_waits_that_were_chosen_teach_nothing() -> None:
 def fast(curve: Curve, batch: tuple[int, ...], waiting: int, *, waited_ns: int = 0, left_ms: int = 400) -> Config:
     """What is taken first where devices are there anyway, with so many items at hand."""
     table = ProfileTable([Entry("read", "v100", curve=curve)])
-    planner = DovetailPlanner(Estimator(table), PlannerSettings(space=SPACE, goal="time", admission=False))
+    planner = Dovetail(
+        Estimator(table), OwnWorkers(Estimator(table)), PlannerSettings(space=SPACE, goal="time", admission=False)
+    )
     graph = chain("flow", left_ms * MS, [stage("read", batch)])
-    built = Controller([graph], Policy(planner, BestFitPlacer(), LoadEverything(), Estimator(table)))
+    built = Controller([graph], Policy(planner, LoadEverything(), Estimator(table)))
     built.step(WorkerJoined(0, 0, 1, GPU))
     built.step(ModelLoaded(0, 0, 1, "read", 0))
     for request in range(1, waiting + 2):
@@ -271,12 +281,12 @@ def test_with_the_goal_of_time_a_batch_that_would_be_late_is_not_taken() -> None
 # -- what cannot be had ---------------------------------------------------------------------------------------------
 
 
-def fork(slo_ms: int, spread: float) -> tuple[Controller, DovetailPlanner]:
+def fork(slo_ms: int, spread: float) -> tuple[Controller, Dovetail]:
     names = ("a", "b", "c", "d")
     graph = chain("flow", slo_ms * MS, [stage(n) for n in names], {"b": ["a"], "c": ["a"], "d": ["b", "c"]})
     table = ProfileTable([Entry(n, "v100", curve=CURVE, spread=spread) for n in names])
-    planner = DovetailPlanner(Estimator(table), PlannerSettings(space=SPACE))
-    policy = Policy(planner, BestFitPlacer(), LoadEverything(), Estimator(table), dropper=planner)
+    planner = dovetail(table, PlannerSettings(space=SPACE))
+    policy = Policy(planner, LoadEverything(), Estimator(table))
     built = Controller([graph], policy)
     for worker in (1, 2):
         built.step(WorkerJoined(0, 0, worker, GPU))

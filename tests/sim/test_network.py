@@ -12,13 +12,14 @@ from dovetail.control import Action, Controller, Event, ModelLoaded, Policy, Rej
 from dovetail.control.validate import validate
 from dovetail.lab.rivals.compass import CompassRouter
 from dovetail.lab.rivals.hashed import HashRouter
-from dovetail.lab.rivals.routed import PlannedRouter
+from dovetail.lab.rivals.routed import PlannedRouter, RoutedScheduler
 from dovetail.place import Router
 from dovetail.place.transfer import Delays
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.record.ledger import Ledger
-from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
+from dovetail.scale import FetchOnDemand, LoadEverything
+from dovetail.schedule import FirstCome
 from dovetail.sim.device import SimDevice
 from dovetail.sim.driver import IngressObserver, Simulation
 from dovetail.sim.network import Network
@@ -48,7 +49,7 @@ def peers(
     table = ProfileTable(ENTRIES)
     predictor = Estimator(table)
     controllers = [
-        Controller([graph], Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), predictor, router), number)
+        Controller([graph], Policy(RoutedScheduler(router), FetchOnDemand(), predictor), number)
         for number, router in enumerate(routers)
     ]
     network = Network(controllers, Delays(), staleness, **options)  # type: ignore[arg-type]
@@ -210,7 +211,7 @@ class NoDelays(Delays):
 
 
 def test_a_controller_must_know_which_ingress_it_is() -> None:
-    policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(ProfileTable(ENTRIES)))
+    policy = Policy(FirstCome(), LoadEverything(), Estimator(ProfileTable(ENTRIES)))
     with pytest.raises(ValueError, match="ingress 1 has a controller that takes itself for 0"):
         Network([Controller([GRAPH], policy), Controller([GRAPH], policy)], Delays())
 
@@ -225,7 +226,7 @@ def test_one_ingress_over_a_network_that_takes_no_time_is_the_plain_case() -> No
         graph = chain("flow", 100 * MS, STAGES)
         table = ProfileTable(ENTRIES)
         router = Fixed([1, 2, 1])
-        policy = Policy(FirstComePlanner(), FirstFitPlacer(), LoadEverything(), Estimator(table), router)
+        policy = Policy(RoutedScheduler(router), FetchOnDemand(), Estimator(table))
         controller = Controller([graph], policy)
         ledger, arrivals = Ledger([("flow", graph.slo_ns)]), [a for _, a in stream(4, 60, 1)]
         if linked:

@@ -28,7 +28,7 @@ def test_all_of_a_worker_is_free_at_first() -> None:
     assert (counted.free_pct, counted.free_cpus) == (100, 4)
     assert uncounted.free_cpus > 10**6
     assert (counted.resident, counted.loading, counted.resident_bytes, counted.running) == ({}, {}, 0, {})
-    assert counted.look_ns == 0, "no timer is set"
+    assert counted.line == [], "nobody waits there"
 
 
 def test_a_batch_is_of_the_highest_class_in_it() -> None:
@@ -38,12 +38,12 @@ def test_a_batch_is_of_the_highest_class_in_it() -> None:
     assert batch.priority() == 1
 
 
-def test_an_item_s_data_is_nowhere_at_first_and_a_batch_is_not_routed_unless_that_is_said() -> None:
+def test_an_item_s_data_is_nowhere_at_first_and_a_batch_waits_for_nothing() -> None:
     item = Item(request(1, 1), 0, 0, 0)
     assert (item.origin, item.attempts, item.refused, item.alone) == (0, 0, 0, False)
     worker = Worker(1, WorkerSpec("gpu", "gpu", ("model",)))
     batch = Batch(1, Queue("read", STAGE), worker, Config(1, 1, 100), [item], 5, 10)
-    assert (batch.routed, batch.begun_ns) == (False, 5)
+    assert (batch.waits, batch.begun_ns) == (False, 5)
 
 
 def test_a_cluster_counts_how_often_its_holders_have_changed() -> None:

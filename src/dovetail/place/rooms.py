@@ -45,7 +45,19 @@ class Changes:
 class Group:
     """Workers that could all run the same thing."""
 
-    __slots__ = ("_at", "_busy", "_changes", "_counts", "_ends", "_filed", "_log", "_lows", "_mask", "_read", "members")
+    __slots__ = (
+        "_at",
+        "_busy",
+        "_changes",
+        "_counts",
+        "_ends",
+        "_filed",
+        "_log",
+        "_lows",
+        "_mask",
+        "_read",
+        "members",
+    )
 
     def __init__(self, changes: Changes) -> None:
         self.members: dict[int, Worker] = {}

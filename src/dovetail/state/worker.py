@@ -134,7 +134,8 @@ class Worker:
                 owed_pct += batch.config.share_pct - batch.got_pct
             else:
                 spare_ns = min(batch.expected_ns // EARLIER, early_ns)
-                end_ns = max(now_ns, batch.begun_ns + batch.expected_ns - spare_ns)
+                # What has not ended yet may end any moment, but not before.
+                end_ns = max(now_ns + 1, batch.begun_ns + batch.expected_ns - spare_ns)
                 ends.append((end_ns, batch.id, batch.got_pct, batch.got_cpus))
             if not batch.waits:
                 held_pct += batch.got_pct
@@ -170,7 +171,7 @@ class Batch:
 
     __slots__ = (
         "begun_ns", "config", "expected_ns", "got_cpus", "got_pct", "id", "items", "queue", "sent_ns", "waits",
-        "windowed", "worker",
+        "worker",
     )  # fmt: skip
 
     def __init__(
@@ -182,7 +183,6 @@ class Batch:
         items: list[Item],
         sent_ns: int,
         expected_ns: int,
-        windowed: bool = False,
     ) -> None:
         self.id = ident
         self.queue = queue
@@ -197,8 +197,6 @@ class Batch:
         self.waits = False
         self.got_pct = 0
         self.got_cpus = 0
-        #: Its worker may refuse it because it would start too late.
-        self.windowed = windowed
 
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""

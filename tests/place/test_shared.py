@@ -10,13 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.rivals.routing import SPEC, item, join, other, predictor, request, row, stage, weights_for, workflow
 
+from dovetail.control import Policy
 from dovetail.device.rules import Rules
 from dovetail.lab.experiments.compass_world import Outcome, World, draw_jobs
-from dovetail.place import Route, Router
-from dovetail.place.dovetail import DovetailRouter
+from dovetail.lab.rivals.routed import RoutedScheduler
+from dovetail.place import Route
 from dovetail.place.settings import RouterSettings
+from dovetail.place.shared import SharedWorkers
 from dovetail.place.transfer import SIMULATOR, Delays
 from dovetail.predict import Predictor
+from dovetail.scale import FetchOnDemand
 from dovetail.sim.driver import Simulation
 from dovetail.sim.state_table import Staleness
 from dovetail.state import Batch, CompiledGraph, Config, Item, Queue, Request, WorkerRow
@@ -33,9 +36,9 @@ def router_for(
     ingress: int = 0,
     workers: int = 0,
     home: int = 0,
-) -> DovetailRouter:
+) -> SharedWorkers:
     delays = Delays(SIMULATOR)
-    router = DovetailRouter(predictor(times_ms, delays), chosen, ingress=ingress, home=home, delays=delays)
+    router = SharedWorkers(predictor(times_ms, delays), chosen, ingress=ingress, home=home, delays=delays)
     join(router, *range(1, workers + 1))  # type: ignore[arg-type]
     return router
 
@@ -47,7 +50,7 @@ def holding(worker: int, wait_ms: float = 0.0, at_ms: float = 0.0, **fetch_ms: f
     return msgspec.structs.replace(made, at_ns=at_ns, free_at_ns=at_ns + made.wait_ns)
 
 
-def send(router: DovetailRouter, what: Item, number: int, now_ns: int) -> tuple[Batch, Route]:
+def send(router: SharedWorkers, what: Item, number: int, now_ns: int) -> tuple[Batch, Route]:
     """Route an item and say that it was sent, as the controller does."""
     route = router.route(what, now_ns)
     assert route is not None
@@ -56,7 +59,7 @@ def send(router: DovetailRouter, what: Item, number: int, now_ns: int) -> tuple[
     config = Config(1, 1, 100)
     expected = router.fleet._predictor.run(of, worker.spec.kind, 1, config).mean_ns
     batch = Batch(number, Queue(of.name, of), worker, config, [what], now_ns, expected)
-    router.sent(batch, now_ns)
+    router.started(batch, now_ns)
     return batch, route
 
 
@@ -94,7 +97,7 @@ def test_a_fetch_beside_the_wait_costs_nothing(overlap: bool, chosen: int) -> No
 def test_a_stage_that_nobody_can_run_waits_until_somebody_joins() -> None:
     router = router_for({"a": 10})
     of = request(single())
-    assert list(router.plan(of, 0)) == [] and router.route(item(of, "a"), 0) is None
+    assert list(router.hints(of, 0)) == [] and router.route(item(of, "a"), 0) is None
     join(router, 1, spec=other(SPEC, runs=("onnx",)))  # type: ignore[arg-type]
     join(router, 2, spec=other(SPEC, memory_bytes=1))  # type: ignore[arg-type]
     assert router.route(item(of, "a"), 0) is None
@@ -115,10 +118,10 @@ def test_the_ingress_s_own_worker_wins_among_those_that_are_free() -> None:
 
 def test_models_of_later_stages_are_fetched_while_earlier_ones_run() -> None:
     router = router_for(DIAMOND_MS, workers=3)
-    hints = router.plan(request(diamond()), 0)
+    hints = router.hints(request(diamond()), 0)
     assert sorted(h.stage for h in hints) == ["b", "c"]  # not the entry, which is sent at once, nor the join
     assert len({h.worker for h in hints}) == 2  # side by side
-    assert not router_for(DIAMOND_MS, msgspec.structs.replace(PLAIN, hints=False), workers=3).plan(
+    assert not router_for(DIAMOND_MS, msgspec.structs.replace(PLAIN, hints=False), workers=3).hints(
         request(diamond()), 0
     )
 
@@ -127,7 +130,7 @@ def test_a_join_is_decided_afresh_unless_that_is_switched_off() -> None:
     for afresh in (True, False):
         router = router_for(DIAMOND_MS, msgspec.structs.replace(PLAIN, afresh=afresh), workers=3)
         of = request(diamond())
-        router.plan(of, 0)
+        router.hints(of, 0)
         planned = router._open[of.id].planned
         names = [n.name for n in of.graph.graph.nodes]
         router.heard([holding(planned[names.index("d")], 5_000, at_ms=400)], 400 * MS)
@@ -140,7 +143,7 @@ def test_the_plan_breaks_near_ties_and_nothing_else() -> None:
     router = router_for({"a": 10, "b": 10}, workers=8)
     router.heard([holding(w, a=100, b=100) for w in range(1, 9)], 0)
     of = request(workflow([stage("a", 100), stage("b", 100)]))
-    router.plan(of, 0)
+    router.hints(of, 0)
     planned = router._open[of.id].planned[1]
     keep_ms = PLAIN.keep_ns / MS
     for wait_ms, kept in ((keep_ms - 1, True), (keep_ms + 1, False)):
@@ -151,15 +154,15 @@ def test_the_plan_breaks_near_ties_and_nothing_else() -> None:
 
 def test_a_fetch_that_was_asked_for_and_never_shows_is_not_believed_for_ever() -> None:
     router = router_for(DIAMOND_MS, workers=1)
-    router.plan(request(diamond()), 0)
+    router.hints(request(diamond()), 0)
     assert router.fleet.known(1).resident == {"b", "c"}
     late_ns = 110 * MS + PLAIN.doubt_ns
     router.fleet.doubt(late_ns)
     assert not router.fleet.known(1).resident
-    router.holds(1, "b", True, late_ns)
+    router.holds(router.fleet.workers[1], "b", True, late_ns)
     router.fleet.doubt(2 * late_ns)
     assert router.fleet.known(1).resident == {"b"}  # the worker itself has said so
-    router.holds(1, "b", False, 2 * late_ns)
+    router.holds(router.fleet.workers[1], "b", False, 2 * late_ns)
     assert not router.fleet.known(1).resident
 
 
@@ -204,7 +207,7 @@ def test_run_times_that_a_predictor_learns_later_change_the_order() -> None:
     batch, _ = send(router, item(of, "a"), 1, 0)
     router.fleet._predictor.observe_run(batch.queue.stage, batch.worker.spec.kind, 1, batch.config, 5 * SECOND)
     for number in range(2, 300):
-        router.plan(request(single(), number), 0)
+        router.hints(request(single(), number), 0)
         router.closed(request(single(), number))
     after = router.route(item(of, "a"), 0)
     assert before is not None and after is not None and after.order > before.order
@@ -332,21 +335,21 @@ def test_a_model_whose_holders_are_busy_is_copied_to_somebody_idle_with_room_but
     full = msgspec.structs.replace(holding(2), free_bytes=0)
     router.heard([holding(1, 50, a=100), full, holding(3)], 0)
     graph = single()
-    hints = router.plan(request(graph, 1), 0)
+    hints = router.hints(request(graph, 1), 0)
     assert [(h.worker, h.stage) for h in hints] == [(3, "a")]
     router.heard([holding(3, 50, at_ms=1, a=100), holding(2, at_ms=1)], 1 * MS)  # now 2 is idle and has room
-    assert not router.plan(request(graph, 2), chosen.copy_every_ns - 1)
+    assert not router.hints(request(graph, 2), chosen.copy_every_ns - 1)
     again_ns = chosen.copy_every_ns
     router.heard([holding(w, 50, at_ms=again_ns / MS, a=100) for w in (1, 3)], again_ns)
-    assert [h.worker for h in router.plan(request(graph, 3), again_ns)] == [2]
+    assert [h.worker for h in router.hints(request(graph, 3), again_ns)] == [2]
 
 
 def test_no_copy_is_made_of_a_model_that_has_a_spare_holder() -> None:
     router = router_for({"a": 10}, RouterSettings(hints=False), workers=3)
     router.heard([holding(1, a=100), holding(2, a=100), holding(3)], 0)
-    assert not router.plan(request(single()), 0)  # one holder is used, one is left
+    assert not router.hints(request(single()), 0)  # one holder is used, one is left
     router.heard([holding(2, 50, at_ms=1, a=100)], 1 * MS)
-    assert [h.worker for h in router.plan(request(single(), 2), 1 * MS)] == [3]
+    assert [h.worker for h in router.hints(request(single(), 2), 1 * MS)] == [3]
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------
@@ -365,14 +368,14 @@ ABLATIONS = {
 }
 
 
-def run(chosen: RouterSettings, seed: int, stale_ms: int, jobs: int = 60) -> tuple[Outcome, list[DovetailRouter]]:
+def run(chosen: RouterSettings, seed: int, stale_ms: int, jobs: int = 60) -> tuple[Outcome, list[SharedWorkers]]:
     world = World(SIMULATOR, share_models=True)
-    routers: list[DovetailRouter] = []
+    routers: list[SharedWorkers] = []
 
-    def make(predictor: Predictor, ingress: int, home: int) -> Router:
-        router = DovetailRouter(predictor, chosen, ingress=ingress, home=home, delays=world.delays)
+    def make(predictor: Predictor, ingress: int, home: int) -> Policy:
+        router = SharedWorkers(predictor, chosen, ingress=ingress, home=home, delays=world.delays)
         routers.append(router)
-        return router
+        return Policy(RoutedScheduler(router), FetchOnDemand(), predictor)
 
     staleness = Staleness(stale_ms * MS, stale_ms * MS)
     return world.run(make, draw_jobs(seed, 4, 500, jobs), 4, Rules(), staleness, jobs=jobs), routers

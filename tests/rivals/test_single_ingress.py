@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dovetail.place.single_ingress import SingleIngress
+from dovetail.lab.rivals.single_ingress import SingleIngress
 from dovetail.state import Batch, Config, Queue, Worker, WorkerRow, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec
@@ -36,10 +36,10 @@ def test_a_row_has_what_was_sent_and_has_not_ended_and_what_others_sent() -> Non
         for n, took_ms in ((1, 30), (2, 5))
     ]
     for batch in batches:
-        ingress.sent(batch, MS)
+        ingress.started(batch, MS)
     ingress.ended(batches[0], 2 * MS, True)
     worker.resident["read"] = 40
-    ingress.holds(7, "read", True, 3 * MS)
+    ingress.holds(worker, "read", True, 3 * MS)
     assert listener.rows == [
         WorkerRow(7, MS, 30 * MS, 31 * MS, (), 100),
         WorkerRow(7, MS, 35 * MS, 36 * MS, (), 100),

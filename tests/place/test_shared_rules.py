@@ -7,9 +7,9 @@ import pytest
 from tests.rivals.routing import MEMORY_BYTES, item, join, predictor, request, stage, weights_for, workflow
 
 from dovetail.place.belief import Belief
-from dovetail.place.dovetail import DovetailRouter
-from dovetail.place.router import Hint, Route
+from dovetail.place.route import Hint, Route
 from dovetail.place.settings import RouterSettings
+from dovetail.place.shared import SharedWorkers
 from dovetail.place.transfer import SIMULATOR, Delays
 from dovetail.state import Batch, CompiledGraph, Config, Item, Queue, WorkerRow
 from dovetail.units import MS
@@ -20,8 +20,8 @@ PLAIN = RouterSettings(bounces=0, spares=0, spread=False)
 ARRIVE_NS = Delays(SIMULATOR).message_ns(0)
 
 
-def router_for(chosen: RouterSettings, workers: int, **times_ms: float) -> DovetailRouter:
-    router = DovetailRouter(predictor(times_ms), chosen, delays=Delays(SIMULATOR))
+def router_for(chosen: RouterSettings, workers: int, **times_ms: float) -> SharedWorkers:
+    router = SharedWorkers(predictor(times_ms), chosen, delays=Delays(SIMULATOR))
     join(router, *range(1, workers + 1))  # type: ignore[arg-type]
     return router
 
@@ -35,13 +35,13 @@ def single(fetch_ms: float = 100) -> CompiledGraph:
     return workflow([stage("a", fetch_ms)])
 
 
-def send(router: DovetailRouter, what: Item, number: int, now_ns: int) -> Route:
+def send(router: SharedWorkers, what: Item, number: int, now_ns: int) -> Route:
     """Route an item and say that it was sent, as the controller does."""
     route = router.route(what, now_ns)
     assert route is not None
     of = what.request.graph.nodes[what.node].stage
     worker = router.fleet.workers[route.worker]
-    router.sent(Batch(number, Queue(of.name, of), worker, Config(1, 1, 100), [what], now_ns, 100 * MS), now_ns)
+    router.started(Batch(number, Queue(of.name, of), worker, Config(1, 1, 100), [what], now_ns, 100 * MS), now_ns)
     return route
 
 
@@ -99,7 +99,7 @@ def test_a_worker_that_refused_is_taken_to_be_busy_for_a_quarter_of_a_run_beyond
     worker = router.fleet.workers[1]
     of = what.request.graph.nodes[0].stage
     batch = Batch(1, Queue(of.name, of), worker, Config(1, 1, 100), [what], 0, 100 * MS)
-    router.sent(batch, 0)
+    router.started(batch, 0)
     router.ended(batch, MS, False)
     assert router.fleet.beliefs[1].free_ns(MS) == route.latest_ns + 25 * MS
 
@@ -139,9 +139,9 @@ def test_the_toll_is_no_time_and_a_model_that_fits_has_none() -> None:
 # -- copies ---------------------------------------------------------------------------------------------------------
 
 
-def hinted(router: DovetailRouter, number: int, now_ms: int) -> list[Hint]:
+def hinted(router: SharedWorkers, number: int, now_ms: int) -> list[Hint]:
     of = request(single(), number)
-    hints = list(router.plan(of, now_ms * MS))
+    hints = list(router.hints(of, now_ms * MS))
     router.closed(of)
     return hints
 
@@ -163,7 +163,7 @@ def test_copies_of_two_models_do_not_wait_for_each_other() -> None:
     router = router_for(msgspec.structs.replace(PLAIN, spares=4), 6, a=10, b=10)
     router.heard([row(1, "a", "b")], 0)
     graph = workflow([stage("a", 100), stage("b", 100)])
-    hints = router.plan(request(graph), 0)
+    hints = router.hints(request(graph), 0)
     assert sorted(h.stage for h in hints) == ["a", "b"]
 
 
@@ -172,9 +172,9 @@ def test_a_model_that_was_copied_lately_keeps_no_other_waiting() -> None:
     router = router_for(chosen, 6, a=10, b=10)
     graph = workflow([stage("a", 100), stage("b", 100)])
     router.heard([row(1, "a", "b"), *(row(w, "b") for w in range(2, 7))], 0)
-    assert [h.stage for h in router.plan(request(graph, 1), 0)] == ["a"], "of b there are enough"
+    assert [h.stage for h in router.hints(request(graph, 1), 0)] == ["a"], "of b there are enough"
     router.heard([row(1, "a", "b", at_ms=2), *(row(w, at_ms=2) for w in range(2, 7))], 2 * MS)
-    assert [h.stage for h in router.plan(request(graph, 2), 2 * MS)] == ["b"]
+    assert [h.stage for h in router.hints(request(graph, 2), 2 * MS)] == ["b"]
 
 
 def test_a_holder_that_has_become_free_is_spare() -> None:

@@ -1,0 +1,138 @@
+"""Workers of one ingress: the tightest with room; and where models do not all fit, what they hold is part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from tests.place.own_workers import HALF, READ, SORT, Shop
+
+from dovetail.place import OwnSettings
+from dovetail.place.fit import ENDING, HIGHER
+from dovetail.state import Config
+from dovetail.units import MS
+from dovetail.workflow.graph import StageSpec
+
+LOAD_NS = 40 * MS
+
+
+def shop(
+    *free_pct: int, swaps: bool = True, holders: Sequence[int] = (), memory_bytes: int = 5000, **settings: object
+) -> Shop:
+    made = Shop(LOAD_NS, OwnSettings(**settings))  # type: ignore[arg-type]
+    for ident, free in enumerate(free_pct, 1):
+        made.join(ident, swaps=swaps, memory_bytes=memory_bytes)
+        if ident in holders:
+            made.load(ident, READ)
+        if free < 100:
+            made.run(ident, SORT if swaps else READ, Config(1, 1, 100 - free), 100 * MS)
+    return made
+
+
+def test_the_tightest_that_has_room_the_first_of_equals() -> None:
+    assert shop(100, 60, 60, 40, swaps=False).chosen(READ, HALF) == 2
+    assert shop(40, 49, swaps=False).chosen(READ, HALF) is None
+
+
+def test_one_that_holds_the_model_goes_before_a_tighter_one_that_does_not() -> None:
+    assert shop(60, 100).chosen(READ, HALF) == 1
+    assert shop(60, 100, holders=[2]).chosen(READ, HALF) == 2
+
+
+def test_without_a_look_at_memory_the_tightest_is_taken() -> None:
+    assert shop(60, 100, holders=[2], memory=False).chosen(READ, HALF) == 1
+
+
+def test_who_is_fetching_the_model_counts_as_holding_it() -> None:
+    made = shop(60, 100)
+    made.run(2, READ, Config(1, 1, 40), MS)
+    assert made.chosen(READ, HALF) == 2
+
+
+def test_a_fetch_that_came_to_nothing_is_forgotten() -> None:
+    made = shop(60, 100)
+    batch = made.run(2, READ, Config(1, 1, 40), MS)
+    made.end(batch, done=False)
+    assert made.chosen(READ, HALF) == 1
+
+
+@pytest.mark.parametrize(("left_ns", "expected"), [(LOAD_NS, 1), (LOAD_NS + 1, 2)])
+def test_a_batch_waits_for_a_busy_holder_only_if_that_is_no_later_than_a_fetch(left_ns: int, expected: int) -> None:
+    made = shop(100, 100, holders=[1])
+    made.run(1, READ, Config(1, 1, 100), left_ns)
+    spot = made.spot(READ, HALF)
+    assert spot is not None and spot.worker.id == expected
+    assert (spot.start_ns, spot.fetch_ns) == ((left_ns, 0) if expected == 1 else (0, LOAD_NS))
+
+
+@pytest.mark.parametrize(("left_ns", "expected"), [(2 * LOAD_NS, 1), (2 * LOAD_NS + 1, 2)])
+def test_a_fetch_that_evicts_is_charged_for_what_it_takes_from_others(left_ns: int, expected: int) -> None:
+    made = shop(100, 100, holders=[1], memory_bytes=1500)
+    made.load(2, SORT)
+    made.run(1, READ, Config(1, 1, 100), left_ns)
+    spot = made.spot(READ, HALF)
+    assert spot is not None and spot.worker.id == expected
+
+
+def test_a_fetch_goes_where_nothing_has_to_go_for_it() -> None:
+    made = shop(100, 100, 100, memory_bytes=1500)
+    for ident in (1, 2):
+        made.load(ident, SORT)
+    assert made.chosen(READ, HALF) == 3
+
+
+def test_what_needs_no_model_is_not_held_up_by_that() -> None:
+    plain = StageSpec("plain", "model", (1,), model="plain")
+    made = Shop(LOAD_NS, OwnSettings(), plain)
+    for ident in (1, 2):
+        made.join(ident, swaps=True)
+    made.run(1, plain, Config(1, 1, 100), MS)
+    assert made.chosen(plain, HALF) == 2
+
+
+def test_of_several_busy_holders_the_first_to_be_free_counts() -> None:
+    made = shop(100, 100, 100, holders=[1, 2])
+    made.run(1, READ, Config(1, 1, 100), 9 * LOAD_NS)
+    made.run(2, READ, Config(1, 1, 100), LOAD_NS - 1)
+    spot = made.spot(READ, HALF)
+    assert spot is not None and (spot.worker.id, spot.start_ns) == (2, LOAD_NS - 1)
+
+
+def test_models_of_later_stages_that_nobody_has_are_fetched_where_memory_is_free() -> None:
+    made = shop(100, 100, memory_bytes=1500)
+    made.load(1, READ)
+    assert [(h.worker, h.stage) for h in made.hints()] == [(2, "sort")], "1 has 500 bytes left of 1500"
+    made.load(2, SORT)
+    assert not made.hints()
+    assert not shop(100, hints=False).hints()
+    assert not shop(100, swaps=False).hints()
+
+
+def test_a_batch_is_bound_early_where_a_worker_is_about_to_be_free_or_lets_a_higher_class_in() -> None:
+    made = Shop(LOAD_NS, OwnSettings(), READ, bind_ns=2 * MS)
+    made.join(1, swaps=False)
+    made.run(1, READ, Config(1, 1, 100), 10 * MS, priority=2)
+    spot = made.spot(READ, HALF)
+    assert spot is not None and (spot.start_ns, spot.reason) == (9 * MS, ENDING), "a tenth earlier than expected"
+    made = Shop(LOAD_NS, OwnSettings(), READ)
+    made.join(1, swaps=False, preempts=True)
+    made.run(1, READ, Config(1, 1, 100), 10 * MS, priority=2)
+    spot = made.spot(READ, HALF)
+    assert spot is not None and (spot.start_ns, spot.reason) == (0, HIGHER)
+    assert made.spot(READ, HALF, priority=2) is not None
+    assert made.spot(READ, HALF, priority=2).start_ns == 10 * MS  # type: ignore[union-attr]
+
+
+def test_what_a_model_takes_to_be_fetched_counts_only_while_nobody_has_it() -> None:
+    made = shop(100, 100)
+    assert made.own.fetch_ns(READ) == LOAD_NS
+    made.load(2, READ)
+    assert made.own.fetch_ns(READ) == 0
+    assert shop(100, swaps=False).own.fetch_ns(READ) == 0
+
+
+def test_closed_means_that_nobody_who_could_run_it_has_room() -> None:
+    made = shop(100, swaps=False)
+    assert not made.own.closed_to(READ) and not made.own.full(False)
+    made.run(1, READ, Config(1, 1, 100), MS)
+    assert made.own.closed_to(READ) and made.own.full(False) and made.own.full(True), "there is no host process"

@@ -1,0 +1,75 @@
+"""The index of rooms says what a look at every worker would say, whatever has happened before."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.place.own_workers import READ, SORT, Shop
+
+from dovetail.place.fit import best_fit
+from dovetail.state import Config
+from dovetail.units import MS
+
+SHARES = (10, 25, 40, 50, 75, 100)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.booleans(), st.sampled_from([0, 4]))
+def test_it_finds_the_tightest_worker_that_a_scan_would_find(seed: int, swaps: bool, cores: int) -> None:
+    rng = random.Random(seed)
+    shop = Shop(40 * MS)
+    running = []
+    for step in range(80):
+        shop.now_ns += MS
+        match rng.randrange(6):
+            case 0 if len(shop.cluster.workers) < 6:
+                shop.join(step + 1, swaps=swaps, memory_bytes=1500 if swaps else 0, cores=cores)
+            case 1 if shop.cluster.workers and rng.random() < 0.2:
+                gone = rng.choice(list(shop.cluster.workers))
+                for batch in [b for b in running if b.worker.id == gone]:
+                    running.remove(batch)
+                    shop.end(batch, done=False)
+                shop.lose(gone)
+            case 2 if running:
+                shop.end(running.pop(rng.randrange(len(running))), done=rng.random() < 0.8)
+            case 3 if swaps and shop.cluster.workers:
+                ident = rng.choice(list(shop.cluster.workers))
+                shop.load(ident, rng.choice([READ, SORT]), here=rng.random() < 0.6)
+            case _ if shop.cluster.workers:
+                config = Config(1, rng.choice([1, 2]), rng.choice(SHARES))
+                ident = rng.choice(list(shop.cluster.workers))
+                # Sometimes where there is no room: it waits in line there.
+                if shop.cluster.workers[ident].fits(config) or rng.random() < 0.2:
+                    running.append(shop.run(ident, rng.choice([READ, SORT]), config, rng.randrange(1, 50) * MS))
+        config = Config(1, rng.choice([1, 2]), rng.choice(SHARES))
+        workers = shop.cluster.workers.values()
+        wanted = {b.worker.id for b in running if b.queue.stage is READ}
+        have = [w for w in workers if not swaps or "read" in w.resident or w.id in wanted]
+        expected = best_fit(sorted(have, key=lambda w: w.id), config)
+        found = shop.own._have["read"].tightest(config)
+        assert (found and found.id) == (expected and expected.id)
+        could = [w for w in workers if swaps and w not in have and w.fits(config)]
+        assert {w.id for w in shop.own._could["read"].fitting(config, 99)} == {w.id for w in could}
+        roomy = any(w.free_pct and w.free_cpus > 0 and not w.line for w in workers)
+        assert shop.own.full(False) == (not roomy)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_among_few_workers_the_soonest_is_the_one_that_a_scan_would_find(seed: int) -> None:
+    rng = random.Random(seed)
+    shop = Shop(40 * MS)
+    for ident in (1, 2, 3):
+        shop.join(ident, swaps=False, preempts=True)
+        for _ in range(rng.randrange(1, 4)):
+            config = Config(1, 1, rng.choice(SHARES))
+            shop.run(ident, READ, config, rng.randrange(1, 50) * MS, priority=rng.randrange(1, 4))
+    config, priority = Config(1, 1, rng.choice(SHARES)), rng.randrange(1, 4)
+    times = [w.room_at(config, priority, shop.now_ns) for w in shop.cluster.workers.values()]
+    found = shop.own._have["read"].soonest(config, priority, shop.now_ns, 0)
+    if found is None:
+        assert min(times) > 10**15, "everybody has promised already what it has"
+    else:
+        assert found[1] == min(times) == found[0].room_at(config, priority, shop.now_ns)
