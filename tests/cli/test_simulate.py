@@ -231,7 +231,7 @@ def test_several_ingresses_give_the_same_bytes_each_time(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (('name = "place"', 'name = "by-class"'), (), "cluster.ingresses: the policy 'by-class' keeps work at its"),
+        (('name = "place"', 'name = "by-class"'), (), "the policy 'by-class' has its workers to itself"),
         (("host = 4", "host = 3"), (), "there are 3 for 4; add some to a device: host = 4"),
         (("ingresses = 4", "ingresses = 0"), (), "cluster.ingresses"),
         (('push = "10ms"', "push = 10"), (), "cluster.push"),

@@ -8,11 +8,12 @@ import pytest
 
 from dovetail.lab.experiments.compass import POINTS, PUBLISHED, PUBLISHED_USED
 from dovetail.lab.experiments.compass_runs import JOBS, Job, Search, figure_job, make_router, search, simulate
-from dovetail.lab.experiments.compass_world import WORKFLOWS, MakeRouter, World, draw_jobs
+from dovetail.lab.experiments.compass_world import WORKFLOWS, MakePolicy, World, draw_jobs
 from dovetail.lab.rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRouter
 from dovetail.lab.rivals.compass_worker import AUTHORS_SIMULATOR, COMPASS
 from dovetail.lab.rivals.hashed import HashRouter
 from dovetail.lab.rivals.jit import JitRouter
+from dovetail.lab.rivals.routed import policy_of
 from dovetail.place.transfer import CASCADE, SIMULATOR
 from dovetail.predict import Estimator
 from dovetail.sim.state_table import Staleness
@@ -93,14 +94,14 @@ def test_the_search_ends_on_the_grid_between_a_size_that_does_not_do_and_one_tha
     assert found == (134 if simulate(figure_job("hash", 134, 1)).median <= 5.0 else 136)
 
 
-def routers(world: World) -> dict[str, MakeRouter]:
+def routers(world: World) -> dict[str, MakePolicy]:
     sizes = world.in_bytes
     return {
-        "cascade": lambda p, _i, home: CompassRouter(p, CASCADE_FORM, home=home, in_bytes=sizes),
-        "simulator": lambda p, _i, home: CompassRouter(p, SIMULATOR_FORM, home=home, in_bytes=sizes),
-        "heft": lambda p, _i, home: CompassRouter(p, HEFT_FORM, home=home, in_bytes=sizes),
-        "jit": lambda p, _i, home: JitRouter(p, home=home, in_bytes=sizes, seed=1),
-        "hash": lambda _p, _i, _home: HashRouter(1),
+        "cascade": lambda p, _i, home: policy_of(CompassRouter(p, CASCADE_FORM, home=home, in_bytes=sizes), p),
+        "simulator": lambda p, _i, home: policy_of(CompassRouter(p, SIMULATOR_FORM, home=home, in_bytes=sizes), p),
+        "heft": lambda p, _i, home: policy_of(CompassRouter(p, HEFT_FORM, home=home, in_bytes=sizes), p),
+        "jit": lambda p, _i, home: policy_of(JitRouter(p, home=home, in_bytes=sizes, seed=1), p),
+        "hash": lambda p, _i, _home: policy_of(HashRouter(1), p),
     }
 
 

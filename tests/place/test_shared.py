@@ -13,13 +13,12 @@ from tests.rivals.routing import SPEC, item, join, other, predictor, request, ro
 from dovetail.control import Policy
 from dovetail.device.rules import Rules
 from dovetail.lab.experiments.compass_world import Outcome, World, draw_jobs
-from dovetail.lab.rivals.routed import RoutedScheduler
+from dovetail.lab.rivals.routed import policy_of
 from dovetail.place import Route
 from dovetail.place.settings import RouterSettings
 from dovetail.place.shared import SharedWorkers
 from dovetail.place.transfer import SIMULATOR, Delays
 from dovetail.predict import Predictor
-from dovetail.scale import FetchOnDemand
 from dovetail.sim.driver import Simulation
 from dovetail.sim.state_table import Staleness
 from dovetail.state import Batch, CompiledGraph, Config, Item, Queue, Request, WorkerRow
@@ -375,7 +374,7 @@ def run(chosen: RouterSettings, seed: int, stale_ms: int, jobs: int = 60) -> tup
     def make(predictor: Predictor, ingress: int, home: int) -> Policy:
         router = SharedWorkers(predictor, chosen, ingress=ingress, home=home, delays=world.delays)
         routers.append(router)
-        return Policy(RoutedScheduler(router), FetchOnDemand(), predictor)
+        return policy_of(router, predictor)
 
     staleness = Staleness(stale_ms * MS, stale_ms * MS)
     return world.run(make, draw_jobs(seed, 4, 500, jobs), 4, Rules(), staleness, jobs=jobs), routers

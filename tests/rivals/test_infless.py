@@ -4,7 +4,7 @@ import pytest
 from tests.rivals.support import arrival, controller_of, curve, market, workflow
 
 from dovetail.control import RunBatch, SetTimer, TimerFired
-from dovetail.lab.rivals.infless import IDLE_TICKS, INFlessPlanner, cre, sizings
+from dovetail.lab.rivals.infless import IDLE_TICKS, INFlessPlanner, Sizing, cre, sizings
 from dovetail.state import Config, Queue
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec
@@ -14,7 +14,7 @@ READ = curve({1: 10, 2: 16})
 GRAPH = workflow("w", 100, {"read": (1, 2)})
 
 
-def by_batch(slo_ms: float) -> dict[int, list[Offer]]:
+def by_batch(slo_ms: float) -> dict[int, list[Sizing]]:
     return sizings(GRAPH.stages[0], round(slo_ms * MS), market({"read": READ}))
 
 

@@ -12,8 +12,7 @@ from dovetail.control import Action, Controller, Event, ModelLoaded, Policy, Rej
 from dovetail.control.validate import validate
 from dovetail.lab.rivals.compass import CompassRouter
 from dovetail.lab.rivals.hashed import HashRouter
-from dovetail.lab.rivals.routed import PlannedRouter, RoutedScheduler
-from dovetail.place import Router
+from dovetail.lab.rivals.routed import PlannedRouter, RoutedScheduler, Router
 from dovetail.place.transfer import Delays
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable

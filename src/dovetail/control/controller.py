@@ -73,7 +73,7 @@ class Controller:
         self._roster = roster = Roster(cluster, self.stages, policy, step, launcher)
         self._scheduler = policy.scheduler
         #: Workers keep the queues, and may refuse what they could not start in time.
-        self._binds_at_once = policy.scheduler.bind_ns == NEVER_NS
+        self.binds_at_once = policy.scheduler.bind_ns == NEVER_NS
         self._scaler_adjusts = policy.scaler.adjusts
         self.draining = False
         self._drained = False
@@ -263,7 +263,7 @@ class Controller:
                     self._close(request, "expired", "its deadline passed before it could start")
                     continue
                 item.refused += 1
-                if self._binds_at_once and item.refused > MAX_REFUSALS and request.deadline_ns:
+                if self.binds_at_once and item.refused > MAX_REFUSALS and request.deadline_ns:
                     self._close(request, "expired", "no worker could start it before its deadline")
                     continue
             else:

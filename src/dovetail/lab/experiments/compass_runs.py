@@ -14,7 +14,6 @@ from ...device.rules import Rules
 from ...place import SharedWorkers
 from ...place.transfer import CASCADE, SIMULATOR
 from ...predict import Estimator
-from ...scale import FetchOnDemand
 from ...schedule import PlannerSettings
 from ...sim.state_table import Staleness
 from ...units import MS, SECOND
@@ -23,7 +22,7 @@ from ..rivals.compass import CASCADE_FORM, HEFT_FORM, SIMULATOR_FORM, CompassRou
 from ..rivals.compass_worker import AUTHORS_SIMULATOR, COMPASS
 from ..rivals.hashed import HashRouter
 from ..rivals.jit import JitRouter
-from ..rivals.routed import RoutedScheduler, Router
+from ..rivals.routed import Router, policy_of
 from .compass_world import DrawnRouter, Outcome, World, draw_jobs
 
 __all__ = ["FIGURE_INTERVAL_MS", "GRID", "JOBS", "TARGET", "Job", "Search", "figure_job", "search", "simulate"]
@@ -74,7 +73,7 @@ def simulate(job: Job) -> Outcome:
             # None of the others refuses: all requests are answered, and their completion times compared.
             return shared_policy(predictor, PlannerSettings(admission=False), where)
         router = DrawnRouter(placed, world.task_of) if drawn else make_router(world, job, predictor, ingress, home)
-        return Policy(RoutedScheduler(router), FetchOnDemand(), predictor)
+        return policy_of(router, predictor)
 
     half_ns = NEVER_NS if job.policy.startswith("hash") else round(max(0.0, job.stale_ms) * MS / 2)
     return world.run(policy, draws, job.workers, _rules(job), Staleness(half_ns, half_ns), jobs=JOBS)

@@ -29,7 +29,7 @@ from ...state.worker import FULL_SHARE
 from ...wiring import PolicySpec
 from ...workflow.graph import StageSpec
 
-__all__ = ["PlannedRouter", "RoutedScheduler", "Router", "routed_policy"]
+__all__ = ["PlannedRouter", "RoutedScheduler", "Router", "policy_of", "routed_policy"]
 
 
 class Router(Protocol):
@@ -143,6 +143,11 @@ class RoutedScheduler:
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
         """The state table is the router's."""
         self.router.heard(rows, now_ns)
+
+
+def policy_of(router: Router, predictor: Predictor) -> Policy:
+    """The policy of a router that knows the state table."""
+    return Policy(RoutedScheduler(router), FetchOnDemand(), predictor)
 
 
 def routed_policy(

@@ -103,7 +103,8 @@ class WorkerMessages:
         if self._begun.get(ident) != begun:
             self._begun[ident] = begun
             self.watchdog.answered(ident, now)
-        self.post(PeerStateReceived(now, 0, (state.row,)))
+        if self.controller.binds_at_once:  # else work waits here, and nobody would read it
+            self.post(PeerStateReceived(now, 0, (state.row,)))
 
     def _answered(self, worker: WorkerLink, message: Done | Failed, now: int) -> None:
         """A batch has come back: results first, then what follows from them."""
