@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
+from dovetail.control import Policy
+from dovetail.device.rules import Rules
 from dovetail.lab.experiments.compass_runs import JOBS, Job, make_router
 from dovetail.lab.experiments.compass_world import MEMORY_BYTES, Outcome, World, draw_jobs
-from dovetail.place import DovetailRouter, Router, RouterSettings, Rules
+from dovetail.lab.rivals.routed import policy_of
+from dovetail.place import RouterSettings, SharedWorkers
 from dovetail.place.transfer import CASCADE, SIMULATOR
 from dovetail.predict import Estimator
 from dovetail.sim.state_table import Staleness
@@ -63,13 +66,15 @@ IDEAS: dict[str, RouterSettings | None] = {
 }
 
 
-def router(
+def policy(
     world: World, idea: RouterSettings | None, job: Job, predictor: Estimator, ingress: int, home: int
-) -> Router:
-    """The router of one ingress."""
+) -> Policy:
+    """The router of one ingress, by itself: one item on a whole device."""
     if idea is None:
-        return make_router(world, job, predictor, ingress, home)
-    return DovetailRouter(predictor, idea, ingress=ingress, home=home, delays=world.delays, in_bytes=world.in_bytes)
+        return policy_of(make_router(world, job, predictor, ingress, home), predictor)
+    sizes = world.in_bytes
+    where = SharedWorkers(predictor, idea, ingress=ingress, home=home, delays=world.delays, in_bytes=sizes)
+    return policy_of(where, predictor)
 
 
 def measure(case: tuple[Setting, str, int]) -> Outcome:
@@ -78,7 +83,7 @@ def measure(case: tuple[Setting, str, int]) -> Outcome:
     world = World(CASCADE if setting.share_models else SIMULATOR, share_models=setting.share_models)
     job = Job("", "compass", setting.workers, setting.interval_ms, seed)
     return world.run(
-        partial(router, world, IDEAS[idea], job),
+        partial(policy, world, IDEAS[idea], job),
         draw_jobs(seed, setting.workers, setting.interval_ms, JOBS),
         setting.workers,
         Rules(),

@@ -30,14 +30,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from dovetail.place.dovetail import DovetailRouter
-from dovetail.place.router import Router
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from _figures import over_rounds, ratio, table_or_json
 from dovetail.lab.rivals.compass import CompassRouter
+from dovetail.lab.rivals.routed import Router
+from dovetail.place import SharedWorkers
 from dovetail.place.index import Need, start_at
 from dovetail.predict import Estimator
 from dovetail.profile import catalogue
@@ -107,7 +107,7 @@ class Turn:
             spec = WorkerSpec(f"w{worker}", KIND, ("model",), memory_bytes=MEMORY_BYTES)
             self.router.joined(Worker(worker, spec))
         self.router.heard(list(self.rows.values()), NOW_NS)
-        if isinstance(self.router, DovetailRouter):  # as if all four workflows had been seen
+        if isinstance(self.router, SharedWorkers):  # as if all four workflows had been seen
             for kind in self.router.fleet.able(self.graph.nodes[0].stage):
                 kind.index.know(compass_models().values())
         self.now_ns = NOW_NS
@@ -122,7 +122,7 @@ class Turn:
             self.now_ns += 10 * US
             request = Request(self.requests, self.graph, 1, self.now_ns, self.now_ns + self.graph.slo_ns, 0)
             begin = clock()
-            hints = router.plan(request, self.now_ns)
+            hints = router.hints(request, self.now_ns)
             planned = clock()
             route = router.route(Item(request, 0, 0, self.now_ns), self.now_ns)
             routed = clock()
@@ -147,7 +147,7 @@ class Turn:
 def check(turn: Turn) -> int:
     """Compare the index with a scan of all workers; returns how many questions were asked."""
     router = turn.router
-    assert isinstance(router, DovetailRouter)
+    assert isinstance(router, SharedWorkers)
     rng = random.Random(SEED)
     asked = 0
     for kind in router.fleet.able(turn.graph.nodes[0].stage):
@@ -172,8 +172,8 @@ def measure() -> dict[str, Any]:
     """All contenders in every round; the order turns by one each round."""
     turns: dict[str, Turn] = {}
     for count in SIZES:
-        turns[f"dovetail, {count:,} workers"] = Turn(partial(DovetailRouter, home=1), count, DECISIONS)
-        turns[f"dovetail, all busy, {count:,} workers"] = Turn(partial(DovetailRouter, home=1), count, DECISIONS, 0)
+        turns[f"dovetail, {count:,} workers"] = Turn(partial(SharedWorkers, home=1), count, DECISIONS)
+        turns[f"dovetail, all busy, {count:,} workers"] = Turn(partial(SharedWorkers, home=1), count, DECISIONS, 0)
         turns[f"compass, {count:,} workers"] = Turn(partial(CompassRouter, home=1), count, SCANS[count])
     compared = sum(check(turn) for name, turn in turns.items() if name.startswith("dovetail"))
     for turn in turns.values():

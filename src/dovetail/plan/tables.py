@@ -85,6 +85,7 @@ class WorkflowPlan:
         self._smallest: list[int] = []
         #: Frontiers by (lean, means) and chances by lean, made when they are first asked for.
         self._frontiers: dict[tuple[bool, bool], Frontiers] = {}
+        self._quickest_ns: dict[tuple[int, int], int] = {}
         self._chances: dict[bool, Chances | None] = {}
         #: Options, without waits -> price of a late answer.
         self._prices_usd: dict[tuple[object, ...], float] = {}
@@ -129,6 +130,7 @@ class WorkflowPlan:
         self.options = [self._node_options(i, holders) for i in range(len(self._graph.nodes))]
         lean = [self._lean(row) for row in self.options]
         self._frontiers.clear()
+        self._quickest_ns.clear()
         self._chances.clear()
         self._smallest = [min(o.config.batch for o in row) for row in self.options]
         self.fastest = [min(row, key=lambda o: (o.mean_ns, o.cost_usd)) for row in self.options]
@@ -273,6 +275,14 @@ class WorkflowPlan:
             return None
         choice = self.frontiers(lean=lean, means=means).choose(node, left_ns + fill_ns, batch)
         return choice if choice.slack_ns >= 0 and choice.option.config.batch == batch else None
+
+    def quickest_ns(self, node: int, batch: int) -> int:
+        """Mean time of the fastest configuration with just this batch; 0 if there is none."""
+        found = self._quickest_ns.get((node, batch))
+        if found is None:
+            found = min((r.mean_ns for r in self.runs[node] if r.config.batch == batch), default=0)
+            self._quickest_ns[node, batch] = found
+        return found
 
     def cheapest(self, node: int, batch_max: int) -> Config:
         """The configuration that costs least however long it takes, for work that is late already."""

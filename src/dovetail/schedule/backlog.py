@@ -12,8 +12,9 @@ from ..units import MS
 
 __all__ = ["Backlog", "Work"]
 
-#: Objectives are counted in steps of this.
+#: Objectives are counted in steps of this, and so many steps are summed up in one.
 STEP_NS = 5 * MS
+WIDE = 64
 
 #: Of devices, and of host processes.
 Work = tuple[int, int]
@@ -22,13 +23,15 @@ Work = tuple[int, int]
 class _Class:
     """Work of one class: all of it, and by objective."""
 
-    __slots__ = ("device", "host", "steps")
+    __slots__ = ("device", "host", "steps", "wide")
 
     def __init__(self) -> None:
         self.device = 0
         self.host = 0
         #: Step of the objective -> work of devices and of host processes that is due by then.
         self.steps: dict[int, list[int]] = {}
+        #: The same for many steps together.
+        self.wide: dict[int, list[int]] = {}
 
 
 class Backlog:
@@ -72,11 +75,12 @@ class Backlog:
         level = self._classes[entry[0]]
         level.device += device
         level.host += host
-        due = level.steps.setdefault(entry[1], [0, 0])
-        due[0] += device
-        due[1] += host
-        if not due[0] and not due[1]:
-            del level.steps[entry[1]]
+        for steps, step in ((level.steps, entry[1]), (level.wide, entry[1] // WIDE)):
+            due = steps.setdefault(step, [0, 0])
+            due[0] += device
+            due[1] += host
+            if not due[0] and not due[1]:
+                del steps[step]
 
     def before(self, objective_ns: int, priority: int) -> Work:
         """Work that goes before a newcomer of this class with this objective."""
@@ -88,8 +92,13 @@ class Backlog:
         own = self._classes.get(priority)
         if own is not None:
             last = objective_ns // STEP_NS
-            for step, due in own.steps.items():
-                if step > last:
+            for wide, due in own.wide.items():
+                if wide > last // WIDE:
                     device -= due[0]
                     host -= due[1]
+            steps = own.steps
+            for step in range(last + 1, (last // WIDE + 1) * WIDE):
+                if step in steps:
+                    device -= steps[step][0]
+                    host -= steps[step][1]
         return device, host

@@ -51,6 +51,9 @@ _CLASS_STEP = 1 << 62
 _CROWDED = 50
 #: Batches between two looks at waits in queues and arrival rates; they change slowly.
 _LOOK_EVERY = 32
+#: Frontiers of a workflow are made again at most this often, once they were made a number of times: that takes some
+#: milliseconds, and a decision should not wait for it.
+_FIRST_BUILDS, _BUILD_EVERY_NS = 16, 1000 * MS
 #: A batch may take so many per cent longer for items of a lower class that join it; and per item, not to be larger.
 _MIXED_PCT = 5
 #: In a crowd a batch may take so many per cent more of the device than the least. [our choice]
@@ -103,6 +106,8 @@ class DovetailPlanner:
         self._expected: tuple[int, int] = (0, 0)
         self._last_chances = LastChances()
         self._now_ns = 0
+        #: Workflow -> how often its frontiers were made, and when last.
+        self._built: dict[str, tuple[int, int]] = {}
         #: Without re-planning: request -> the plan made on arrival.
         self._fixed: dict[int, list[Config]] = {}
 
@@ -121,7 +126,7 @@ class DovetailPlanner:
         They are made again if its fan-out, its arrivals or learned times have changed, or its devices have.
         """
         plan, moves = self._plans.get(name), self._cluster.moves
-        if plan is not None and not plan.stale and plan.moves == moves:
+        if plan is not None and plan.moves == moves and not (plan.stale and self._may_rebuild(name)):
             return plan
         graph = self._graphs[name]
         if not all(self._cluster.holders[s.name] for s in graph.stages):
@@ -130,10 +135,16 @@ class DovetailPlanner:
             plan = self._plans[name] = WorkflowPlan(
                 graph, self._predictor, self._settings.space, self._settings.percentile, self._settings.premium
             )
-        if plan.stale or not plan.made_for(self._cluster.holders):
+        if not plan.made_for(self._cluster.holders) or (plan.stale and self._may_rebuild(name)):
+            self._built[name] = self._built.get(name, (0, 0))[0] + 1, self._now_ns
             plan.build(self._cluster.holders, self._holding.intervals_ns())
         plan.moves = moves
         return plan
+
+    def _may_rebuild(self, name: str) -> bool:
+        """Whether it is time to make frontiers again: what is learned first counts at once, later changes wait."""
+        builds, built_ns = self._built.get(name, (0, 0))
+        return builds < _FIRST_BUILDS or self._now_ns - built_ns >= _BUILD_EVERY_NS
 
     # -- admission ----------------------------------------------------------------------------------------------
 
@@ -243,7 +254,7 @@ class DovetailPlanner:
             return size
         joined, alone_ns = own, 0
         for batch in queue.stage.batch:
-            time_ns = min((r.mean_ns for r in plan.runs[node] if r.config.batch == batch), default=0)
+            time_ns = plan.quickest_ns(node, batch)
             if batch >= own and not alone_ns:
                 alone_ns = time_ns
             if batch > own and alone_ns and time_ns * 100 <= alone_ns * (100 + _MIXED_PCT):
