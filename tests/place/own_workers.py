@@ -82,7 +82,8 @@ class Shop:
 
     def spot(self, stage: StageSpec, config: Config, priority: int = 1) -> Spot | None:
         queue: Queue = self.cluster.queues[stage.name]
-        return self.own.spot(queue, self.item(stage, priority), config, self.now_ns)
+        ready = self.own.ready(stage, config, self.now_ns)
+        return ready or self.own.spot(queue, self.item(stage, priority), config, self.now_ns)
 
     def chosen(self, stage: StageSpec, config: Config) -> int | None:
         """Who could start it now."""

@@ -29,7 +29,7 @@ from .route import Hint
 __all__ = ["LOCAL_OWN", "OwnSettings", "OwnWorkers", "Spot"]
 
 #: Workers that could fetch a model which are looked at for free memory.
-_LOOKS = 8
+_LOOKS = 4
 
 
 class Spot(msgspec.Struct, frozen=True, gc=False):
@@ -172,24 +172,27 @@ class OwnWorkers:
             return not have.members and not could.members
         return not have.roomy() and not could.roomy()
 
+    def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
+        """The tightest worker that has the model, and room for a batch in this configuration; None: nobody."""
+        worker = self._have[stage.name].tightest(config)
+        return None if worker is None else Spot(worker, now_ns, 0, now_ns)
+
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
-        """Where a batch in this configuration would start first, all things considered; None if it cannot be said."""
+        """Where a batch that nobody is ready for would start first; None if that cannot be said."""
         stage = queue.stage
-        name = stage.name
-        have = self._have[name]
-        worker = have.tightest(config)
-        if worker is not None:
-            return Spot(worker, now_ns, 0, now_ns)
-        could = self._could[name]
+        have, could = self._have[stage.name], self._could[stage.name]
         fetcher, load_ns, toll_ns = None, 0, 0
         if could.members:
             fetcher, load_ns, toll_ns = self._fetcher(could, stage, config)
         early = self._early and not stage.on_host
         if not early and fetcher is None:
             return None
-        waits = have.soonest(config, head.request.priority, now_ns, self.bind_ns) if have.members else None
-        if fetcher is not None and (waits is None or now_ns + load_ns + toll_ns < waits[1]):
-            return Spot(fetcher, now_ns, load_ns, now_ns + load_ns + toll_ns, "fetches it first")
+        fetched_ns = now_ns + load_ns + toll_ns
+        waits = None
+        if have.members and not (fetcher is not None and have.next_end_ns() - self.bind_ns > fetched_ns):
+            waits = have.soonest(config, head.request.priority, now_ns, self.bind_ns)
+        if fetcher is not None and (waits is None or fetched_ns < waits[1]):
+            return Spot(fetcher, now_ns, load_ns, fetched_ns, "fetches it first")
         if waits is None:
             return None
         worker, start_ns = waits

@@ -46,21 +46,13 @@ class Group:
     """Workers that could all run the same thing."""
 
     __slots__ = (
-        "_at",
-        "_busy",
-        "_changes",
-        "_counts",
-        "_ends",
-        "_filed",
-        "_log",
-        "_lows",
-        "_mask",
-        "_read",
+        "_at", "_busy", "_changes", "_counts", "_ends", "_filed", "_log", "_lows", "_mask", "_preempts", "_read",
         "members",
-    )
+    )  # fmt: skip
 
     def __init__(self, changes: Changes) -> None:
         self.members: dict[int, Worker] = {}
+        self._preempts = False
         self._changes = changes
         self._log, self._read = changes.number, len(changes.log)
         #: Bit p is set if some member has p per cent free.
@@ -84,6 +76,7 @@ class Group:
         if worker.id not in self.members:
             self._sync()
             self.members[worker.id] = worker
+            self._preempts = self._preempts or worker.spec.preempts
             self._file(worker)
 
     def drop(self, worker: Worker) -> None:
@@ -157,6 +150,14 @@ class Group:
             if at_ns < NEVER_NS and (best is None or at_ns < best[1]):
                 best = worker, at_ns
         return best
+
+    def next_end_ns(self) -> int:
+        """When the first batch of any member should end; 0 if one may have room before, by letting a class in."""
+        self._sync()
+        ends, busy = self._ends, self._busy
+        while ends and busy.get(ends[0][1]) != ends[0][0]:
+            heappop(ends)
+        return ends[0][0] if ends and not self._preempts else 0
 
     def _first_to_end(self) -> list[Worker]:
         """The members whose next end is expected first."""

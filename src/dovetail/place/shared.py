@@ -232,6 +232,10 @@ class SharedWorkers:
         order = request.priority * _CLASS_STEP + request.arrived_ns + settings.favour * task.path_ns
         return Route(choice.worker, latest_ns, order, reason, choice.start_ns, choice.fetch_ns)
 
+    def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
+        """Of devices only they themselves know that."""
+        return self._hosts.ready(stage, config, now_ns) if stage.on_host else None
+
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
         """Where a batch goes: where its head goes. None if there is no worker that could run it."""
         if queue.stage.on_host:

@@ -1,7 +1,8 @@
 """The default policy whole: what `dovetail` would run (`DovetailPlanner`), where (`place`), as offers.
 
-The planner names configurations for the queue's head, the best first; the view of the workers says where each would
-start first, with fetches and evictions counted. What can start now goes before what can start soon.
+The planner names configurations for the queue's head, the best first. The first that some worker is ready for, with
+room and model, is taken. If there is none, the view of the workers says where the best one would start first, with
+fetches and evictions counted.
 
 Rules of this file
 - An ingress that has its workers to itself binds late; one that shares them binds as soon as work is ready, and
@@ -18,7 +19,7 @@ import msgspec
 
 from ..place import Hint, Spot
 from ..predict import Predictor
-from ..state import NEVER_NS, Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
+from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
 from ..workflow.graph import StageSpec
 from .dovetail import DovetailPlanner, PlannerSettings
 from .protocol import Hold, Offer, Refusal
@@ -32,6 +33,8 @@ class Where(Protocol):
     bind_ns: int
 
     def bind(self, cluster: Cluster) -> None: ...
+
+    def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None: ...
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None: ...
 
@@ -89,7 +92,7 @@ class Dovetail(DovetailPlanner):
         return self._where.full(on_host)
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
-        """For each configuration that is worth it, where it would start first: now, or else soonest."""
+        """The best configuration that some worker is ready for; or the best one where it would start first."""
         if self._where.closed_to(queue.stage):
             return ()
         choice = self.choose(queue, now_ns)
@@ -99,30 +102,35 @@ class Dovetail(DovetailPlanner):
             return choice
         head = queue.head()
         assert head is not None, "the controller asks for queues with work"
-        where, at_once = self._where, self.bind_ns == NEVER_NS
-        soon: Offer | None = None
         if self.watcher is not None:
-            return self._all(queue, head, list(choice), now_ns)
+            return self._watched(queue, head, list(choice), now_ns)
+        where = self._where
+        first: Config | None = None
         for config in choice:
-            spot = where.spot(queue, head, config, now_ns)
-            if spot is None:
-                continue
-            if spot.start_ns <= now_ns or at_once:
+            spot = where.ready(queue.stage, config, now_ns)
+            if spot is not None:
                 return (self._offer(queue, config, spot),)
-            if soon is None:
-                soon = self._offer(queue, config, spot)
-        return () if soon is None else (soon,)
+            first = first or config
+        if first is None:
+            return ()
+        spot = where.spot(queue, head, first, now_ns)
+        return () if spot is None else (self._offer(queue, first, spot),)
 
-    def _all(self, queue: Queue, head: Item, configs: Sequence[Config], now_ns: int) -> Sequence[Offer]:
-        """The same, every offer worked out, for whoever watches."""
-        found: list[Offer] = []
+    def _watched(self, queue: Queue, head: Item, configs: Sequence[Config], now_ns: int) -> Sequence[Offer]:
+        """The same with every offer worked out, for whoever watches."""
+        ready: list[Offer] = []
+        other: list[Offer] = []
         for config in configs:
+            spot = self._where.ready(queue.stage, config, now_ns)
+            if spot is not None:
+                ready.append(self._offer(queue, config, spot))
+                continue
             spot = self._where.spot(queue, head, config, now_ns)
             if spot is not None:
-                found.append(self._offer(queue, config, spot))
-        found.sort(key=lambda offer: offer.start_ns > now_ns and self.bind_ns < NEVER_NS)
+                other.append(self._offer(queue, config, spot))
+        found = (*ready, *other)
         if self.watcher is not None:
-            self.watcher(Considered(queue.key, now_ns, tuple(found)))
+            self.watcher(Considered(queue.key, now_ns, found))
         return found[:1]
 
     def _offer(self, queue: Queue, config: Config, spot: Spot) -> Offer:
