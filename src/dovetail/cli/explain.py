@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import msgspec
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -19,6 +20,7 @@ from ..record.story import Moment, Story, UnknownRequest, story
 from ..record.verdict import Leg
 from ..record.worst import Ending, worst
 from ..state import OUTCOMES
+from ..tools.offers import Decision, decisions
 from ..tools.table import results_console
 from ..units import MS, format_ns
 from .flags import refuse, whole
@@ -28,6 +30,8 @@ from .reading import new_table, print_json, printable, progress_bar, watched
 DEFAULT_WORST = 10
 #: Lines of a story before its middle is left out, and how many of them stay at either end.
 _MAX_LINES = 60
+#: Offers of a batch that are shown.
+_MAX_OFFERS = 6
 #: Cells of a bar: as many as there is room for, between these.
 _BAR_CELLS = (8, 40)
 #: Part of a leg -> its mark in the bar and its colour.
@@ -79,7 +83,13 @@ def run(args: argparse.Namespace) -> int:
         print_json(found) if args.json else _print_worst(out, found, name)
     else:
         told = _story(args.log, name, args.id)
-        print_json(told) if args.json else _print_story(out, told)
+        with progress_bar(f"deciding {args.log.name} again") as progress:
+            weighed, why_not = decisions(args.log, told.request, told.ended_ns, progress)
+        if args.json:
+            print_json({**msgspec.to_builtins(told), "offers": weighed, "no_offers_because": why_not})
+            return 0
+        _print_story(out, told)
+        _print_offers(out, weighed, why_not)
     return 0
 
 
@@ -134,6 +144,34 @@ def _print_story(out: Console, told: Story) -> None:
     out.print(Padding(_timeline(told), (1, 0)))
     if told.path:
         out.print(_path(told.path))
+
+
+def _print_offers(out: Console, weighed: list[Decision], why_not: str) -> None:
+    """What was weighed for each batch; the first line of each is the one that was taken."""
+    if weighed:
+        heads = (">batch", "stage", "worker", ">items", ">cores", ">share", ">starts ms", ">ends ms", ">$/1000", "~")
+        table = new_table(*heads)
+        for decision in weighed:
+            for number, offer in enumerate(decision.offers[:_MAX_OFFERS]):
+                first = number == 0
+                table.add_row(
+                    str(decision.batch) if first else "",
+                    printable(decision.stage) if first else "",
+                    printable(offer.worker),
+                    str(offer.items),
+                    str(offer.cpus),
+                    f"{offer.share_pct} %",
+                    _ms(offer.start_ns + offer.fetch_ns),
+                    _ms(offer.end_ns),
+                    f"{offer.usd * 1000:.3g}",
+                    Text(offer.note, "green" if first else ""),
+                )
+            more = len(decision.offers) - _MAX_OFFERS
+            if more > 0:
+                table.add_row("", "", *[""] * 7, f"{more} more; --json has them all")
+        out.print(Padding(Group("offers that were weighed, times from each decision on", table), (1, 0, 0, 0)))
+    if why_not:
+        out.print(printable(f"offers are not told{' further' if weighed else ''}: {why_not}"))
 
 
 def _timeline(told: Story) -> Group:

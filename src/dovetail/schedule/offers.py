@@ -119,19 +119,19 @@ class Dovetail(DovetailPlanner):
     def _watched(self, queue: Queue, head: Item, configs: Sequence[Config], now_ns: int) -> Sequence[Offer]:
         """The same with every offer worked out, for whoever watches."""
         ready: list[Offer] = []
-        other: list[Offer] = []
+        other: list[Offer | None] = []
         for config in configs:
             spot = self._where.ready(queue.stage, config, now_ns)
             if spot is not None:
                 ready.append(self._offer(queue, config, spot))
                 continue
             spot = self._where.spot(queue, head, config, now_ns)
-            if spot is not None:
-                other.append(self._offer(queue, config, spot))
-        found = (*ready, *other)
-        if self.watcher is not None:
+            other.append(None if spot is None else self._offer(queue, config, spot))
+        taken = ready[0] if ready else other[0] if other else None
+        found = tuple(offer for offer in (*ready, *other) if offer is not None)
+        if self.watcher is not None and taken is not None:
             self.watcher(Considered(queue.key, now_ns, found))
-        return found[:1]
+        return () if taken is None else (taken,)
 
     def _offer(self, queue: Queue, config: Config, spot: Spot) -> Offer:
         run_ns = 0
