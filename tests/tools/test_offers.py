@@ -18,12 +18,14 @@ seed = 3
 target = 0.01
 [[workflows]]
 catalogue = "esg/image-classification"
+slo = "8s"
 [[workflows]]
 catalogue = "compass/question-answer"
+slo = "6s"
 [[devices]]
 kind = "t4"
 count = 2
-memory = "3GB"
+memory = "6GB"
 host = 1
 [[arrivals]]
 kind = "poisson"
