@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from dovetail.place import Hint, OwnSettings, OwnWorkers, Spot
 from dovetail.predict import Estimator
-from dovetail.profile.table import ProfileTable
+from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.state import Batch, Cluster, Config, Item, Queue, Request, Worker, WorkerSpec, compile_graphs
 from dovetail.units import SECOND
 from dovetail.workflow.graph import StageSpec, chain
@@ -20,17 +22,22 @@ class Shop:
     """Workers of one ingress, and what an index says of them."""
 
     def __init__(
-        self, load_ns: int, settings: OwnSettings | None = None, *stages: StageSpec, bind_ns: int = 0
+        self, load_ns: int, settings: OwnSettings | None = None, *stages: StageSpec, bind_ns: int = 0, run_ns: int = 0
     ) -> None:
         stages = stages or (READ, SORT)
         self.graphs, queues = compile_graphs([chain("flow", SECOND, stages)], lambda _graph, node: node.stage)
         self.cluster = Cluster(queues, [s.name for s in stages])
         self.stages = {s.name: s for s in stages}
-        predictor = Estimator(ProfileTable([]), load_ns=lambda nbytes: load_ns)
+        points = (Point(1, 1, run_ns or 1, 0.0, 1),)
+        table = ProfileTable([Entry(s.name, "gpu", points=points) for s in stages])
+        predictor = Estimator(table, load_ns=lambda nbytes: load_ns)
         self.own = OwnWorkers(predictor, settings, bind_ns=bind_ns)
         self.own.bind(self.cluster)
         self.now_ns = 0
         self.last = 0
+
+    def settings(self, **settings: int) -> None:
+        self.own._settings = msgspec.structs.replace(self.own._settings, **settings)
 
     def item(self, stage: StageSpec, priority: int = 1) -> Item:
         self.last += 1

@@ -10,7 +10,7 @@ from tests.place.own_workers import HALF, READ, SORT, Shop
 from dovetail.place import OwnSettings
 from dovetail.place.fit import ENDING, HIGHER
 from dovetail.state import Config
-from dovetail.units import MS
+from dovetail.units import MS, SECOND
 from dovetail.workflow.graph import StageSpec
 
 LOAD_NS = 40 * MS
@@ -65,7 +65,7 @@ def test_a_batch_waits_for_a_busy_holder_only_if_that_is_no_later_than_a_fetch(l
     assert (spot.start_ns, spot.fetch_ns) == ((left_ns, 0) if expected == 1 else (0, LOAD_NS))
 
 
-@pytest.mark.parametrize(("left_ns", "expected"), [(2 * LOAD_NS, 1), (2 * LOAD_NS + 1, 2)])
+@pytest.mark.parametrize(("left_ns", "expected"), [(3 * LOAD_NS, 1), (3 * LOAD_NS + 1, 2)])
 def test_a_fetch_that_evicts_is_charged_for_what_it_takes_from_others(left_ns: int, expected: int) -> None:
     made = shop(100, 100, holders=[1], memory_bytes=1500)
     made.load(2, SORT)
@@ -136,3 +136,35 @@ def test_closed_means_that_nobody_who_could_run_it_has_room() -> None:
     assert not made.own.closed_to(READ) and not made.own.full(False)
     made.run(1, READ, Config(1, 1, 100), MS)
     assert made.own.closed_to(READ) and made.own.full(False) and made.own.full(True), "there is no host process"
+
+
+@pytest.mark.parametrize(("items", "expected"), [(3, 1), (4, 2)])
+def test_a_fetch_is_weighed_for_all_that_wait_and_not_only_for_the_first(items: int, expected: int) -> None:
+    """A batch of one on a half takes 10 ms; two halves of the one holder run at once, and it is free in 25 ms."""
+    made = Shop(LOAD_NS, OwnSettings(), run_ns=10 * MS)
+    for ident in (1, 2):
+        made.join(ident, swaps=True, memory_bytes=5000)
+    made.load(1, READ)
+    made.run(1, READ, Config(1, 1, 100), 30 * MS)
+    for _ in range(items):
+        made.cluster.queues["read"].push(0, made.item(READ))
+    spot = made.spot(READ, HALF)
+    assert spot is not None and spot.worker.id == expected
+    made = Shop(LOAD_NS, OwnSettings(queues=False), run_ns=10 * MS)
+    assert made.spot(READ, HALF) is None
+
+
+def test_where_all_holders_are_busy_and_memory_is_free_a_copy_is_fetched_now_and_then() -> None:
+    made = shop(100, 100, copy_every_ns=100 * MS)
+    for stage in (READ, SORT):
+        made.load(1, stage)
+    assert not made.hints(), "the holder has room"
+    made.run(1, READ, Config(1, 1, 100), SECOND)
+    assert [(h.worker, h.stage) for h in made.hints()] == [(2, "read"), (2, "sort")]
+    made.now_ns += 100 * MS - 1
+    assert not made.hints(), "not so soon again"
+    made.now_ns += 1
+    assert [(h.worker, h.stage) for h in made.hints()] == [(2, "read"), (2, "sort")]
+    made.settings(copy_every_ns=0)
+    made.now_ns += SECOND
+    assert not made.hints()

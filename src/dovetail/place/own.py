@@ -21,6 +21,8 @@ import msgspec
 
 from ..predict import Predictor
 from ..state import Batch, Cluster, Config, Item, Queue, Request, Worker, WorkerRow
+from ..state.worker import FULL_SHARE
+from ..units import MS
 from ..workflow.graph import StageSpec
 from .fit import reason_of
 from .rooms import Changes, Group
@@ -30,6 +32,8 @@ __all__ = ["LOCAL_OWN", "OwnSettings", "OwnWorkers", "Spot"]
 
 #: Workers that could fetch a model which are looked at for free memory.
 _LOOKS = 4
+#: Any room at all.
+_ANYTHING = Config(1, 0, 1)
 
 
 class Spot(msgspec.Struct, frozen=True, gc=False):
@@ -49,16 +53,21 @@ class OwnSettings(msgspec.Struct, frozen=True):
     """How memory is weighed; the defaults are the product, everything else is an ablation."""
 
     #: What an eviction is charged, in per cent of the load that makes it necessary.
-    toll_pct: int = 100
+    toll_pct: int = 200
     #: Look at what workers hold.
     memory: bool = True
+    #: Weigh a fetch for all that wait in a queue, not only for the first.
+    queues: bool = True
+    #: Where all holders of a model are busy and memory is free, have it fetched before anybody waits for it, once in
+    #: this time at most; 0: not.
+    copy_every_ns: int = 100 * MS
     #: Have models fetched for later stages when a request is let in, where memory is free.
     hints: bool = True
 
 
 #: On one machine a load keeps a core from batches, so turning memory over is charged for what it does to others, and
 #: nothing is fetched ahead (`local_delays`).
-LOCAL_OWN = OwnSettings(toll_pct=400, hints=False)
+LOCAL_OWN = OwnSettings(toll_pct=400, hints=False, copy_every_ns=0)
 
 
 class OwnWorkers:
@@ -81,6 +90,8 @@ class OwnWorkers:
         #: Weights -> stages that run on them.
         self._users: dict[str, list[str]] = {}
         self._swapping = 0
+        #: Weights -> when a copy was last asked for.
+        self._copied_ns: dict[str, int] = {}
 
     def bind(self, cluster: Cluster) -> None:
         """Whose workers they are."""
@@ -189,14 +200,24 @@ class OwnWorkers:
             return None
         fetched_ns = now_ns + load_ns + toll_ns
         waits = None
-        if have.members and not (fetcher is not None and have.next_end_ns() - self.bind_ns > fetched_ns):
+        behind_ns = 0 if fetcher is None else self._behind_ns(queue, config, have, fetcher)
+        if have.members and not (fetcher is not None and have.next_end_ns() - self.bind_ns + behind_ns > fetched_ns):
             waits = have.soonest(config, head.request.priority, now_ns, self.bind_ns)
-        if fetcher is not None and (waits is None or fetched_ns < waits[1]):
+        if fetcher is not None and (waits is None or fetched_ns < waits[1] + behind_ns):
             return Spot(fetcher, now_ns, load_ns, fetched_ns, "fetches it first")
         if waits is None:
             return None
         worker, start_ns = waits
         return Spot(worker, start_ns, 0, start_ns, reason_of(worker, config, start_ns, now_ns))
+
+    def _behind_ns(self, queue: Queue, config: Config, have: Group, worker: Worker) -> int:
+        """How much longer the last item of a queue waits for holders than the first: a fetch is for all of them."""
+        batches = -(-queue.size // config.batch) - 1
+        if batches <= 0 or not self._settings.queues:
+            return 0
+        at_once = max(1, len(have.members) * (FULL_SHARE // config.share_pct))
+        run_ns = self._predictor.run(queue.stage, worker.spec.kind, config.batch, config).mean_ns
+        return batches * run_ns // at_once
 
     def _fetcher(self, could: Group, stage: StageSpec, config: Config) -> tuple[Worker | None, int, int]:
         """Who could fetch the model and start then, what the load takes, and what an eviction costs others."""
@@ -246,13 +267,22 @@ class OwnWorkers:
         asked: set[str] = set()
         for node in request.graph.nodes:
             stage = node.stage
-            if node in request.graph.entries or stage.weights in asked or self._have[stage.name].members:
+            if not stage.weights_bytes or stage.weights in asked:
                 continue
+            have = self._have[stage.name]
+            if have.members and (have.roomy() or not self._may_copy(stage, now_ns)):
+                continue
+            if not have.members and node in request.graph.entries:
+                continue  # it is sent in this very step, and brings its fetch with it
             asked.add(stage.weights)
-            for looked, worker in enumerate(self._could[stage.name].members.values()):
+            for worker in self._could[stage.name].fitting(_ANYTHING, _LOOKS):
                 if self._free_bytes(worker) >= stage.weights_bytes:
                     found.append(Hint(worker.id, stage.name))
-                    break
-                if looked + 1 == _LOOKS:
+                    self._copied_ns[stage.weights] = now_ns
                     break
         return found
+
+    def _may_copy(self, stage: StageSpec, now_ns: int) -> bool:
+        """Whether a copy of a model may be asked for: not too soon after the last."""
+        every_ns = self._settings.copy_every_ns
+        return every_ns > 0 and now_ns - self._copied_ns.get(stage.weights, -every_ns) >= every_ns
