@@ -23,14 +23,15 @@ from pathlib import Path
 
 from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
-from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..schedule import Goal
 from ..serve.launch import Options, Served, launch
 from ..state.worker import FULL_SHARE
+from ..tools.knowledge import outlook
 from ..units import US, format_bytes, parse_bytes, parse_duration
 from ..wiring import POLICIES, PolicySpec, find_policy
 from ..workflow.app import App, load_target
 from .flags import given, refuse, seconds, whole
+from .stores import add_store, chosen_store
 
 __all__ = ["configure", "run"]
 
@@ -116,9 +117,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="serve the same application with the workers of the server that shares them at DIR",
     )
-    parser.add_argument(
-        "--store", type=Path, default=Path(DEFAULT_STORE), metavar="FILE", help=f"profile store ({DEFAULT_STORE})"
-    )
+    add_store(parser)
     parser.add_argument("--log", type=Path, metavar="FILE", help="record the run for replay and explain")
     parser.add_argument(
         "--drain", type=_SECONDS, default=30.0, metavar="S", help="seconds to finish what was admitted"
@@ -239,7 +238,7 @@ async def _serve(args: argparse.Namespace) -> int:
         loop.add_signal_handler(number, on_signal)
     where = f"on {device}" if args.join is None else f"with the workers at {args.join}"
     say(f"loading {args.target} {where} ...")
-    store = ProfileStore(args.store)
+    store = chosen_store(args, "dovetail")
     entries = store.entries(app.specs, this_machine())
     starting = asyncio.ensure_future(launch(app, args.target, options, entries=entries, store=store, say=say))
     stopping = asyncio.ensure_future(stop.wait())
@@ -269,6 +268,10 @@ def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
     if served.label:
         say(f"EMULATED device {served.label}: times are a GPU's, answers are held from the first input")
     for line in memory_lines(served):
+        say(line)
+    controller = served.system.controller
+    workers = [worker.spec for worker in controller.workers.values()]
+    for line in outlook(app.graphs, workers, controller.policy.predictor):
         say(line)
     for name in app.workflows:
         say(f"ready at http://{args.host}:{port}/v2/models/{name}/infer")
