@@ -31,6 +31,8 @@ class Value(NamedTuple):
 
 
 UNKNOWN = Value(None)
+#: More of them are not followed by value.
+_MOST_NUMBERS = 1024
 Rule = Callable[[Operator, Sequence[Value]], Value]
 
 
@@ -49,7 +51,7 @@ def follow(node: Operator, inputs: Sequence[Value]) -> list[Value]:
             return _recurrent(node, inputs)
         rule = _RULES.get(node.op)
         found = UNKNOWN if rule is None else rule(node, inputs)
-    except (_Unfit, IndexError, ValueError, ZeroDivisionError):
+    except (_Unfit, LookupError, ValueError, ArithmeticError):
         found = UNKNOWN
     return [found, *[UNKNOWN] * (len(node.writes) - 1)]
 
@@ -185,7 +187,7 @@ def _concat(node: Operator, inputs: Sequence[Value]) -> Value:
     axis = int(node.numbers["axis"]) % len(shapes[0])
     shape = (*shapes[0][:axis], sum(s[axis] for s in shapes), *shapes[0][axis + 1 :])
     parts = [value.numbers for value in inputs]
-    if len(shape) == 1 and None not in parts:
+    if len(shape) == 1 and shape[0] <= _MOST_NUMBERS and None not in parts:
         return Value(shape, tuple(n for part in parts for n in part or ()))
     return Value(shape)
 
