@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
-    parser.add_argument("--hosts", type=whole(1), default=1, metavar="N", help="processes for Python stages")
+    parser.add_argument("--hosts", type=whole(1), metavar="N", help="processes for Python stages (1)")
     parser.add_argument("--workers", type=whole(1), metavar="N", help="processes for models on the cores (1)")
     parser.add_argument(
         "--kernels",
@@ -165,12 +165,15 @@ _SETTINGS = {"--share": "share_pct", "--max-batch": "batch", "--lead": "lead_us"
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """A flag that the policy does not look at is refused."""
+    """A flag that the policy or the device does not look at is refused."""
     reads = find_policy(args.policy).reads
     for flag, setting in _SETTINGS.items():
         if setting not in reads:
             able = ", ".join(name for name, entry in POLICIES.items() if setting in entry.reads)
             refuse(args, flag, because=f"the policy {args.policy!r} does not look at it; these do: {able}")
+    if (args.device or "").startswith("emulated:"):
+        because = "an emulated device does not look at it; leave it out, or serve with --device cpu"
+        refuse(args, "--kernel-log", "--ageing", because=because)
 
 
 def _policy(args: argparse.Namespace, app: App) -> PolicySpec:
@@ -208,12 +211,14 @@ async def _serve(args: argparse.Namespace) -> int:
     _check_flags(args)
     _check_join(args)
     app = _load(args.target)
+    if not any(spec.on_host for spec in app.specs):
+        refuse(args, "--hosts", because=f"{args.target} has no Python stage; leave it out")
     device = args.device or "cpu"
     options = Options(
         device=device,
         host=args.host,
         port=args.port,
-        hosts=args.hosts,
+        hosts=args.hosts or 1,
         workers=args.workers or 1,
         kernels=args.kernels or "auto",
         kernel_log=args.kernel_log,

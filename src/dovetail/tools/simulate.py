@@ -85,9 +85,17 @@ class ScenarioRun:
         self.notes = list(world.notes)
         several = self.scenario.cluster.ingresses > 1
         try:
-            # What stands in the file counts as given, also where it is what it would be anyway.
             reads = ("name", *find_policy(self.policy.name).reads)
-            ignored = [setting for setting in self.scenario.policy if setting not in reads]
+        except DovetailError as error:
+            raise error if policy is not None else file.error("policy", str(error)) from None
+        # Settings that the policy does not look at are wrong where the file names it; else they are for another. What
+        # stands in the file counts as given, also where it is what it would be anyway.
+        for setting in (name for name in self.scenario.policy if name not in reads):
+            told = f"the policy {self.policy.name!r} does not look at"
+            if policy is None:
+                raise file.error(f"policy.{setting}", f"{told} it; leave it out")
+            self.notes.append(f"{told} {setting}, which is the scenario's")
+        try:
             self.controllers = [
                 # The first workers are on the ingresses' own machines; a sole ingress is on nobody's.
                 make_controller(
@@ -102,12 +110,6 @@ class ScenarioRun:
             ]
         except DovetailError as error:
             raise error if policy is not None else file.error("policy", str(error)) from None
-        # Settings that the policy does not look at are wrong where the file names it; else they are for another.
-        for setting in ignored:
-            told = f"the policy {self.policy.name!r} does not look at"
-            if policy is None:
-                raise file.error(f"policy.{setting}", f"{told} it; leave it out")
-            self.notes.append(f"{told} {setting}, which is the scenario's")
         if not self.scenario.profiled:
             self.notes.append("the policy is not told how long stages take (profiled = false)")
         self.controller = self.controllers[0]
