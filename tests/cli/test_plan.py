@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dovetail.units import MS
 from dovetail.workflow.app import load_target
 from dovetail.workflow.graph import StageSpec
 
+PROJECT = Path(__file__).parents[2]
 #: A model and two Python stages, one of them mapped.
 APP = "tests.cli.planned:app"
 CHAIN = f"{APP}/chained"
@@ -72,6 +74,14 @@ def test_it_shows_configurations_cost_neighbours_and_the_frontier(
     for word in ("super-resolution", "per 1,000 requests", "next faster", "next cheaper", "frontier"):
         assert word in out
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_it_prints_what_the_manual_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    manual = (PROJECT / "docs" / "plan.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^```sh\ndovetail (plan .*)\n```$", manual, re.MULTILINE)
+    (shown,) = re.findall(r"^```\n(.*? devices busy\n)```$", manual, re.MULTILINE | re.DOTALL)
+    assert main(command.split()) == 0
+    assert capsys.readouterr().out.startswith(shown)
 
 
 @pytest.mark.parametrize("workflow", catalogue.workflows())
@@ -219,6 +229,7 @@ def test_what_is_taken_for_granted_is_said(capsys: pytest.CaptureFixture[str], s
         (("esg/depth-recognition", "--rate", "5", "--device", "b200"), "no device 'b200'"),
         (("esg/depth-recognition", "--rate", "5", "--slo", "5 lightyears", "--device", "a100"), "unknown unit"),
         (("esg/depth-recognition", "--rate", "5", "--percentile", "99"), "must be from 0.5 to below 1"),
+        (("esg/depth-recognition", "--rate", "5", "--store", "a.sqlite"), "--store: a workflow of the catalogue has"),
         ((APP, "--rate", "5"), f"say which workflow: {APP}/chained, {APP}/listed"),
     ],
 )

@@ -17,7 +17,7 @@ from ..extras import need
 from ..tools.planning import Advice, Plan, advise, draw, find_workflow, shown
 from ..tools.table import results_console
 from ..units import parse_duration, parse_rate
-from .flags import whole
+from .flags import refuse, whole
 from .reading import new_table, print_json
 from .stores import add_store, chosen_store
 
@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     """Plan and print; the exit code."""
     if args.plot is not None:
         need("matplotlib", extra="plot", for_="--plot")
+    if ":" not in args.target:
+        refuse(args, "--store", because="a workflow of the catalogue has the catalogue's times; leave it out")
     wanted = find_workflow(args.target)
     if args.fanout is not None and not any(node.mapped for node in wanted.graph.nodes):
         raise DeclarationError(f"--fanout: no stage of {wanted.graph.name!r} is mapped over a list; leave it out")
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         wanted,
         rate_per_s=parse_rate(float(args.rate) if _is_number(args.rate) else args.rate, "--rate"),
         device=args.device,
-        store=chosen_store(args, "dovetail plan"),
+        store=chosen_store(args, "dovetail plan") if ":" in args.target else None,
         named_store=args.store is not None,
         slo_ns=parse_duration(args.slo, "--slo") if args.slo else 0,
         percentile=args.percentile,

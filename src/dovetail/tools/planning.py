@@ -117,10 +117,11 @@ def _is_cpu(device: str) -> bool:
     return device == CPU or device.startswith(f"{CPU}:")
 
 
-def _entries(wanted: Wanted, device: str, store: ProfileStore) -> list[Entry]:
+def _entries(wanted: Wanted, device: str, store: ProfileStore | None) -> list[Entry]:
     """What is known beforehand: profiles of this machine, the catalogue, and what it says of steps on the host."""
     stages = wanted.graph.stages
-    found = {(e.stage, e.kind): e for e in store.entries(stages, this_machine())}
+    measured = [] if store is None else store.entries(stages, this_machine())
+    found = {(e.stage, e.kind): e for e in measured}
     for name, times in wanted.times.items():
         spec = next(s for s in stages if s.name == name)
         entry = msgspec.structs.replace(timed(spec, HOST, times), source="catalogue's step on the host")
@@ -132,13 +133,14 @@ def _entries(wanted: Wanted, device: str, store: ProfileStore) -> list[Entry]:
     return list(found.values())
 
 
-def _learned(wanted: Wanted, store: ProfileStore) -> EstimatorState:
+def _learned(wanted: Wanted, store: ProfileStore | None) -> EstimatorState:
     """What servers have learned of these stages on this machine."""
-    return known_state(judge_learned(store.learned(), this_machine(), wanted.graph.stages))
+    rows = [] if store is None else store.learned()
+    return known_state(judge_learned(rows, this_machine(), wanted.graph.stages))
 
 
 def _remedies(
-    stages: Sequence[StageSpec], wanted: Wanted, device: str, store: ProfileStore, named: bool
+    stages: Sequence[StageSpec], wanted: Wanted, device: str, store: ProfileStore | None, named: bool
 ) -> list[str]:
     """What to do about stages whose times are unknown."""
     found = []
@@ -149,10 +151,10 @@ def _remedies(
     if unlike:
         found.append(f"{', '.join(unlike)}: say which model of the catalogue it is like: onnx(..., like='resnet50')")
     rest = [s for s in stages if s.name not in (*modelled, *unlike)]
-    if rest:
+    if rest and store is not None:
         where = f" --store {store.path}" if named else ""
         found.append(f"measure {', '.join(s.name for s in rest)}: dovetail profile {wanted.target}{where}")
-    found += [str(s) for s in store.status(rest, this_machine()) if s.state not in (FRESH, MISSING)]
+        found += [str(s) for s in store.status(rest, this_machine()) if s.state not in (FRESH, MISSING)]
     return found
 
 
@@ -180,7 +182,7 @@ def advise(
     *,
     rate_per_s: float,
     device: str = "cpu",
-    store: ProfileStore,
+    store: ProfileStore | None = None,
     named_store: bool = False,
     slo_ns: int = 0,
     percentile: float = 0.99,
