@@ -82,6 +82,8 @@ class Fastest(msgspec.Struct, frozen=True):
     slo_ns: int
     mean_ns: int
     stages: tuple[Known, ...]
+    #: Stages that every request goes through: the others count as nothing.
+    needed: tuple[str, ...]
 
     @property
     def hopeless(self) -> bool:
@@ -91,7 +93,8 @@ class Fastest(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         bases: dict[Basis, list[str]] = {}
         for stage in self.stages:
-            bases.setdefault(stage.basis, []).append(stage.stage)
+            if stage.stage in self.needed:
+                bases.setdefault(stage.basis, []).append(stage.stage)
         unknown = bases.pop("unknown", [])
         what = "its fastest plan takes" if not unknown else "the stages that are known take alone"
         figures = "; ".join(f"{_COUNTED[basis]}: {', '.join(names)}" for basis, names in bases.items())
@@ -131,8 +134,8 @@ def fastest(graph: Graph, workers: Iterable[WorkerSpec], predictor: Predictor, s
         node = graph.nodes[index]
         return 0 if node.when is not None or node.mapped else least_ns.get(node.stage, 0)
 
-    mean_ns = round(longest_ns(graph, node_ns))
-    return Fastest(graph.name, graph.slo_ns, mean_ns, tuple(known.values()))
+    needed = tuple(node.stage for node in graph.nodes if node.when is None and not node.mapped)
+    return Fastest(graph.name, graph.slo_ns, round(longest_ns(graph, node_ns)), tuple(known.values()), needed)
 
 
 def outlook(
