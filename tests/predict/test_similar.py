@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.predict import Estimate, Estimator
+from dovetail.predict import Estimate, Estimator, EstimatorState
 from dovetail.predict.estimate import GUESSED_RUN_NS, GUESSED_SPREAD, SIMILAR_SPREAD
 from dovetail.predict.similar import CALL_NS, PS_PER_MAC, work_ns
 from dovetail.profile.table import Entry, Point, ProfileTable
@@ -95,6 +95,14 @@ def test_a_restored_estimator_guesses_the_same() -> None:
     estimator.observe_run(SMALL, "cpu", 1, ONE, 5 * work_ns(SMALL))
     again = Estimator(ProfileTable(), estimator.state(), stages=ALL)
     assert again.run(NEW, "cpu", 1, ONE) == estimator.run(NEW, "cpu", 1, ONE)
+
+
+def test_what_is_restored_takes_the_place_of_guesses_as_well() -> None:
+    estimator = Estimator(ProfileTable(), stages=ALL)
+    assert estimator.run(NEW, "cpu", 1, ONE).mean_ns == work_ns(NEW)
+    estimator.restore(EstimatorState())
+    estimator.observe_run(SMALL, "cpu", 1, ONE, 5 * work_ns(SMALL))
+    assert estimator.run(NEW, "cpu", 1, ONE).mean_ns == pytest.approx(5 * work_ns(NEW), rel=1e-5)
 
 
 @given(

@@ -54,6 +54,15 @@ def test_a_convolution_counts_its_kernel_at_every_place_of_the_result(tmp_path: 
     assert macs(path) == 6 * 5 * 4 * (2 * 3 * 3)
 
 
+@pytest.mark.parametrize(("ceil_mode", "side"), [(0, 2), (1, 3)])
+def test_a_pool_rounds_as_it_says(tmp_path: Path, ceil_mode: int, side: int) -> None:
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=ceil_mode),
+        helper.make_node("Conv", ["p", "w"], ["y"]),
+    ]
+    assert macs(save(tmp_path / "p.onnx", nodes, ["batch", 3, 5, 5], {"w": zeros(1, 3, 1, 1)})) == side * side * 3
+
+
 def test_a_transposed_convolution_counts_its_kernel_at_every_place_of_the_input(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("ConvTranspose", ["x", "w"], ["up"], strides=[2, 2]),
@@ -112,6 +121,11 @@ def test_any_other_open_side_is_a_short_text(tmp_path: Path) -> None:
 def test_what_cannot_be_followed_is_unknown(tmp_path: Path) -> None:
     nodes = [helper.make_node("NonZero", ["x"], ["where"]), helper.make_node("MatMul", ["where", "w"], ["y"])]
     assert macs(save(tmp_path / "n.onnx", nodes, ["batch", 4], {"w": zeros(4, 2)})) == 0
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Einsum", ["m"], ["y"], equation="ij->j"),
+    ]
+    assert macs(save(tmp_path / "e.onnx", nodes, ["batch", 4], {"w": zeros(4, 2)})) == 0, "a part says little"
     assert macs(double(tmp_path / "d.onnx")) == 0, "nothing is multiplied with a matrix"
     broken = tmp_path / "b.onnx"
     broken.write_bytes(b"\x3a\xff")
