@@ -30,4 +30,9 @@ def listed(x: tensor("float32", 3)):
     return {"all": work.map(parts(x))}
 
 
-app = App(chained, listed)
+@workflow(slo="1s")
+def forked(x: tensor("float32", 3)):
+    return {"worked": work(prepare(x)), "prepared": prepare(x), "again": work(x)}
+
+
+app = App(chained, listed, forked)

@@ -228,9 +228,9 @@ def test_what_is_taken_for_granted_is_said(capsys: pytest.CaptureFixture[str], s
         (("esg/depth-recognition", "--rate", "0", "--device", "a100"), "above zero"),
         (("esg/depth-recognition", "--rate", "5", "--device", "b200"), "no device 'b200'"),
         (("esg/depth-recognition", "--rate", "5", "--slo", "5 lightyears", "--device", "a100"), "unknown unit"),
-        (("esg/depth-recognition", "--rate", "5", "--percentile", "99"), "must be from 0.5 to below 1"),
+        (("esg/depth-recognition", "--rate", "5", "--percentile", "99"), "must be above 0.5 and below 1"),
         (("esg/depth-recognition", "--rate", "5", "--store", "a.sqlite"), "--store: a workflow of the catalogue has"),
-        ((APP, "--rate", "5"), f"say which workflow: {APP}/chained, {APP}/listed"),
+        ((APP, "--rate", "5"), f"say which workflow: {APP}/chained, {APP}/listed, {APP}/forked"),
     ],
 )
 def test_wrong_input_names_the_cause_and_the_remedy(
@@ -256,3 +256,16 @@ def test_a_model_like_none_of_the_catalogue_is_unknown_on_its_devices(capsys: py
     code, _, err = plan(capsys, "tests.cli.without_like:app", "--rate", "5", "--device", "v100")
     assert code == 3
     assert "unlike: say which model of the catalogue it is like: onnx(..., like='resnet50')" in err
+
+
+@pytest.mark.parametrize("rate", ["0.5", "7"])
+@pytest.mark.parametrize("target", [CHAIN, f"{APP}/listed", f"{APP}/forked"])
+def test_a_point_of_the_frontier_costs_what_its_configurations_cost(
+    capsys: pytest.CaptureFixture[str], store: ProfileStore, target: str, rate: str
+) -> None:
+    _, advice = planned(capsys, target, "--rate", rate, "--store", "mine.sqlite", "--device", "cpu:1")
+    usd_per_core_hour = catalogue.unit_prices().usd_per_vcpu_hour
+    plans = [p for p in (advice["chosen"], advice["faster"], advice["cheaper"]) if p is not None]
+    for one in plans:
+        each_ms = sum(step["run_ms"] / step["batch"] for step in one["steps"])
+        assert one["usd_per_1000"] == pytest.approx(each_ms / 3600 * usd_per_core_hour)

@@ -316,3 +316,15 @@ def test_a_state_table_that_nobody_reads_is_told(scenario: str, capsys: pytest.C
     Path(scenario).write_text(SCENARIO + '\n[cluster]\npush = "5ms"\n')
     _, _, err = simulate(capsys, scenario)
     assert "note: a sole ingress needs no state table: cluster.push is not looked at" in err
+
+
+def test_a_recorded_setting_that_another_policy_does_not_look_at_is_told(
+    scenario: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(scenario).write_text(SCENARIO.replace('name = "by-class"', 'name = "by-class"\nshare_pct = 50'))
+    simulate(capsys, scenario, "--log", "run.log")
+    code, _, err = simulate(capsys, "--recorded", "run.log", "--policy", "dovetail")
+    assert code == 0
+    assert "the policy 'dovetail' does not look at share_pct, with which the run was recorded" in err
+    code, _, err = simulate(capsys, "--recorded", "run.log")
+    assert code == 0 and "does not look at" not in err

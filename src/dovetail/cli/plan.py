@@ -40,8 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _part(text: str) -> float:
-    if not _is_number(text) or not 0.5 <= float(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be from 0.5 to below 1, such as 0.99")
+    if not _is_number(text) or not 0.5 < float(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0.5 and below 1, such as 0.99")
     return float(text)
 
 

@@ -231,14 +231,13 @@ def _planned(head: Advice, graph: Graph, specs: Sequence[WorkerSpec], estimator:
     plan.build(holders, {s.name: interval_ns for s in graph.stages})
     basis = {known.stage: known.basis for known in head.stages}
     kinds = {known.stage: known.kind for known in head.stages}
-    times, costs, _ = plan.frontiers().points(0)
-    frontier = [(float(t) / MS, float(c) * 1000) for t, c in zip(times, costs, strict=True)]
+    points = _points(plan)
+    frontier = [(time_ns / MS, _usd_per_1000(options)) for time_ns, options in points]
     objective_ms = graph.slo_ns / MS
     at = max((i for i, (ms, _) in enumerate(frontier) if ms <= objective_ms), default=0)
 
     def point(index: int) -> Plan:
-        options = plan.frontiers().plan(int(times[index])) or plan.fastest
-        steps = [_step(graph, plan, i, option, interval_ns, basis) for i, option in enumerate(options)]
+        steps = [_step(graph, plan, i, option, interval_ns, basis) for i, option in enumerate(points[index][1])]
         expected_ms = longest_ns(graph, lambda i: steps[i].run_ms + steps[i].fill_ms)
         return Plan(expected_ms, frontier[index][0], frontier[index][1], steps)
 
@@ -268,6 +267,25 @@ def _planned(head: Advice, graph: Graph, specs: Sequence[WorkerSpec], estimator:
         frontier=frontier,
         chosen_at=at,
     )
+
+
+def _usd_per_1000(options: Sequence[Option]) -> float:
+    return 1000 * sum(option.cost_usd for option in options)
+
+
+def _points(plan: WorkflowPlan) -> list[tuple[int, Sequence[Option]]]:
+    """Time and configurations of every plan that no other beats in both time and cost, fastest first.
+
+    Inside a fork the table of the first node knows costs only nearly, so what counts is what each plan costs. The
+    fastest plan is there even if it is late.
+    """
+    frontiers = plan.frontiers()
+    found: list[tuple[int, Sequence[Option]]] = []
+    for need_ns in frontiers.points(0)[0]:
+        options = frontiers.plan(int(need_ns))
+        if options is not None and (not found or _usd_per_1000(options) < _usd_per_1000(found[-1][1])):
+            found.append((int(need_ns), options))
+    return found
 
 
 def _step(
