@@ -43,6 +43,17 @@ def test_each_basis_is_called_by_its_name() -> None:
     assert (learned.basis, learned.why) == ("learned", "seen 3 times while serving")
 
 
+def test_a_guess_is_told_with_what_it_rests_on_and_is_unknown_all_the_same() -> None:
+    net, read = (msgspec.structs.replace(stage, macs=100_000_000) for stage in (NET, READ))
+    alone = known_of(read, "cpu", Estimator(ProfileTable(), stages=(net, read)))
+    assert (alone.basis, alone.why) == (
+        "unknown",
+        "nobody has measured it; its 100 million multiply-accumulates suggest about 3.05 ms",
+    )
+    beside = known_of(read, "cpu", Estimator(ProfileTable([entry(net, 8)]), stages=(net, read)))
+    assert beside.basis == "unknown" and beside.why.endswith("suggest about 8 ms, by what net take")
+
+
 def test_the_fastest_time_is_that_of_the_longest_way_in_the_fastest_configurations() -> None:
     estimator = Estimator(ProfileTable([entry(CUT, 2), entry(NET, 8), entry(READ, 20)]))
     side_by_side = flow(100, CUT, NET, READ, after={"net": ("cut",), "read": ("cut",)})

@@ -59,8 +59,10 @@ def known_of(stage: StageSpec, kind: str, predictor: Predictor) -> Known:
         return Known(stage.name, kind, "measured", "profile")
     if not work_ns(stage):
         return Known(stage.name, kind, "unknown", "nobody has measured it")
+    others = predictor.similar(stage, kind) if isinstance(predictor, Estimator) else []
+    by = f", by what {', '.join(others)} take" if others else ""
     why = f"nobody has measured it; its {stage.macs / 1e6:,.0f} million multiply-accumulates suggest about "
-    return Known(stage.name, kind, "unknown", why + format_ns(estimate.mean_ns))
+    return Known(stage.name, kind, "unknown", f"{why}{format_ns(estimate.mean_ns)}{by}")
 
 
 def _of_entry(stage: StageSpec, entry: Entry) -> tuple[Basis, str]:
