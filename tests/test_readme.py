@@ -121,6 +121,38 @@ def test_every_block_runs(reader: Reader, capsys: pytest.CaptureFixture[str]) ->
     assert (reader.directory / "out" / "demo.log").is_file()
 
 
+def simulated(directory: Path, text: str, *options: str) -> str:
+    """What `dovetail simulate` prints of a scenario."""
+    (directory / "what-if.toml").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["dovetail", "simulate", "what-if.toml", *options],
+        cwd=directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+def test_the_simulation_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    (scenario,) = re.findall(r"^cat > what-if.toml <<'END'\n(.*?)^END$", README, re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(
+        r"^dovetail simulate what-if.toml\n```\n\n```\n(.*?)^```$", README, re.MULTILINE | re.DOTALL
+    )
+    assert simulated(tmp_path, scenario) == shown
+    assert "With one T4 it prints `missed`" in README and "needs five" in README
+
+    def with_devices(count: int) -> str:
+        return re.sub(r"^count = \d+$", f"count = {count}", scenario, flags=re.MULTILINE)
+
+    assert "\nmissed: " in simulated(tmp_path, with_devices(1))
+    verdicts = [simulated(tmp_path, with_devices(n), "--policy", "first-come").splitlines()[-1] for n in (4, 5)]
+    assert [verdict.split(":")[0] for verdict in verdicts] == ["missed", "met"]
+
+
 def test_every_command_in_prose_is_a_command() -> None:
     from dovetail.cli import VERBS
 

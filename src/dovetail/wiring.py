@@ -65,7 +65,7 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: For policies that look at memory: workers are processes of one machine that run models on its cores.
     near: bool = False
     #: For `dovetail`: other ingresses send to the same workers.
-    shared: bool = False
+    several: bool = False
     #: How long before a batch's expected end the next may be sent to its worker, in microseconds.
     lead_us: Annotated[int, Meta(ge=0)] = 0
     cpus: tuple[Count, ...] = ()
@@ -138,7 +138,7 @@ def _by_class(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
 
 def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
     settings = PlannerSettings(space=spec.space, goal=spec.goal, percentile=spec.percentile, max_open=spec.max_open)
-    if home or spec.shared:
+    if home or spec.several:
         delays, router = (LocalDelays(), LOCAL_SETTINGS) if spec.near else (None, None)
         where = SharedWorkers(predictor, router, ingress=home, home=home, delays=delays)
         return shared_policy(predictor, settings, where)
@@ -159,7 +159,7 @@ POLICIES: dict[str, PolicyEntry] = {
     "dovetail": PolicyEntry(
         "batch, share, worker and memory decided together before every batch; early refusal",
         _dovetail,
-        (*_PLANNED, "percentile", "goal", "lead_us", "near", "shared"),
+        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several"),
         shares=True,
     ),
     "place": PolicyEntry(

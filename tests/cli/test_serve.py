@@ -19,7 +19,12 @@ from tests.serve.live_support import at_once, item_request, triton, triton_input
 from tests.serve.support import HOST, Wire, until
 
 from dovetail.cli import main
+from dovetail.profile.machine import this_machine
+from dovetail.profile.record import Key, Measured
+from dovetail.profile.store import ProfileStore
 from dovetail.tools.replay import replay
+from dovetail.units import MS
+from dovetail.workflow.app import load_target
 from examples import pages
 
 pytestmark = pytest.mark.cpu
@@ -322,3 +327,46 @@ def test_a_signal_while_it_loads_ends_it():
         said = process.stderr.read()
     code = process.wait(PATIENCE_SECONDS)
     assert (code, "stopped" in said) in ((1, True), (0, True)), "unless it was ready already"
+
+
+HURRIED = """
+from dovetail import App, stage, tensor, workflow
+
+@stage
+def ponder(items):
+    return items
+
+@stage
+def glance(items):
+    return items
+
+@workflow(slo="10ms")
+def hurried(x: tensor("float32", 3)):
+    return glance(ponder(x))
+
+app = App(hurried)
+"""
+
+
+def test_it_says_what_it_knows_and_what_nobody_can_meet_with_the_store_beside_the_application(
+    serve, tmp_path, monkeypatch
+):
+    package = tmp_path / "hurried_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "flow.py").write_text(HURRIED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ponder = next(s for s in load_target("hurried_package.flow:app").specs if s.name == "ponder")
+    points = [Measured(b, 1, 50 * b * MS, 0, 0, 0.1, 0.01, 9) for b in ponder.batch]
+    ProfileStore(package / "profiles.sqlite").put(Key.of(ponder, this_machine()), points, 0)
+    serving = serve("hurried_package.flow:app", cwd=tmp_path)
+    store = Path("hurried_package", "profiles.sqlite")
+    assert f"dovetail: profile store {store}, beside the application" in serving.said
+    assert "dovetail: how long stages take: of 2, 1 profiled, 1 not known yet (glance)" in serving.said
+    assert (
+        "dovetail: nobody can meet the objective of 'hurried', 10 ms: the stages that are known take alone 50 ms on "
+        "average on idle devices (profiled: ponder; unknown: glance)"
+    ) in serving.said
+    serving.signal(signal.SIGTERM)
+    assert serving.wait() == 0
+    assert not (tmp_path / "profiles.sqlite").exists(), "what is learned goes to the same store"

@@ -267,3 +267,64 @@ def test_a_run_whose_work_is_sent_ahead_replays_and_explains(
     assert main(["explain", "--log", str(log), "30"]) == 0
     told = capsys.readouterr().out
     assert "sent to t4-" in told
+
+
+@pytest.mark.parametrize(
+    ("policy", "setting"),
+    [
+        ("dovetail", "share_pct = 50"),
+        ("dovetail", "share_pct = 100"),
+        ("dovetail", "batch = { net = 2 }"),
+        ("by-class", "percentile = 0.9"),
+        ("first-come", "goal = 'cost'"),
+        ("esg", "percentile = 0.99"),
+        ("place", "share_pct = 50"),
+        ("place", "lead_us = 5"),
+        ("compass", "seed = 0"),
+    ],
+)
+def test_a_setting_that_the_policy_does_not_look_at_is_refused_even_if_it_is_the_usual_one(
+    policy: str, setting: str, scenario: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(scenario).write_text(SCENARIO.replace('name = "by-class"', f'name = "{policy}"\n{setting}'))
+    code, out, err = simulate(capsys, scenario)
+    name = setting.partition(" ")[0]
+    assert (code, out) == (2, "")
+    assert f"scenario.toml:28: policy.{name}: the policy '{policy}' does not look at it; leave it out" in err
+
+
+def test_of_settings_for_another_policy_one_is_told(scenario: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(scenario).write_text(SCENARIO.replace('name = "by-class"', 'name = "by-class"\nshare_pct = 50'))
+    _, _, err = simulate(capsys, scenario, "--policy", "dovetail")
+    assert "note: the policy 'dovetail' does not look at share_pct, which is the scenario's" in err
+
+
+def test_what_is_known_and_what_nobody_can_meet_is_said(scenario: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = simulate(capsys, scenario)
+    assert "note: how long stages take: of 3, 3 from the catalogue or the scenario" in err
+    assert "nobody can meet" not in err
+    Path(scenario).write_text(SCENARIO.replace('slo = "2s"', 'slo = "20ms"'))
+    code, _, err = simulate(capsys, scenario)
+    assert code == 1
+    assert "note: nobody can meet the objective of 'esg/image-classification', 20 ms: its fastest plan takes" in err
+    Path(scenario).write_text("profiled = false\n" + SCENARIO)
+    _, _, err = simulate(capsys, scenario)
+    assert "note: the policy is not told how long stages take (profiled = false)" in err
+
+
+def test_a_state_table_that_nobody_reads_is_told(scenario: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(scenario).write_text(SCENARIO + '\n[cluster]\npush = "5ms"\n')
+    _, _, err = simulate(capsys, scenario)
+    assert "note: a sole ingress needs no state table: cluster.push is not looked at" in err
+
+
+def test_a_recorded_setting_that_another_policy_does_not_look_at_is_told(
+    scenario: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(scenario).write_text(SCENARIO.replace('name = "by-class"', 'name = "by-class"\nshare_pct = 50'))
+    simulate(capsys, scenario, "--log", "run.log")
+    code, _, err = simulate(capsys, "--recorded", "run.log", "--policy", "dovetail")
+    assert code == 0
+    assert "the policy 'dovetail' does not look at share_pct, with which the run was recorded" in err
+    code, _, err = simulate(capsys, "--recorded", "run.log")
+    assert code == 0 and "does not look at" not in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,25 @@ def test_a_profile_store_gives_the_times_and_says_if_it_is_stale(application: Pa
         ("read", HOST, 3 * MS, 0.1),
     }
     assert [n for n in world.notes if "stale" in n and "'read'" in n and "function changed" in n]
+
+
+def test_without_a_name_the_store_is_found_as_every_command_finds_it(
+    application: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "simulated_app", raising=False)  # of another test, and of another folder
+    cut = next(s for s in load_target("simulated_app:app").specs if s.name == "cut")
+    point = Measured(1, 1, 3 * MS, 3 * MS, 3 * MS, 0.1, 0.01, 50)
+    ProfileStore(application / "profiles.sqlite").put(Key.of(cut, this_machine()), [point], 0)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    _, world = read(application, OF_APP % ("", ""))
+    assert [(e.stage, e.latency_ns(1, 1, 100)) for e in world.entries] == [("cut", 3 * MS)]
+    assert f"profile store {application / 'profiles.sqlite'}, beside the application" in world.notes
+    ProfileStore("profiles.sqlite").put(Key.of(cut, this_machine()), [Measured(1, 1, 5 * MS, 0, 0, 0.1, 0.01, 9)], 0)
+    _, world = read(application, OF_APP % ("", ""))
+    assert [e.latency_ns(1, 1, 100) for e in world.entries] == [5 * MS]
+    assert any("is not used: choose with profile = ... of a device" in note for note in world.notes)
 
 
 def test_a_trace_file_is_found_beside_the_scenario(tmp_path: Path) -> None:

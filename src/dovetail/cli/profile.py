@@ -11,7 +11,6 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,13 +25,14 @@ from ..profile.machine import Identity, this_machine
 from ..profile.measure import FULL, QUICK
 from ..profile.profiler import ProfileOutcome, ProfileRequest, Watch, chosen_stages, profile
 from ..profile.record import FRESH, Measured, Record, Status
-from ..profile.store import DEFAULT_STORE, ProfileStore
+from ..profile.store import ProfileStore
 from ..profile.table import ProfileTable
 from ..record.learned import judge_learned, learned_figures
 from ..units import MS, SECOND, format_ns
 from ..workflow.app import App, load_target
 from .flags import refuse
 from .reading import new_table, print_json
+from .stores import add_store, chosen_store
 
 #: Longest description of items in a table's title.
 ITEMS_CHARS = 60
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="MODULE:NAME", nargs="?", help="application or workflow, as examples.quickstart:app"
     )
-    parser.add_argument("--store", type=Path, default=Path(DEFAULT_STORE), metavar="PATH", help="profile store")
+    add_store(parser)
     parser.add_argument("--status", action="store_true", help="measure nothing; say which profiles hold")
     parser.add_argument(
         "--kernels", action="store_true", help="measure nothing; show what was learned of kernels while serving"
@@ -78,20 +78,21 @@ def run(args: argparse.Namespace) -> int:
         refuse(args, "--batch", "--quick", "--again", because=because)
     if args.target is None and not (args.kernels or args.learned):
         raise DeclarationError("which application? Write for example dovetail profile examples.quickstart:app")
-    store = ProfileStore(args.store)
+    app = None if args.target is None else load_target(args.target)
+    store = chosen_store(args, "dovetail profile")
     identity = this_machine()
     if args.forget:
         return _forget(store, args.kernels)
     if args.kernels:
-        return _report_kernels(store, identity, args)
+        return _report_kernels(store, identity, app, args)
     if args.learned:
-        return _report_learned(store, identity, args)
-    app = load_target(args.target)
+        return _report_learned(store, identity, app, args)
+    assert app is not None
     rule = QUICK if args.quick else FULL
     request = ProfileRequest(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
     if args.status:
         specs = [stage.spec for stage in chosen_stages(app, request)]
-        return _report_status(store.status(specs, identity), identity, args)
+        return _report_status(store, store.status(specs, identity), identity, args)
     return _measure(app, store, identity, request, args)
 
 
@@ -203,9 +204,9 @@ def _items_per_s(point: Measured) -> float:
     return point.batch * SECOND / point.mean_ns
 
 
-def _report_status(found: list[Status], identity: Identity, args: argparse.Namespace) -> int:
+def _report_status(store: ProfileStore, found: list[Status], identity: Identity, args: argparse.Namespace) -> int:
     if args.json:
-        print_json({"store": str(args.store), "identity": identity, "stages": found})
+        print_json({"store": str(store.path), "identity": identity, "stages": found})
     else:
         table = new_table("~stage", "~on", "~profile", "~measured", "~why")
         for s in found:
@@ -224,11 +225,11 @@ def _forget(store: ProfileStore, kernels: bool) -> int:
     return 0
 
 
-def _report_kernels(store: ProfileStore, identity: Identity, args: argparse.Namespace) -> int:
+def _report_kernels(store: ProfileStore, identity: Identity, app: App | None, args: argparse.Namespace) -> int:
     """What was learned of kernels: of the target's models, or of all."""
     found = store.kernel_status(identity)
-    if args.target is not None:
-        models = [spec.model for spec in load_target(args.target).specs]
+    if app is not None:
+        models = [spec.model for spec in app.specs]
         found = [s for s in found if s.key.model and any(model.startswith(s.key.model) for model in models)]
     if args.json:
         sequences = [_kernel_figures(s) for s in found]
@@ -263,9 +264,9 @@ def _kernel_figures(status: KernelStatus) -> dict[str, Any]:
     }
 
 
-def _report_learned(store: ProfileStore, identity: Identity, args: argparse.Namespace) -> int:
+def _report_learned(store: ProfileStore, identity: Identity, app: App | None, args: argparse.Namespace) -> int:
     """What was learned of run and load times: of the target's stages, beside their profiles, or of all."""
-    specs = None if args.target is None else load_target(args.target).specs
+    specs = None if app is None else app.specs
     entries = [] if specs is None else store.entries(specs, identity, allow_stale=True)
     figures = [
         row
@@ -306,7 +307,7 @@ def _report_learned(store: ProfileStore, identity: Identity, args: argparse.Name
 
 def _command(args: argparse.Namespace) -> str:
     """What to type to profile the same target into the same store."""
-    store = "" if args.store == Path(DEFAULT_STORE) else f" --store {args.store}"
+    store = "" if args.store is None else f" --store {args.store}"
     return f"dovetail profile {args.target}{store}"
 
 

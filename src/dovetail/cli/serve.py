@@ -23,14 +23,15 @@ from pathlib import Path
 
 from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
-from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..schedule import Goal
 from ..serve.launch import Options, Served, launch
 from ..state.worker import FULL_SHARE
+from ..tools.knowledge import outlook
 from ..units import US, format_bytes, parse_bytes, parse_duration
 from ..wiring import POLICIES, PolicySpec, find_policy
 from ..workflow.app import App, load_target
 from .flags import given, refuse, seconds, whole
+from .stores import add_store, chosen_store
 
 __all__ = ["configure", "run"]
 
@@ -66,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
-    parser.add_argument("--hosts", type=whole(1), default=1, metavar="N", help="processes for Python stages")
+    parser.add_argument("--hosts", type=whole(1), metavar="N", help="processes for Python stages (1)")
     parser.add_argument("--workers", type=whole(1), metavar="N", help="processes for models on the cores (1)")
     parser.add_argument(
         "--kernels",
@@ -116,9 +117,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="serve the same application with the workers of the server that shares them at DIR",
     )
-    parser.add_argument(
-        "--store", type=Path, default=Path(DEFAULT_STORE), metavar="FILE", help=f"profile store ({DEFAULT_STORE})"
-    )
+    add_store(parser)
     parser.add_argument("--log", type=Path, metavar="FILE", help="record the run for replay and explain")
     parser.add_argument(
         "--drain", type=_SECONDS, default=30.0, metavar="S", help="seconds to finish what was admitted"
@@ -166,12 +165,15 @@ _SETTINGS = {"--share": "share_pct", "--max-batch": "batch", "--lead": "lead_us"
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """A flag that the policy does not look at is refused."""
+    """A flag that the policy or the device does not look at is refused."""
     reads = find_policy(args.policy).reads
     for flag, setting in _SETTINGS.items():
         if setting not in reads:
             able = ", ".join(name for name, entry in POLICIES.items() if setting in entry.reads)
             refuse(args, flag, because=f"the policy {args.policy!r} does not look at it; these do: {able}")
+    if (args.device or "").startswith("emulated:"):
+        because = "an emulated device does not look at it; leave it out, or serve with --device cpu"
+        refuse(args, "--kernel-log", "--ageing", because=because)
 
 
 def _policy(args: argparse.Namespace, app: App) -> PolicySpec:
@@ -209,12 +211,14 @@ async def _serve(args: argparse.Namespace) -> int:
     _check_flags(args)
     _check_join(args)
     app = _load(args.target)
+    if not any(spec.on_host for spec in app.specs):
+        refuse(args, "--hosts", because=f"{args.target} has no Python stage; leave it out")
     device = args.device or "cpu"
     options = Options(
         device=device,
         host=args.host,
         port=args.port,
-        hosts=args.hosts,
+        hosts=args.hosts or 1,
         workers=args.workers or 1,
         kernels=args.kernels or "auto",
         kernel_log=args.kernel_log,
@@ -239,7 +243,7 @@ async def _serve(args: argparse.Namespace) -> int:
         loop.add_signal_handler(number, on_signal)
     where = f"on {device}" if args.join is None else f"with the workers at {args.join}"
     say(f"loading {args.target} {where} ...")
-    store = ProfileStore(args.store)
+    store = chosen_store(args, "dovetail")
     entries = store.entries(app.specs, this_machine())
     starting = asyncio.ensure_future(launch(app, args.target, options, entries=entries, store=store, say=say))
     stopping = asyncio.ensure_future(stop.wait())
@@ -269,6 +273,10 @@ def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
     if served.label:
         say(f"EMULATED device {served.label}: times are a GPU's, answers are held from the first input")
     for line in memory_lines(served):
+        say(line)
+    controller = served.system.controller
+    workers = [worker.spec for worker in controller.workers.values()]
+    for line in outlook(app.graphs, workers, controller.policy.predictor):
         say(line)
     for name in app.workflows:
         say(f"ready at http://{args.host}:{port}/v2/models/{name}/infer")

@@ -92,7 +92,10 @@ def _resimulate(args: argparse.Namespace) -> int:
     given = [name for name in ("plot", "trace", "log") if getattr(args, name) is not None]
     if given or args.check:
         raise DovetailError(f"--{(given or ['check'])[0]} goes with a scenario; leave it out with --recorded")
-    compared = Resimulation(args.recorded, policy=args.policy, seed=1 if args.seed is None else args.seed).go()
+    simulated = Resimulation(args.recorded, policy=args.policy, seed=1 if args.seed is None else args.seed)
+    for note in simulated.notes:
+        _say(f"note: {note}")
+    compared = simulated.go()
     if args.json:
         print_json(compared, order="sorted")
         return 0

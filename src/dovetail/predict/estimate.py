@@ -14,7 +14,7 @@ from ..units import MS, US
 
 __all__ = [
     "GUESSED_LOAD_NS", "GUESSED_LOAD_NS_PER_BYTE", "GUESSED_RUN_NS", "GUESSED_SPREAD", "GUESSED_TURNAROUND_NS",
-    "Estimate", "Source", "guessed_load_ns",
+    "SIMILAR_SPREAD", "Estimate", "Source", "guessed_load_ns",
 ]  # fmt: skip
 
 Source = Literal["profile", "learned", "guess"]
@@ -26,6 +26,8 @@ Source = Literal["profile", "learned", "guess"]
 GUESSED_RUN_NS: Final = 10 * MS
 #: Standard deviation over mean of a guess: that of a log-normal time whose logarithm deviates by 1.27, as above.
 GUESSED_SPREAD: Final = 2.0
+#: The same where a guess follows from what similar models took on this kind of device (`similar`).
+SIMILAR_SPREAD: Final = 1.0
 #: A load: a file is read and prepared by the processor. Measured with onnxruntime 1.31 and the models of the examples
 #: (0.6 to 24 MB) on a shared virtual machine: 46 to 110 ms below 7 MB, 170 to 240 ms above 20 MB.
 GUESSED_LOAD_NS: Final = 60 * MS

@@ -19,7 +19,8 @@ from ..workflow.graph import StageSpec
 from .estimate import GUESSED_SPREAD, GUESSED_TURNAROUND_NS, Estimate, guessed_load_ns
 from .kernel_times import KernelTimes
 from .running import Seen
-from .sizes import WINDOW, SeenSizes, guessed_run
+from .similar import guessed_run, pace, work_ns
+from .sizes import WINDOW, SeenSizes
 from .state import EstimatorState, LearnedLoad, LearnedRun, LearnedTurnaround
 
 __all__ = ["Estimator"]
@@ -78,6 +79,9 @@ class Estimator:
         #: (stage, kind) -> what was seen of it; without a profile also the answers that an observation makes old.
         self._runs: dict[tuple[str, str], SeenSizes] = {}
         self._asked: dict[tuple[str, str], list[_Key]] = {}
+        #: Stages whose work is known, and kind -> answers that were guessed from it: others' times change them, too.
+        self._similar: dict[str, StageSpec] = {}
+        self._guessed: dict[str, list[_Key]] = {}
         #: Times of profiled stages that are not counted yet.
         self._aside: dict[_Key, list[int]] = {}
         #: (model, kind) -> load time of the first stage of that model that has one in its profile.
@@ -102,20 +106,41 @@ class Estimator:
         try:
             return self._answers[key]
         except KeyError:
-            return self._answer(key)
+            return self._answer(stage, key)
 
-    def _answer(self, key: _Key) -> Estimate:
+    def _answer(self, stage: StageSpec, key: _Key) -> Estimate:
+        answer = self._known(key)
+        if answer is None:
+            answer = guessed_run(stage, *key[1:], self._paces(stage, key))
+        if answer.source == "guess" and work_ns(stage):
+            self._guessed.setdefault(key[1], []).append(key)
+        elif answer.source != "profile":
+            self._asked.setdefault(key[:2], []).append(key)
+        self._answers[key] = answer
+        return answer
+
+    def _known(self, key: _Key) -> Estimate | None:
+        """What the profile says, or else what was seen."""
         name, kind, items, cpus, share_pct = key
         mean_ns = self.table.latency_ns(name, kind, items, cpus, share_pct)
         if mean_ns is not None:
-            entry = self.table.entries[name, kind]
-            answer = Estimate(mean_ns, entry.spread, "profile")
-        else:
-            seen = self._runs.get((name, kind))
-            answer = guessed_run(items, share_pct) if seen is None else seen.estimate(items, cpus, share_pct)
-            self._asked.setdefault((name, kind), []).append(key)
-        self._answers[key] = answer
-        return answer
+            return Estimate(mean_ns, self.table.entries[name, kind].spread, "profile")
+        seen = self._runs.get((name, kind))
+        return None if seen is None else seen.estimate(items, cpus, share_pct)
+
+    def _paces(self, stage: StageSpec, key: _Key) -> list[int]:
+        """How other models take to such a batch on such a device, over their work."""
+        found = []
+        for other in self._similar.values() if work_ns(stage) else ():
+            known = self._known((other.name, *key[1:]))
+            if known is not None:
+                found.append(pace(known.mean_ns, other))
+        return found
+
+    def similar(self, stage: StageSpec, kind: str) -> list[str]:
+        """Stages on whose times a guess of this one rests."""
+        others = [o for o in self._similar if o != stage.name] if work_ns(stage) else []
+        return [o for o in others if (o, kind) in self.table.entries or (o, kind) in self._runs]
 
     def load(self, weights: str, nbytes: int, kind: str) -> Estimate:
         """Time to bring a model of so many bytes into the memory of a device of that kind; nothing takes no time."""
@@ -153,6 +178,9 @@ class Estimator:
         names: dict[str, list[str]] = {}
         for stage in stages:
             names.setdefault(stage.name, []).append(stage.weights)
+            if work_ns(stage):
+                self._similar[stage.name] = stage
+        self._guess_anew(*self._guessed)
         for (name, kind), entry in self.table.entries.items():
             if entry.load_ns:
                 for weights in names.get(name, ()):
@@ -172,6 +200,14 @@ class Estimator:
         else:
             self._seen(key).add(max(0, duration_ns))
             for answer in self._asked.pop(key[:2], ()):
+                del self._answers[answer]
+            if kind in self._guessed and work_ns(stage):
+                self._guess_anew(kind)
+
+    def _guess_anew(self, *kinds: str) -> None:
+        """Forget guesses that rest on what others take there."""
+        for kind in kinds:
+            for answer in self._guessed.pop(kind):
                 del self._answers[answer]
 
     def _seen(self, key: _Key) -> Seen:
@@ -242,6 +278,7 @@ class Estimator:
         """Know what `state` gave, in place of all that was learned so far."""
         self._answers.clear()
         self._asked.clear()
+        self._guessed.clear()
         self._aside.clear()
         self._runs.clear()
         for run in state.runs:

@@ -19,10 +19,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from .estimate import GUESSED_RUN_NS, GUESSED_SPREAD, Estimate
+from .estimate import GUESSED_SPREAD, Estimate
 from .running import Seen
 
-__all__ = ["WINDOW", "SeenSizes", "guessed_run"]
+__all__ = ["WINDOW", "SeenSizes", "at_share", "line"]
 
 #: Batches that count, of each size and configuration.
 WINDOW = 64
@@ -30,12 +30,6 @@ WINDOW = 64
 _FIXED = 0.1
 #: Added (as independent) to the spread where size or share were not seen. [our choice]
 _UNSEEN_SPREAD = 0.3
-_FULL_SHARE = 100
-
-
-def guessed_run(items: int, share_pct: int) -> Estimate:
-    """What is said of a stage that was neither profiled nor run."""
-    return Estimate(_at_share(_line(GUESSED_RUN_NS, 1, items), _FULL_SHARE, share_pct), GUESSED_SPREAD, "guess")
 
 
 class SeenSizes:
@@ -79,7 +73,7 @@ class SeenSizes:
         mean_ns, deviation = _between(sizes, items)
         doubt = GUESSED_SPREAD / sum(seen.count for seen in sizes.values())
         spread = math.hypot(deviation, doubt, _UNSEEN_SPREAD)
-        return Estimate(_at_share(mean_ns, seen_pct, share_pct), spread, "learned")
+        return Estimate(at_share(mean_ns, seen_pct, share_pct), spread, "learned")
 
 
 def _between(sizes: dict[int, Seen], items: int) -> tuple[int, float]:
@@ -91,7 +85,7 @@ def _between(sizes: dict[int, Seen], items: int) -> tuple[int, float]:
     at = bisect_left(seen, items)
     if at == 0 or len(seen) == 1:
         near = sizes[seen[0]]
-        return _line(near.mean, seen[0], items), near.deviation()
+        return line(near.mean, seen[0], items), near.deviation()
     beyond = at == len(seen)
     left, right = (seen[-2], seen[-1]) if beyond else (seen[at - 1], seen[at])
     before, after = sizes[left], sizes[right]
@@ -102,12 +96,12 @@ def _between(sizes: dict[int, Seen], items: int) -> tuple[int, float]:
     return after.mean + min(max(0, more_ns), after.mean * (items - right) // right), spread
 
 
-def _line(seen_ns: int, seen: int, items: int) -> int:
+def line(seen_ns: int, seen: int, items: int) -> int:
     """Time of a batch of `items` where `seen` items took `seen_ns`."""
     fixed_ns = round(seen_ns * _FIXED)
     return fixed_ns + (seen_ns - fixed_ns) * items // seen
 
 
-def _at_share(seen_ns: int, seen_pct: int, share_pct: int) -> int:
+def at_share(seen_ns: int, seen_pct: int, share_pct: int) -> int:
     """Time with another share than the one that was seen."""
-    return max(1, _line(seen_ns, max(1, share_pct), seen_pct))
+    return max(1, line(seen_ns, max(1, share_pct), seen_pct))

@@ -211,7 +211,7 @@ async def _launch(
     joined = isinstance(share, JoinedFront)
     ingress = 0 if share is None else share.ingress
     known = (*entries, *serves.entries)
-    policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us, shared=share is not None)
+    policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us, several=share is not None)
     if not emulated:
         policy_spec = msgspec.structs.replace(policy_spec, near=True)
     times = None

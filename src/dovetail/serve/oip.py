@@ -38,6 +38,8 @@ MAX_JSON_BYTES = 4 << 20  # decoding holds up every other client, 5 to 15 ms per
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant")
+#: Nobody knows further ahead than this when there will be room. [our choice]
+MOST_RETRY_MS = 60_000
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _BINARY = "application/octet-stream"
 _REFUSALS = {"shed": 429, "expired": 504, "failed": 500, "cancelled": 499}
@@ -224,7 +226,13 @@ def _numbered(request: int) -> dict[str, object]:
 
 
 def _come_back(after_ms: int) -> tuple[tuple[str, str], ...]:
-    """Whole seconds, which is all that `Retry-After` can say, and the exact time beside it."""
+    """Whole seconds, which is all that `Retry-After` can say, and the exact time beside it.
+
+    Nothing for a request that would be refused again whenever it came.
+    """
+    if after_ms <= 0:
+        return ()
+    after_ms = min(after_ms, MOST_RETRY_MS)
     return ("Retry-After", str(max(1, math.ceil(after_ms / 1000)))), ("retry-after-ms", str(after_ms))
 
 

@@ -28,7 +28,7 @@ from ..record.log import LogReader
 from ..sim import SimDevice, Simulation
 from ..sim.sequences import Kernel, KernelSequence
 from ..state import Config, WorkerSpec
-from ..wiring import PolicySpec, make_controller
+from ..wiring import PolicySpec, make_controller, unread
 from ..workflow.graph import StageSpec
 from .replay import policy_spec
 
@@ -127,6 +127,10 @@ class _Service:
         return max(1, self._learned.run(self._stages[run.stage], self._kind, len(run.items), config).mean_ns)
 
 
+#: Settings that a server gives by itself.
+_SERVERS_OWN = ("near", "lead_us", "goal")
+
+
 class Resimulation:
     """A recorded run that is ready to be simulated, once."""
 
@@ -137,6 +141,12 @@ class Resimulation:
         self.seed = seed
         spec = policy_spec(recorded.header)
         self.policy = spec if policy is None else msgspec.structs.replace(spec, name=policy)
+        #: What the user should know of how it was put together.
+        self.notes = [
+            f"the policy {policy!r} does not look at {setting}, with which the run was recorded"
+            for setting in unread(self.policy)
+            if setting not in _SERVERS_OWN
+        ]
         header = recorded.header
         self.controller = make_controller(
             header.graphs, self.policy, header.entries, header.cores, learned=header.learned

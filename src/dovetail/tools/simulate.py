@@ -17,6 +17,7 @@ from ..control import Action, Event, RequestArrived
 from ..control.validate import validate
 from ..errors import DovetailError, ScenarioError
 from ..place.transfer import Delays
+from ..predict import Estimator
 from ..profile.machine import HOST
 from ..profile.table import ProfileTable
 from ..record.ledger import Ledger, Summary
@@ -31,7 +32,8 @@ from ..sim.scenario.file import read_scenario
 from ..sim.scenario.world import build_world
 from ..sim.state_table import Staleness
 from ..units import SECOND
-from ..wiring import POLICIES, PolicySpec, find_policy, make_controller, unread
+from ..wiring import POLICIES, PolicySpec, find_policy, make_controller
+from .knowledge import outlook
 
 __all__ = ["DeviceUse", "Result", "ScenarioRun"]
 
@@ -83,7 +85,17 @@ class ScenarioRun:
         self.notes = list(world.notes)
         several = self.scenario.cluster.ingresses > 1
         try:
-            ignored = unread(self.policy)
+            reads = ("name", *find_policy(self.policy.name).reads)
+        except DovetailError as error:
+            raise error if policy is not None else file.error("policy", str(error)) from None
+        # Settings that the policy does not look at are wrong where the file names it; else they are for another. What
+        # stands in the file counts as given, also where it is what it would be anyway.
+        for setting in (name for name in self.scenario.policy if name not in reads):
+            told = f"the policy {self.policy.name!r} does not look at"
+            if policy is None:
+                raise file.error(f"policy.{setting}", f"{told} it; leave it out")
+            self.notes.append(f"{told} {setting}, which is the scenario's")
+        try:
             self.controllers = [
                 # The first workers are on the ingresses' own machines; a sole ingress is on nobody's.
                 make_controller(
@@ -98,13 +110,12 @@ class ScenarioRun:
             ]
         except DovetailError as error:
             raise error if policy is not None else file.error("policy", str(error)) from None
-        # Settings that the policy does not look at are wrong where the file names it; else they are for another.
-        for setting in ignored:
-            told = f"the policy {self.policy.name!r} does not look at"
-            if policy is None:
-                raise file.error(f"policy.{setting}", f"{told} it; leave it out")
-            self.notes.append(f"{told} {setting}, which is the scenario's")
+        if not self.scenario.profiled:
+            self.notes.append("the policy is not told how long stages take (profiled = false)")
         self.controller = self.controllers[0]
+        idle = [key for key in ("push", "pull") if key in file.data.get("cluster", {}) and not several]
+        if idle:
+            self.notes.append(f"a sole ingress needs no state table: cluster.{' and '.join(idle)} is not looked at")
         if several:
             if not find_policy(self.policy.name).shares:
                 raise file.error(
@@ -119,6 +130,8 @@ class ScenarioRun:
                     f"stages run on the host and every ingress needs a host worker of its own: there are {hosts} "
                     f"for {len(self.controllers)}; add some to a device: host = {len(self.controllers)}",
                 )
+        table = ProfileTable(world.entries)
+        self.notes += outlook(world.graphs, [place.spec for place in world.places], Estimator(table))
         self.ledger = Ledger([(g.name, g.slo_ns) for g in world.graphs], skip_before_ns=self.scenario.warmup)
 
     @property

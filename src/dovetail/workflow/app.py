@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 
 from ..errors import DeclarationError, DovetailError
 from .graph import Graph, StageSpec
 from .stage import Stage
 from .trace import Workflow
 
-__all__ = ["App", "load_target"]
+__all__ = ["App", "load_target", "target_folder"]
 
 
 class App:
@@ -80,3 +81,10 @@ def load_target(target: str) -> App:
     if not isinstance(found, App):
         raise DeclarationError(f"{target!r} is {type(found).__name__}, not an App or a workflow")
     return found
+
+
+def target_folder(target: str) -> Path | None:
+    """Where the module of a target that was loaded lies; None if it has no file."""
+    module = sys.modules.get(target.partition(":")[0])
+    file = getattr(module, "__file__", None)
+    return None if file is None else Path(file).absolute().parent

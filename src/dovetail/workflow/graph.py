@@ -53,6 +53,8 @@ class StageSpec(msgspec.Struct, frozen=True):
     #: ``module:function`` that makes a torch module, and that module's inputs, items without their batch axis.
     factory: str = ""
     inputs: tuple[Port, ...] = ()
+    #: Multiply-accumulates of one item, as counted in the model file; 0: unknown.
+    macs: int = 0
 
     @property
     def weights(self) -> str:

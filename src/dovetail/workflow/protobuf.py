@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 
-__all__ = ["BYTES", "VARINT", "NotProtobuf", "fields", "varint"]
+__all__ = ["BYTES", "FIXED32", "VARINT", "NotProtobuf", "fields", "varint"]
 
 #: Wire types.
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ..errors import DeclarationError
 from .graph import StageSpec
 from .onnxfile import ModelFile, read_onnx
+from .onnxwork import count_macs
 
 if TYPE_CHECKING:
     from .trace import Guarded, Handle
@@ -181,5 +182,6 @@ def onnx(
         pad=pad,
         weights_bytes=file.nbytes,
         like=like,
+        macs=count_macs(file_path, file.inputs),
     )
     return Stage(spec, file=file, arity=(len(file.inputs), len(file.inputs)))

@@ -8,11 +8,14 @@ import msgspec
 
 from ...errors import DovetailError
 from ...profile import catalogue
+from ...profile.curve import Curve
+from ...profile.table import Entry, Point
+from ...units import MS
 from ...workflow.graph import Graph, Node, Source, StageSpec, chain
 from .file import StageEntry, Times, WorkflowEntry
 from .toml_source import TomlSource
 
-__all__ = ["catalogue_graph", "inline_graph"]
+__all__ = ["catalogue_graph", "inline_graph", "timed"]
 
 
 def catalogue_graph(name: str) -> tuple[Graph, dict[str, Times]]:
@@ -76,6 +79,9 @@ def inline_graph(entry: WorkflowEntry, key: str, file: TomlSource) -> tuple[Grap
 def _stage(stage: StageEntry) -> StageSpec:
     if bool(stage.model) == (stage.time is not None):
         raise ValueError(f"stage {stage.name!r} needs either a model or a time")
+    if stage.weights and (stage.host or stage.model):
+        whose = "runs on the host and has no weights" if stage.host else "has the weights of its model"
+        raise ValueError(f"stage {stage.name!r} {whose}; leave weights out")
     if stage.host and stage.model:
         raise ValueError(f"stage {stage.name!r} runs on the host, so it has a time and no model")
     if stage.map and stage.when:
@@ -116,3 +122,17 @@ def _domain(nodes: list[Node], source: Source) -> int | None:
         return None
     each = next((s for s in nodes[source.node].args if s.each), None)
     return source.node if each is None else _domain(nodes, each)
+
+
+def timed(spec: StageSpec, kind: str, times: Times) -> Entry:
+    """Times from the file. On part of a device they grow in proportion: nobody says that part would do."""
+    if len(times.batch) != len(times.ms):
+        raise ValueError(
+            f"the time of stage {spec.name!r} has {len(times.batch)} batch sizes but {len(times.ms)} times"
+        )
+    means_ns = tuple(round(ms * MS) for ms in times.ms)
+    curve = Curve(times.batch, means_ns, means_ns)
+    if not spec.on_host:
+        return Entry(spec.name, kind, curve=curve, source="scenario")
+    points = tuple(Point(size, 1, ns, 0.0, 1) for size, ns in zip(times.batch, means_ns, strict=True))
+    return Entry(spec.name, kind, points=points, source="scenario")

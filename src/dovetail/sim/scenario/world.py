@@ -13,19 +13,19 @@ import msgspec
 
 from ...errors import DovetailError
 from ...profile import catalogue
-from ...profile.curve import Curve
+from ...profile.find import find_store
 from ...profile.machine import CPU, HOST, this_machine
 from ...profile.record import FRESH, MISSING
 from ...profile.store import ProfileStore
-from ...profile.table import Entry, Point
+from ...profile.table import Entry
 from ...state import WorkerSpec
-from ...units import MS, format_bytes
-from ...workflow.app import load_target
+from ...units import format_bytes
+from ...workflow.app import load_target, target_folder
 from ...workflow.graph import Graph, StageSpec
 from ..arrivals import Stream
 from ..branching import Draws, plan_draws
 from ..sequences import KernelSequence, catalogue_sequences
-from .declared import catalogue_graph, inline_graph
+from .declared import catalogue_graph, inline_graph, timed
 from .file import DeviceEntry, FileEntry, Scenario, Times, WorkflowEntry
 from .toml_source import TomlSource
 
@@ -221,7 +221,7 @@ class _Builder:
             for kind in dict.fromkeys(worker.kind for worker in workers if spec.kind in worker.runs):
                 with self._at(stage.key):
                     entry = (
-                        _timed(spec, kind, stage.times)
+                        timed(spec, kind, stage.times)
                         if stage.times is not None
                         else measured.get((spec.name, kind))
                         or (None if kind in (CPU, HOST) else catalogue.modelled(spec, kind))
@@ -241,14 +241,8 @@ class _Builder:
         """Entries of all profile stores, by stage and kind; the first store that has one counts."""
         found: dict[tuple[str, str], Entry] = {}
         specs = [stage.spec for stage in self.stages.values()]
-        for number, device in enumerate(self.scenario.devices):
-            if not device.profile:
-                continue
-            key = f"devices[{number}].profile"
-            path = self.folder / device.profile
-            if not path.exists():
-                raise self.file.error(key, f"there is no profile store {path}; `dovetail profile` makes one")
-            store, identity = ProfileStore(path), this_machine()
+        for key, store in self._stores().items():
+            identity = this_machine()
             with self._at(key):
                 # One of another machine is better than none: a simulation may well ask about another machine.
                 for entry in store.entries(specs, identity, allow_stale=True):
@@ -257,6 +251,27 @@ class _Builder:
                     if status.state not in (FRESH, MISSING):
                         why = "; ".join(status.reasons)
                         self.notes.append(f"the profile of stage {status.stage!r} is stale: {why}")
+        return found
+
+    def _stores(self) -> dict[str, ProfileStore]:
+        """Stores by the key that asks for them: those that devices name, or else the one that is found."""
+        found = {}
+        for number, device in enumerate(self.scenario.devices):
+            if not device.profile:
+                continue
+            key, path = f"devices[{number}].profile", self.folder / device.profile
+            if not path.exists():
+                raise self.file.error(key, f"there is no profile store {path}; `dovetail profile` makes one")
+            if device.kind != CPU and not any(stage.spec.on_host for stage in self.stages.values()):
+                raise self.file.error(key, "no stage runs on a processor, so that no profile counts; leave it out")
+            found[key] = ProfileStore(path)
+        apps = [(f"workflows[{i}].app", w.app) for i, w in enumerate(self.scenario.workflows) if w.app]
+        if apps and not found:
+            folders = [folder for _, app in apps if (folder := target_folder(app)) is not None]
+            chosen = find_store(None, folders)
+            if chosen.path.exists():
+                self.notes.append(chosen.note.replace("--store", "profile = ... of a device"))
+                found[apps[0][0]] = ProfileStore(chosen.path)
         return found
 
     # -- arrivals ---------------------------------------------------------------------------------------------
@@ -273,17 +288,3 @@ class _Builder:
                 raise self.file.error(f"{key}.path", f"there is no file {self.folder / entry.path}")
             process = entry.process(self.folder)
             yield Stream(process, names.index(entry.workflow), entry.class_ or 0, int(entry.timeout or 0))
-
-
-def _timed(spec: StageSpec, kind: str, times: Times) -> Entry:
-    """Times from the file. On part of a device they grow in proportion: nobody says that part would do."""
-    if len(times.batch) != len(times.ms):
-        raise ValueError(
-            f"the time of stage {spec.name!r} has {len(times.batch)} batch sizes but {len(times.ms)} times"
-        )
-    means_ns = tuple(round(ms * MS) for ms in times.ms)
-    curve = Curve(times.batch, means_ns, means_ns)
-    if not spec.on_host:
-        return Entry(spec.name, kind, curve=curve, source="scenario")
-    points = tuple(Point(size, 1, ns, 0.0, 1) for size, ns in zip(times.batch, means_ns, strict=True))
-    return Entry(spec.name, kind, points=points, source="scenario")
