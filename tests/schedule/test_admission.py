@@ -18,7 +18,7 @@ def test_who_needs_no_more_than_is_left_is_let_in_and_who_needs_more_is_told_whe
     admission = Admission()
     assert admission.judge(FLOW, HIGH, 30 * MS, 70 * MS, 100 * MS, 0) is None
     refusal = admission.judge(FLOW, HIGH, 30 * MS, 75 * MS, 100 * MS, 0)
-    assert refusal is not None and refusal.retry_after_ns == 5 * MS
+    assert refusal is not None and refusal.retry_after_ns == 35 * MS, "5 ms too late, and a path of 30 ms"
     assert "wait for about 75 ms" in refusal.reason and "late by 5 ms" in refusal.reason
 
 

@@ -73,7 +73,8 @@ class Admission:
         return Refusal(
             f"it would wait for about {format_ns(int(wait_ns * known.margin))} behind others and be late by "
             f"{format_ns(excess_ns)}",
-            excess_ns,
+            # What runs leaves the backlog when it ends, not bit by bit: another path's time until there is room.
+            excess_ns + path_ns,
         )
 
     def let_in(self, request: int, workflow: str, priority: int, wait_ns: int, left_ns: int, now_ns: int) -> None:

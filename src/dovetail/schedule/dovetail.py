@@ -197,7 +197,14 @@ class DovetailPlanner:
         self._now_ns = now_ns
         if not self._settings.admission:
             return ()
-        return self._last_chances.gone(self._cluster.queues.values(), now_ns)
+        gone = self._last_chances.gone(self._cluster.queues.values(), now_ns)
+        return [(r, Refusal(f.reason, self._room_in_ns(r, now_ns))) for r, f in gone] if gone else ()
+
+    def _room_in_ns(self, request: Request, now_ns: int) -> int:
+        """When there should be room for another request like this one."""
+        slo_ns = request.objective_ns - request.arrived_ns
+        plan = self.plan_of(request.graph.name)
+        return max(MS, self._wait_ns(request.priority, now_ns + slo_ns) + (0 if plan is None else plan.path_ns))
 
     def _crowded(self, plan: WorkflowPlan) -> bool:
         """Whether its work waits for devices: then speed that costs capacity would make others late."""

@@ -93,5 +93,5 @@ class LastChances:
         for request in requests.values():
             left = format_ns(max(0, request.objective_ns - now_ns))
             reason = f"it waits with {left} left, cannot be in time any more, and is in the way of others who can"
-            found.append((request, Refusal(reason, request.objective_ns - request.arrived_ns)))
+            found.append((request, Refusal(reason)))
         return found
