@@ -5,8 +5,6 @@ So a comparison shows what planning is worth, and not what refusing is worth.
 Rules of this file
 - Admission is not copied: a planner of ours that decides nothing is told all that happens, and asked who is let in
   and who is given up.
-- A planner that ought to keep some head-room is told that objectives are shorter than they are. Admission, and
-  whether an answer is in time, go by the true ones.
 """
 
 from __future__ import annotations
