@@ -75,7 +75,7 @@ class GraphChances(Chances):
         #: Per node P(left >= place) at its end, if the request came with all its time and has some left then.
         self._usual: list[Floats] = like._usual if like is not None else [np.ones(self._steps + 1)] * count
         value, late = self._at_end()
-        for _ in range(1 if like is not None else rounds + 1):
+        for _ in range(rounds if like is not None else rounds + 1):
             self._values: list[Floats] = [value] * (count + 1)
             self._lates: list[Floats] = [late] * (count + 1)
             self._moves: list[Floats] = [value] * count
