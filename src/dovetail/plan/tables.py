@@ -16,7 +16,7 @@ from .chance import Chances, StageOptions
 from .dominators import successors_of
 from .frontier import Choice, Frontiers, build
 from .options import Option, Prices, item_cost_usd
-from .price import funded_price_usd, weighed
+from .price import funded, funded_price_usd, is_chain, weighed
 from .quantile import z_value
 from .series_parallel import decompose, path_count
 from .space import Space, configs_for
@@ -267,6 +267,10 @@ class WorkflowPlan:
             for node, row in enumerate(rows)
         ]
         late, most_late = _FASTER / (1 - self._percentile), self._most_late
+        if not is_chain(self._successors):
+            return funded(
+                stages, self._successors, self.slo_ns, late=late, premium=self._premium, most_late=most_late
+            )
         # The price does not depend on arrivals, which change far more often than profiles and prices.
         key = tuple(
             (o.config, o.mean_ns - self.fill_ns[i, o.config.batch], o.spread, o.cost_usd)
