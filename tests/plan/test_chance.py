@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.plan.chance import STEPS, StageOptions
-from dovetail.plan.price import funded_price_usd, weighed
 from dovetail.plan.frontier import build
 from dovetail.plan.options import Option
+from dovetail.plan.price import funded_price_usd, weighed
 from dovetail.plan.quantile import z_value
 from dovetail.plan.series_parallel import decompose
 from dovetail.state import Config

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dovetail.plan.chance import StageOptions
-from dovetail.plan.price import HALVINGS, funded_price_usd, weighed
 from dovetail.plan.options import Option
+from dovetail.plan.price import HALVINGS, funded_price_usd, weighed
 from dovetail.state import Config
 from dovetail.units import MS
 

@@ -223,9 +223,20 @@ def test_a_fiftieth_of_the_objective_is_no_crowd_and_more_is() -> None:
 def test_waits_that_were_chosen_teach_nothing() -> None:
     built, planner = make({"flow": (50, ("read",))})
     built.step(RequestArrived(0, 0, 1, 0))
-    planner._held_since_ns["read"] = 3 * MS
+    planner._held_until_ns["read"] = 7 * MS
     planner.started(batch_of(built, "read", 10 * MS))
-    assert planner._waits["read"].value == 3 * MS // 2, "3 ms before the hold; the mean of that and of no wait"
+    assert planner._waits["read"].value == 3 * MS // 2, "3 ms after the hold; the mean of that and of no wait"
+
+
+def test_a_hold_that_is_over_early_is_counted_until_then() -> None:
+    built, planner = make({"flow": (50, ("read",))})
+    built.step(RequestArrived(0, 0, 1, 0))
+    queue = next(iter(built.queues.values()))
+    planner._hold(queue, Hold(20 * MS, "a batch of 4 is expected"))
+    planner._go(queue, 4 * MS)
+    planner._go(queue, 8 * MS)
+    planner.started(batch_of(built, "read", 10 * MS))
+    assert planner._waits["read"].value == 6 * MS // 2, "from 4 ms on it waited against the planner's will"
 
 
 # -- the goal of time -----------------------------------------------------------------------------------------------

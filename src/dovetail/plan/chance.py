@@ -34,7 +34,7 @@ import numpy.typing as npt
 from ..state import Config
 from .options import Option, pareto
 
-__all__ = ["Chances", "ChainChances", "Law", "StageOptions", "Way", "laws_of"]
+__all__ = ["ChainChances", "Chances", "Law", "StageOptions", "Way", "laws_of"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -200,6 +200,8 @@ def laws_of(
     fills: list[dict[int, int]] = []
     for stage in stages:
         by_batch = {b: pareto(o for o in stage.options if o.config.batch == b) for b in stage.fill_ns}
-        laws.append({b: [Law(o, stage.fill_ns[b], step_ns, steps) for o in row] for b, row in by_batch.items() if row})
+        laws.append(
+            {b: [Law(o, stage.fill_ns[b], step_ns, steps) for o in row] for b, row in by_batch.items() if row}
+        )
         fills.append({b: min(steps + 1, -(-fill_ns // step_ns)) for b, fill_ns in stage.fill_ns.items()})
     return laws, fills

@@ -40,7 +40,9 @@ SURE = 5e-5
 class _Tables:
     """Makes the tables of one workflow for one price after the other."""
 
-    def __init__(self, stages: Sequence[StageOptions], successors: Sequence[Sequence[int]], objective_ns: int) -> None:
+    def __init__(
+        self, stages: Sequence[StageOptions], successors: Sequence[Sequence[int]], objective_ns: int
+    ) -> None:
         self._successors = successors
         self._chain = is_chain(successors)
         steps = STEPS if self._chain else steps_for(len(stages))
@@ -126,8 +128,10 @@ def funded(
         if cheaper.late > GRAPH_LATE * most_late:
             break
         tried.append(cheaper)
-    # Where the budget cannot be kept, little is saved by less certainty: then it is bought back.
-    limit_usd = max(budget_usd, tried[-1].work_usd * (1 + LITTLE))
+    if tried[-1].work_usd <= budget_usd:
+        return tried[-1]
+    # The budget cannot be kept: what certainty costs little is bought back.
+    limit_usd = tried[-1].work_usd * (1 + LITTLE)
     return next(chances for chances in tried if chances.work_usd <= limit_usd)
 
 
@@ -159,9 +163,7 @@ def _only_smallest(stage: StageOptions) -> StageOptions:
     return StageOptions([o for o in stage.options if o.config.batch == batch], {batch: stage.fill_ns[batch]})
 
 
-def _on_average_usd(
-    stages: Sequence[StageOptions], successors: Sequence[Sequence[int]], objective_ns: int
-) -> float:
+def _on_average_usd(stages: Sequence[StageOptions], successors: Sequence[Sequence[int]], objective_ns: int) -> float:
     """Cost of the cheapest plan whose mean times are within the objective; infinite if there is none."""
     plan = build(decompose(successors), [stage.options for stage in stages], objective_ns).plan(objective_ns)
     return sum(option.cost_usd for option in plan) if plan else float("inf")

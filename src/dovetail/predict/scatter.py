@@ -4,7 +4,7 @@ Rules of this file
 - Times are compared with the profile's mean of the same configuration, so all configurations of a stage teach the
   same figure. The scatter is around the mean that is seen: a machine that is slower than its profile is not a machine
   that scatters more.
-- What the profile says counts as much as so many times that were seen (`PRIOR`).
+- What the profile says counts as much as so many times that were seen (`PRIOR`), and fades once a window is full.
 - What is said changes only if it is off by a fifth, and is looked at ever more seldom: whoever plans with it plans
   anew then.
 """
@@ -54,8 +54,8 @@ class Scatter:
 
     def spread(self) -> float:
         """The profile's spread and the seen one, each with its weight."""
-        weight = min(self.seen.count, WINDOW)
-        deviation = self.seen.deviation()
-        total = PRIOR * self._profiled * self._profiled + weight * deviation * deviation
+        count, deviation = self.seen.count, self.seen.deviation()
+        seen, prior = min(count, WINDOW), PRIOR * min(1.0, WINDOW / max(1, count))
+        total = prior * self._profiled * self._profiled + seen * deviation * deviation
         # Sums of squares may differ in their last bits between machines; a replay elsewhere must say the same.
-        return round(math.sqrt(total / (PRIOR + weight)), 9)
+        return round(math.sqrt(total / (prior + seen)), 9)

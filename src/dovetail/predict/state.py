@@ -12,7 +12,15 @@ import msgspec
 from ..errors import ProfileError
 from ..profile.kernels import KernelStats
 
-__all__ = ["VERSION", "EstimatorState", "LearnedLoad", "LearnedRun", "LearnedScatter", "LearnedTurnaround", "trouble_of"]
+__all__ = [
+    "VERSION",
+    "EstimatorState",
+    "LearnedLoad",
+    "LearnedRun",
+    "LearnedScatter",
+    "LearnedTurnaround",
+    "trouble_of",
+]
 
 VERSION = 1
 #: No time that was measured is longer, and nothing was seen more often.

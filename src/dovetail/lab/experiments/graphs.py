@@ -38,7 +38,9 @@ HEAD_ROOM_PCT = 5
 RIVALS = (ESG, "orion", "infless", "fast-gshare", "aquatope")
 #: They plan once per graph, so all seeds share the plan.
 STATIC = ("orion", "aquatope")
-SOURCE = "our own; ESG's cluster and prices (lab/rivals/unverified.py), random graphs (lab/experiments/graphs_world.py)"
+SOURCE = (
+    "our own; ESG's cluster and prices (lab/rivals/unverified.py), random graphs (lab/experiments/graphs_world.py)"
+)
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -168,9 +168,9 @@ class GraphWorld:
         self.table = ProfileTable(entries)
         self.true_table = ProfileTable([msgspec.structs.replace(e, spread=recipe.true) for e in entries])
         after = {stage: list(row) for stage, row in recipe.after.items()}
-        self.graph = chain(f"graph-{recipe.number}", 1, specs, after)
+        self.graph: Graph = chain(f"graph-{recipe.number}", 1, specs, after)
         slo_ns = round(recipe.factor * self.length_ns(1, SLICE_PCT))
-        self.graph: Graph = chain(f"graph-{recipe.number}", slo_ns, specs, after)
+        self.graph = msgspec.structs.replace(self.graph, slo_ns=slo_ns)
         least_ns = sum(entry.latency_ns(1, 1, SLICE_PCT) for entry in entries)
         slices = NODES * u.SLICES_PER_NODE
         self.rate_per_s = recipe.load * slices * SECOND / least_ns
