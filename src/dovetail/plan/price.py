@@ -29,7 +29,7 @@ HALVINGS, RAISES = 6, 2
 #: again: measured on the graphs that were tuned on (1000 to 1019). [our choice]
 GRAPH_PREMIUM = 0.02
 #: What is called little to pay for certainty where the budget cannot be kept. [our choice]
-LITTLE = 0.01
+LITTLE = 0.0125
 #: So many times what may be late in a chain may be late in a graph, by tables that cannot foresee batches at hand: of
 #: what they take to be late, a fifth was. [our choice, the same graphs]
 GRAPH_LATE = 1.6
