@@ -53,7 +53,7 @@ times_and_costs = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(times_and_costs, min_size=4, max_size=4), st.sampled_from([DIAMOND, TANGLE]), st.floats(1.0, 20.0))
 def test_without_scatter_nothing_is_cheaper_than_the_best_of_all_plans(
     rows: list[Rows], after: After, late_usd: float
@@ -72,7 +72,7 @@ def test_without_scatter_nothing_is_cheaper_than_the_best_of_all_plans(
 
 
 @given(st.lists(times_and_costs, min_size=1, max_size=3), st.floats(0.0, 0.3), st.integers(1, 120))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_a_chain_is_worth_what_the_tables_of_chains_say(rows: list[Rows], spread: float, left_ms: int) -> None:
     stages = [stage(*row, spread=spread) for row in rows]
     after = [[i] for i in range(1, len(rows))] + [[]]

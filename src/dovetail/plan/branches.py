@@ -39,8 +39,8 @@ ROUNDS = 2
 #: Steps in which the time left is counted: fewer than in chains, since all ways are followed from each of them.
 _STEPS, _STEPS_OF_MANY, _MANY = 256, 128, 12
 
-#: Multiplications up to which one thread makes a product [OpenBLAS, interface/gemm.c: 4 × 65,536], and rows of it that
-#: are made at once at most.
+#: Multiplications up to which one thread makes a product [OpenBLAS, interface/gemm.c: 4 × 65,536], and rows of it
+#: that are made at once at most.
 _ONE_THREAD, _ROWS = 4 * 65_536, 32
 
 

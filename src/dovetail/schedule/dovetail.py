@@ -3,8 +3,9 @@
 For each workflow the whole trade of time against cost is kept as frontiers, one per suffix of its graph
 (`plan.frontier`), so that a decision is a look-up of the budget that is left. Beyond ESG:
 - the budget is that of the whole rest of the workflow, not of a group of stages;
-- in chains the chance of being in time is weighed in money, from a budget (`plan.chance`); elsewhere the rest's time
-  is a percentile, or its mean where the percentile cannot be had. What later queues are known to take is set aside;
+- the chance of being in time is weighed in money, from a budget (`plan.chance`, `plan.branches`). Without prices, or
+  while times are not known, the rest's time is a percentile, or its mean where the percentile cannot be had. What
+  later queues are known to take is set aside;
 - stages that several workflows share are batched together, the request with the least slack first. A batch mixes
   classes only if the higher one loses nothing by it;
 - starting now is weighed against waiting for a larger batch;
@@ -63,7 +64,7 @@ class PlannerSettings(msgspec.Struct, frozen=True):
     #: Part of requests that should be in time where that is not too dear; 0.5 and below plan with means.
     percentile: float = 0.99
     #: Part by which being in time more surely may raise the expected cost of a request above that of the cheapest
-    #: plan that is in time on average (chains). None: the percentile is met at any price.
+    #: plan that is in time on average; in graphs by more (`plan.price`). None: the percentile is met at any price.
     premium: float | None = 0.0025
     #: Wait for a larger batch when that is cheaper and in time.
     wait: bool = True
