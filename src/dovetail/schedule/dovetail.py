@@ -89,8 +89,6 @@ class DovetailPlanner:
         self._holding = Holding()
         #: Stage -> wait in its queue that was not chosen.
         self._waits: dict[str, Mean] = {}
-        #: Queue -> until when it was held on purpose.
-        self._held_until_ns: dict[str, int] = {}
         self._finished = 0
         self._backlog = Backlog()
         #: `Cluster.moves` when workers were last counted, and how many devices and host processes there were.
@@ -201,6 +199,7 @@ class DovetailPlanner:
         size = self._at_hand(queue, plan, node, request.priority)
         if self._settings.goal == "time":
             return self._as_fast(plan, size, node, left_ns, lean)
+        left_ns = self._holding.least_left_ns(queue, size, head, plan.quick_rest_ns[node], now_ns)
         chances = plan.chances(lean=lean)
         if chances is not None:
             return self._by_chance(plan, chances, queue, size, node, left_ns - plan.waits_behind_ns[node], now_ns)
@@ -212,19 +211,9 @@ class DovetailPlanner:
         if self._settings.wait and size == queue.size < queue.stage.batch[-1]:
             hold = self._holding.by_cost(plan, queue, in_time[0], now_ns)
             if hold is not None:
-                return self._hold(queue, hold)
-        self._go(queue, now_ns)
+                return self._holding.held(queue, hold)
+        self._holding.go(queue, now_ns)
         return [choice.option.config for choice in in_time]
-
-    def _hold(self, queue: Queue, hold: Hold) -> Hold:
-        """The queue is held on purpose."""
-        self._held_until_ns[queue.key] = hold.until_ns
-        return hold
-
-    def _go(self, queue: Queue, now_ns: int) -> None:
-        """If it was held, it is not any more: from now on its items wait against the planner's will."""
-        if self._held_until_ns.get(queue.key, 0) > now_ns:
-            self._held_until_ns[queue.key] = now_ns
 
     def _at_hand(self, queue: Queue, plan: WorkflowPlan, node: int, priority: int) -> int:
         """Items for a batch: those of the head's class, and the others if the batch takes hardly longer with them."""
@@ -292,8 +281,8 @@ class DovetailPlanner:
         if self._settings.wait and size == queue.size < queue.stage.batch[-1]:
             hold = self._holding.by_chance(plan, chances, queue, node, left_ns, ways[0], now_ns)
             if hold is not None:
-                return self._hold(queue, hold)
-        self._go(queue, now_ns)
+                return self._holding.held(queue, hold)
+        self._holding.go(queue, now_ns)
         return self._configs(chances, queue, node, left_ns, ways)
 
     def _configs(
@@ -362,8 +351,7 @@ class DovetailPlanner:
     def started(self, batch: Batch) -> None:
         """Learn how long the head of a batch has waited against the planner's will."""
         queue = batch.queue
-        since_ns = max(batch.items[0].queued_ns, self._held_until_ns.get(queue.key, 0))
-        waited_ns = max(0, batch.sent_ns - since_ns)
+        waited_ns = max(0, batch.sent_ns - self._holding.since_ns(queue, batch.items[0]))
         self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
 
     def finished(self, batch: Batch) -> None:
