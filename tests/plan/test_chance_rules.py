@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.plan.chance import HALVINGS, StageOptions, funded_price_usd, weighed
+from dovetail.plan.chance import StageOptions
 from dovetail.plan.options import Option
+from dovetail.plan.price import HALVINGS, funded_price_usd, weighed
 from dovetail.state import Config
 from dovetail.units import MS
 
@@ -15,13 +16,14 @@ STAGES = [
     StageOptions([Option(Config(1, 1, 1 + i), ms * MS, 0.05, usd) for i, (ms, usd) in enumerate(row)], {1: 0})
     for row in ROWS
 ]
+AFTER = [[1], [2], []]
 LATE = 20.0
 #: `LATE` times the least cost of a request: 1.0 + 3.8 + 1.7 dollars.
 HIGHEST_USD = LATE * 6.5
 
 
 def price_usd(premium: float, *, slo_ms: int = 421, most_late: float = 1.0) -> float:
-    return funded_price_usd(STAGES, slo_ms * MS, late=LATE, premium=premium, most_late=most_late)
+    return funded_price_usd(STAGES, AFTER, slo_ms * MS, late=LATE, premium=premium, most_late=most_late)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +45,14 @@ def test_the_price_is_not_halved_to_where_too_many_would_be_late() -> None:
     assert HIGHEST_USD / 2**HALVINGS < found_usd < HIGHEST_USD
 
     def late(usd: float) -> float:
-        return weighed(STAGES, 421 * MS, usd, late=LATE, most_late=1.0).late
+        return weighed(STAGES, AFTER, 421 * MS, usd, late=LATE, most_late=1.0).late
 
     assert late(found_usd) <= most_late < late(found_usd / 2)
 
 
 def test_a_price_at_which_too_many_would_be_late_is_doubled_until_it_is_the_highest() -> None:
     low_usd = HIGHEST_USD / 4096
-    assert weighed(STAGES, 421 * MS, low_usd, late=LATE, most_late=1.0).late > 0.05
-    assert weighed(STAGES, 421 * MS, low_usd, late=LATE, most_late=0.01).late <= 0.01
+    assert weighed(STAGES, AFTER, 421 * MS, low_usd, late=LATE, most_late=1.0).late > 0.05
+    assert weighed(STAGES, AFTER, 421 * MS, low_usd, late=LATE, most_late=0.01).late <= 0.01
     # 200 ms are less than the fastest plan takes: everybody is late at any price, and the search ends.
-    assert weighed(STAGES, 200 * MS, low_usd, late=LATE, most_late=0.01).late == pytest.approx(1.0, abs=1e-6)
+    assert weighed(STAGES, AFTER, 200 * MS, low_usd, late=LATE, most_late=0.01).late == pytest.approx(1.0, abs=1e-6)

@@ -208,14 +208,48 @@ def test_profiles_are_never_old() -> None:
 # -- choices --------------------------------------------------------------------------------------------------------
 
 
-def test_chances_are_weighed_for_chains_with_prices_and_a_percentile() -> None:
+def test_chances_are_weighed_with_prices_and_a_percentile_in_any_graph() -> None:
     assert plan_of(two()).chances() is not None
     assert plan_of(two(), premium=None).chances() is None
     assert plan_of(two(), percentile=0.5).chances() is None
     free = plan_of(two(), spec=WorkerSpec("gpu", "v100", ("model",)))
     assert free.chances() is not None, "where nobody pays, what is taken of the device counts"
     forked = chain("flow", 200 * MS, [stage("a"), stage("b"), stage("c")], {"b": ["a"], "c": ["a"]})
-    assert plan_of(forked).chances() is None
+    assert plan_of(forked).chances() is not None
+    assert plan_of(forked, premium=None).chances() is None
+
+
+def test_a_profile_whose_times_scatter_otherwise_is_planned_anew() -> None:
+    spread = [0.1]
+    plan = plan_of(two(), lambda s, c: Estimate(usual(s, c).mean_ns, spread[0], "profile"))
+    for seen, stale in ((0.12, False), (0.08, False), (0.13, True), (0.07, True)):
+        plan.stale = False
+        spread[0] = seen
+        plan.saw_times()
+        assert plan.stale is stale, seen
+
+
+def test_lean_chances_are_those_of_small_batches_where_large_ones_would_be_late() -> None:
+    """Items come rarely: a batch of four would be late, and of one only the lean configurations are left."""
+
+    def times(_stage: StageSpec, config: Config) -> Estimate:
+        return Estimate((10 if config.share_pct == 100 else 16) * MS * (2 if config.batch > 1 else 1), 0.0, "profile")
+
+    plan = plan_of(two(), times, intervals_ns={"first": 10**9, "second": 10**9})
+    lean = plan.chances(lean=True)
+    assert lean is not None and lean.late < 0.05
+    alone = lean.weigh(0, 200 * MS, 1)
+    assert alone is not None and alone.config.share_pct == 50
+    tight = lean.weigh(0, 25 * MS, 1)
+    assert tight is not None and tight.config.share_pct == 50, "speed is not bought in a crowd"
+
+
+def test_where_all_that_is_lean_is_late_chances_are_those_without_a_crowd() -> None:
+    def times(_stage: StageSpec, config: Config) -> Estimate:
+        return Estimate((60 if config.share_pct == 100 else 102) * MS, 0.0, "profile")
+
+    plan = plan_of(two((1,)), times)
+    assert plan.chances(lean=True) is plan.chances(), "two of 102 ms are late, two of 60 ms are not"
 
 
 def test_lean_options_cost_a_tenth_more_than_the_least_at_most() -> None:

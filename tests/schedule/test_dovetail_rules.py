@@ -232,9 +232,44 @@ def test_a_fiftieth_of_the_objective_is_no_crowd_and_more_is() -> None:
 def test_waits_that_were_chosen_teach_nothing() -> None:
     built, planner = make({"flow": (50, ("read",))})
     built.step(RequestArrived(0, 0, 1, 0))
-    planner._held_since_ns["read"] = 3 * MS
+    planner._holding.held(next(iter(built.queues.values())), Hold(7 * MS, "a batch of 4 is expected"))
     planner.began(batch_of(built, "read", 10 * MS))
-    assert planner._waits["read"].value == 3 * MS // 2, "3 ms before the hold; the mean of that and of no wait"
+    assert planner._waits["read"].value == 3 * MS // 2, "3 ms after the hold; the mean of that and of no wait"
+
+
+def test_a_hold_that_is_over_early_is_counted_until_then() -> None:
+    built, planner = make({"flow": (50, ("read",))})
+    built.step(RequestArrived(0, 0, 1, 0))
+    queue = next(iter(built.queues.values()))
+    planner._holding.held(queue, Hold(20 * MS, "a batch of 4 is expected"))
+    planner._holding.go(queue, 4 * MS)
+    planner._holding.go(queue, 8 * MS)
+    planner.began(batch_of(built, "read", 10 * MS))
+    assert planner._waits["read"].value == 6 * MS // 2, "from 4 ms on it waited against the planner's will"
+
+
+@pytest.mark.parametrize(
+    ("low_ms", "share_pct"),
+    # Half of the device takes 18 ms for two, all of it 10: whoever has 15 needs all of it, and 9 are too few anyway.
+    [(15, 100), (30, 50), (9, 50)],
+)
+def test_a_batch_is_in_time_for_one_of_a_lower_class_that_goes_with_it(low_ms: int, share_pct: int) -> None:
+    curve = Curve((1, 2), (10 * MS, 10 * MS), (6 * MS, 9 * MS))
+    table = ProfileTable([Entry("read", "v100", curve=curve)])
+    settings = PlannerSettings(space=Space((50, 100)), admission=False, wait=False)
+    planner = dovetail(table, settings)
+    graph = chain("flow", 200 * MS, [stage("read", (1, 2))])
+    built = Controller([graph], Policy(planner, LoadEverything(), Estimator(table)))
+    built.step(WorkerJoined(0, 0, 1, GPU))
+    built.step(ModelLoaded(0, 0, 1, "read", 0))
+    built.step(RequestArrived(0, 0, 9, 0, 1, 11 * MS))  # has all of the device, so the others wait
+    built.step(RequestArrived(0, 0, 1, 0, 1))
+    built.step(RequestArrived(0, 0, 2, 0, 2, low_ms * MS))
+    queue = next(iter(built.queues.values()))
+    chosen = planner.choose(queue, 0)
+    assert not isinstance(chosen, Hold)
+    joined = next(config for config in chosen if config.batch == 2)
+    assert joined.share_pct == share_pct
 
 
 # -- the goal of time -----------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from ..predict.running import MILLION, Mean
 from ..state import Config, Worker, WorkerSpec
 from ..state.worker import FULL_SHARE
 from ..workflow.graph import Graph, StageSpec
-from .chance import Chances, StageOptions, funded_price_usd, weighed
+from .chance import Chances, StageOptions
 from .dominators import successors_of
 from .frontier import Choice, Frontiers, build
 from .options import Option, Prices, item_cost_usd
+from .price import funded, funded_price_usd, is_chain, weighed
 from .quantile import z_value
 from .series_parallel import decompose, path_count
 from .space import Space, configs_for
@@ -96,6 +97,8 @@ class WorkflowPlan:
         self.familiar = True
         #: Times that may change, as planned with: those without a profile.
         self._learned: dict[tuple[StageSpec, str, Config], Estimate] = {}
+        #: How far times of profiles scatter, as planned with: that is learned, too.
+        self._scatters: dict[tuple[StageSpec, str, Config], float] = {}
         #: Fan-outs, arrivals or learned times are not what they were.
         self.stale = False
         #: Stage by stage, what its options were made for; and `Cluster.moves` when that was last looked at.
@@ -126,6 +129,7 @@ class WorkflowPlan:
                 self._planned_sizes[node] = max(1, self._sizes[node].value)
         self.known = self.familiar = True
         self._learned.clear()
+        self._scatters.clear()
         self.runs = []
         self.options = [self._node_options(i, holders) for i in range(len(self._graph.nodes))]
         lean = [self._lean(row) for row in self.options]
@@ -158,7 +162,12 @@ class WorkflowPlan:
     def chances(self, *, lean: bool = False) -> Chances | None:
         """What speed is worth, with all options or with lean ones; None where plans go by percentile alone."""
         if lean not in self._chances:
-            self._chances[lean] = self._weighed(self._rows(lean))
+            found = self._weighed(self._rows(lean))
+            if lean and found is not None and found.late > self._most_late:
+                found = self._weighed([self._lean_by_batch(row) for row in self.options])
+                if found is not None and found.late > self._most_late:
+                    found = self.chances()  # to be lean would be to be late
+            self._chances[lean] = found
         return self._chances[lean]
 
     def _rows(self, lean: bool) -> list[list[Option]]:
@@ -217,6 +226,7 @@ class WorkflowPlan:
                 spread = min(spread, _MOST_SPREAD)
             else:
                 known = familiar = True
+                self._scatters[stage, worker.kind, config] = spread
             work = config.share_pct * mean_ns // config.batch
             least = work if least is None else min(least, work)
             self.runs[-1].append(Run(config, mean_ns, work))
@@ -238,10 +248,19 @@ class WorkflowPlan:
         limit_usd = min(o.cost_usd for o in row) * _LEAN
         return [o for o in row if o.cost_usd <= limit_usd]
 
+    def _lean_by_batch(self, row: list[Option]) -> list[Option]:
+        """The same for each batch size by itself: where there is no time for large batches to fill."""
+        batches = sorted({o.config.batch for o in row})
+        return [o for b in batches for o in self._lean([p for p in row if p.config.batch == b])]
+
+    @property
+    def _most_late(self) -> float:
+        """Part of requests that may be late to save cost."""
+        return min(0.5, _MOST_LATE * (1 - self._percentile))
+
     def _weighed(self, rows: list[list[Option]]) -> Chances | None:
-        """Tables that weigh the chance of being in time against cost, for chains with known times and prices."""
-        is_chain = all(list(after) == [i + 1] for i, after in enumerate(self._successors[:-1]))
-        if self._premium is None or self._percentile <= 0.5 or not (is_chain and self.known):
+        """Tables that weigh the chance of being in time against cost, for known times and prices."""
+        if self._premium is None or self._percentile <= 0.5 or not self.known:
             return None
         if not any(option.cost_usd for row in rows for option in row):
             return None
@@ -249,19 +268,25 @@ class WorkflowPlan:
             StageOptions(row, {b: self.fill_ns[node, b] for b in sorted({o.config.batch for o in row})})
             for node, row in enumerate(rows)
         ]
-        miss = 1 - self._percentile
-        late, most_late = _FASTER / miss, min(0.5, _MOST_LATE * miss)
+        late, most_late = _FASTER / (1 - self._percentile), self._most_late
+        if not is_chain(self._successors):
+            return funded(
+                stages, self._successors, self.slo_ns, late=late, premium=self._premium, most_late=most_late
+            )
         # The price does not depend on arrivals, which change far more often than profiles and prices.
         key = tuple(
-            (o.config, o.mean_ns - self.fill_ns[i, o.config.batch], o.cost_usd) for i, r in enumerate(rows) for o in r
+            (o.config, o.mean_ns - self.fill_ns[i, o.config.batch], o.spread, o.cost_usd)
+            for i, r in enumerate(rows)
+            for o in r
         )
         if key not in self._prices_usd:
             if len(self._prices_usd) > 7:
                 self._prices_usd.clear()  # fan-outs that change make new keys all the time
             self._prices_usd[key] = funded_price_usd(
-                stages, self.slo_ns, late=late, premium=self._premium, most_late=most_late
+                stages, self._successors, self.slo_ns, late=late, premium=self._premium, most_late=most_late
             )
-        return weighed(stages, self.slo_ns, self._prices_usd[key], late=late, most_late=most_late)
+        price_usd = self._prices_usd[key]
+        return weighed(stages, self._successors, self.slo_ns, price_usd, late=late, most_late=most_late)
 
     def choose(
         self, node: int, left_ns: int, batch: int, *, lean: bool = False, means: bool = False
@@ -322,6 +347,11 @@ class WorkflowPlan:
             now = self._predictor.run(stage, kind, config.batch, config)
             surer = (now.spread <= _MOST_SPREAD) != (planned.spread <= _MOST_SPREAD) or now.source != planned.source
             if surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned):
+                self.stale = True
+                return
+        for (stage, kind, config), planned_spread in self._scatters.items():
+            spread = self._predictor.run(stage, kind, config.batch, config).spread
+            if abs(spread - planned_spread) > _CHANGE * planned_spread:
                 self.stale = True
                 return
 

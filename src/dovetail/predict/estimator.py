@@ -1,8 +1,9 @@
 """The one estimator: the profile's time; without a profile, what was learned; before that, a guess.
 
 Rules of this file
-- A profile stands: decisions change with a profile and not behind its back. What its stage is seen to take is kept
-  all the same, and can be compared with it (`observed_ratio`).
+- A profile's mean stands: decisions change with a profile and not behind its back. What its stage is seen to take is
+  kept all the same, and can be compared with it (`observed_ratio`). How far single times scatter is another matter: a
+  profile is measured in a quiet hour, and what is believed of the scatter follows what is seen (`scatter`).
 - All else is learned from the first observation on, in constant memory, to the same bit from the same observations.
 - A common question is one look into a dictionary: answers are remembered until something is learned of that stage.
   Times of profiled stages, which change no answer, are put aside and counted many at once.
@@ -19,9 +20,10 @@ from ..workflow.graph import StageSpec
 from .estimate import GUESSED_SPREAD, GUESSED_TURNAROUND_NS, Estimate, guessed_load_ns
 from .kernel_times import KernelTimes
 from .running import Seen
+from .scatter import Scatter
 from .similar import guessed_run, pace, work_ns
 from .sizes import WINDOW, SeenSizes
-from .state import EstimatorState, LearnedLoad, LearnedRun, LearnedTurnaround
+from .state import EstimatorState, LearnedLoad, LearnedRun, LearnedScatter, LearnedTurnaround
 
 __all__ = ["Estimator"]
 
@@ -76,12 +78,14 @@ class Estimator:
         self._load_ns = load_ns
         #: What was asked and answered, by stage, kind, items, cores and share.
         self._answers: dict[_Key, Estimate] = {}
-        #: (stage, kind) -> what was seen of it; without a profile also the answers that an observation makes old.
+        #: (stage, kind) -> what was seen of it, and the answers that an observation may make old.
         self._runs: dict[tuple[str, str], SeenSizes] = {}
         self._asked: dict[tuple[str, str], list[_Key]] = {}
         #: Stages whose work is known, and kind -> answers that were guessed from it: others' times change them, too.
         self._similar: dict[str, StageSpec] = {}
         self._guessed: dict[str, list[_Key]] = {}
+        #: (stage, kind) with a profile -> how far its times are seen to scatter.
+        self._scatters: dict[tuple[str, str], Scatter] = {}
         #: Times of profiled stages that are not counted yet.
         self._aside: dict[_Key, list[int]] = {}
         #: (model, kind) -> load time of the first stage of that model that has one in its profile.
@@ -114,7 +118,7 @@ class Estimator:
             answer = guessed_run(stage, *key[1:], self._paces(stage, key))
         if answer.source == "guess" and work_ns(stage):
             self._guessed.setdefault(key[1], []).append(key)
-        elif answer.source != "profile":
+        else:
             self._asked.setdefault(key[:2], []).append(key)
         self._answers[key] = answer
         return answer
@@ -124,7 +128,9 @@ class Estimator:
         name, kind, items, cpus, share_pct = key
         mean_ns = self.table.latency_ns(name, kind, items, cpus, share_pct)
         if mean_ns is not None:
-            return Estimate(mean_ns, self.table.entries[name, kind].spread, "profile")
+            scatter = self._scatters.get((name, kind))
+            spread = self.table.entries[name, kind].spread if scatter is None else scatter.said
+            return Estimate(mean_ns, spread, "profile")
         seen = self._runs.get((name, kind))
         return None if seen is None else seen.estimate(items, cpus, share_pct)
 
@@ -189,6 +195,8 @@ class Estimator:
     def observe_run(self, stage: StageSpec, kind: str, items: int, config: Config, duration_ns: int) -> None:
         """A batch had the device for so long."""
         key = stage.name, kind, items, config.cpus, config.share_pct
+        if key[:2] in self.table.entries:
+            self._scattered(key, duration_ns)
         if key in self._aside:
             aside = self._aside[key]
             aside.append(duration_ns)
@@ -199,8 +207,7 @@ class Estimator:
             self._aside[key] = [duration_ns]
         else:
             self._seen(key).add(max(0, duration_ns))
-            for answer in self._asked.pop(key[:2], ()):
-                del self._answers[answer]
+            self._forget_answers(key[:2])
             if kind in self._guessed and work_ns(stage):
                 self._guess_anew(kind)
 
@@ -209,6 +216,21 @@ class Estimator:
         for kind in kinds:
             for answer in self._guessed.pop(kind):
                 del self._answers[answer]
+
+    def _scattered(self, key: _Key, duration_ns: int) -> None:
+        """Count how far a time is from its profile's."""
+        answer = self._answers.get(key) or self._known(key)
+        if answer is None:
+            return
+        scatter = self._scatters.get(key[:2])
+        if scatter is None:
+            scatter = self._scatters[key[:2]] = Scatter(self.table.entries[key[:2]].spread)
+        if scatter.add(duration_ns, answer.mean_ns):
+            self._forget_answers(key[:2])
+
+    def _forget_answers(self, key: tuple[str, str]) -> None:
+        for answer in self._asked.pop(key, ()):
+            del self._answers[answer]
 
     def _seen(self, key: _Key) -> Seen:
         name, kind, items, cpus, share_pct = key
@@ -272,6 +294,10 @@ class Estimator:
             ),
             kernels=kernels,
             told=told,
+            scatters=tuple(
+                LearnedScatter(*key, row.seen.count, row.seen.mean, row.seen.squares, row.said)
+                for key, row in sorted(self._scatters.items(), key=lambda pair: pair[0])
+            ),
         )
 
     def restore(self, state: EstimatorState) -> None:
@@ -288,4 +314,11 @@ class Estimator:
             (row.weights, row.kind): Seen(LOAD_WINDOW, row.count, row.mean_ns, row.squares) for row in state.loads
         }
         self._turnarounds = {row.kind: _Turnaround(row.count, row.mean_ns, row.variance) for row in state.turnarounds}
+        self._scatters = {
+            (row.stage, row.kind): Scatter(
+                self.table.entries[row.stage, row.kind].spread, row.count, row.mean, row.squares, row.said
+            )
+            for row in state.scatters
+            if (row.stage, row.kind) in self.table.entries
+        }
         self._kernel_times.restore(state.kernels, state.told)

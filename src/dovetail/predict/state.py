@@ -12,7 +12,15 @@ import msgspec
 from ..errors import ProfileError
 from ..profile.kernels import KernelStats
 
-__all__ = ["VERSION", "EstimatorState", "LearnedLoad", "LearnedRun", "LearnedTurnaround", "trouble_of"]
+__all__ = [
+    "VERSION",
+    "EstimatorState",
+    "LearnedLoad",
+    "LearnedRun",
+    "LearnedScatter",
+    "LearnedTurnaround",
+    "trouble_of",
+]
 
 VERSION = 1
 #: No time that was measured is longer, and nothing was seen more often.
@@ -56,6 +64,19 @@ class LearnedTurnaround(msgspec.Struct, frozen=True, array_like=True):
     variance: float
 
 
+class LearnedScatter(msgspec.Struct, frozen=True, array_like=True):
+    """How far times of a profiled stage on one kind of device are from its profile's."""
+
+    stage: str
+    kind: str
+    #: Batches that were seen; weighted mean and sum of squares of their times over the profile's, in millionths.
+    count: int
+    mean: int
+    squares: float
+    #: What is said of it until it has changed by enough.
+    said: float
+
+
 class EstimatorState(msgspec.Struct, frozen=True):
     """All that one estimator has learned."""
 
@@ -66,6 +87,7 @@ class EstimatorState(msgspec.Struct, frozen=True):
     #: Of sequences of kernels that came, and of those that others told of and that did not come yet.
     kernels: tuple[KernelStats, ...] = ()
     told: tuple[KernelStats, ...] = ()
+    scatters: tuple[LearnedScatter, ...] = ()
 
     def __post_init__(self) -> None:
         if self.version != VERSION:
@@ -75,7 +97,7 @@ class EstimatorState(msgspec.Struct, frozen=True):
             )
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.loads or self.turnarounds or self.kernels or self.told)
+        return bool(self.runs or self.loads or self.turnarounds or self.kernels or self.told or self.scatters)
 
 
 def trouble_of(state: EstimatorState) -> str:

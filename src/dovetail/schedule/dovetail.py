@@ -6,8 +6,9 @@ It says who is let in, who goes first and which configurations are worth it. Whe
 For each workflow the whole trade of time against cost is kept as frontiers, one per suffix of its graph
 (`plan.frontier`), so that a decision is a look-up of the budget that is left. Beyond ESG:
 - the budget is that of the whole rest of the workflow, not of a group of stages;
-- in chains the chance of being in time is weighed in money, from a budget (`plan.chance`); elsewhere the rest's time
-  is a percentile, or its mean where the percentile cannot be had. What later queues are known to take is set aside;
+- the chance of being in time is weighed in money, from a budget (`plan.chance`, `plan.branches`). Without prices, or
+  while times are not known, the rest's time is a percentile, or its mean where the percentile cannot be had. What
+  later queues are known to take is set aside;
 - stages that several workflows share are batched together, the request with the least slack first. A batch mixes
   classes only if the higher one loses nothing by it;
 - starting now is weighed against waiting for a larger batch;
@@ -70,7 +71,7 @@ class PlannerSettings(msgspec.Struct, frozen=True):
     #: Part of requests that should be in time where that is not too dear; 0.5 and below plan with means.
     percentile: float = 0.99
     #: Part by which being in time more surely may raise the expected cost of a request above that of the cheapest
-    #: plan that is in time on average (chains). None: the percentile is met at any price.
+    #: plan that is in time on average; in graphs by more (`plan.price`). None: the percentile is met at any price.
     premium: float | None = 0.0025
     #: Wait for a larger batch when that is cheaper and in time.
     wait: bool = True
@@ -95,8 +96,6 @@ class DovetailPlanner:
         self._holding = Holding()
         #: Stage -> wait in its queue that was not chosen.
         self._waits: dict[str, Mean] = {}
-        #: Queue -> since when it is held on purpose.
-        self._held_since_ns: dict[str, int] = {}
         self._finished = 0
         self._backlog = Backlog()
         #: `Cluster.moves` when workers were last counted, and how many devices and host processes there were.
@@ -239,6 +238,7 @@ class DovetailPlanner:
         size = self._at_hand(queue, plan, node, request.priority)
         if self._settings.goal == "time":
             return self._as_fast(plan, size, node, left_ns, lean)
+        left_ns = self._holding.least_left_ns(queue, size, head, plan.quick_rest_ns[node], now_ns)
         chances = plan.chances(lean=lean)
         if chances is not None:
             return self._by_chance(plan, chances, queue, size, node, left_ns - plan.waits_behind_ns[node], now_ns)
@@ -250,8 +250,8 @@ class DovetailPlanner:
         if self._settings.wait and size == queue.size < queue.stage.batch[-1]:
             hold = self._holding.by_cost(plan, queue, in_time[0], now_ns)
             if hold is not None:
-                self._held_since_ns.setdefault(queue.key, now_ns)
-                return hold
+                return self._holding.held(queue, hold)
+        self._holding.go(queue, now_ns)
         return [choice.option.config for choice in in_time]
 
     def _at_hand(self, queue: Queue, plan: WorkflowPlan, node: int, priority: int) -> int:
@@ -320,8 +320,8 @@ class DovetailPlanner:
         if self._settings.wait and size == queue.size < queue.stage.batch[-1]:
             hold = self._holding.by_chance(plan, chances, queue, node, left_ns, ways[0], now_ns)
             if hold is not None:
-                self._held_since_ns.setdefault(queue.key, now_ns)
-                return hold
+                return self._holding.held(queue, hold)
+        self._holding.go(queue, now_ns)
         return self._configs(chances, queue, node, left_ns, ways)
 
     def _configs(
@@ -390,11 +390,7 @@ class DovetailPlanner:
     def began(self, batch: Batch) -> None:
         """Learn how long the head of a batch has waited against the planner's will."""
         queue = batch.queue
-        waited_ns = batch.sent_ns - batch.items[0].queued_ns
-        held_since = self._held_since_ns.pop(queue.key, None)
-        if held_since is not None:
-            waited_ns -= batch.sent_ns - held_since
-        waited_ns = max(0, waited_ns)
+        waited_ns = max(0, batch.sent_ns - self._holding.since_ns(queue, batch.items[0]))
         self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
 
     def finished(self, batch: Batch) -> None:

@@ -30,6 +30,8 @@ class Holding:
     def __init__(self) -> None:
         self._rates: dict[str, Rate] = {}
         self.urgent = Urgent()
+        #: Queue -> until when it was held on purpose.
+        self._until_ns: dict[str, int] = {}
 
     def note(self, key: str, item: Item, rest_ns: int, now_ns: int) -> None:
         """An item has joined a queue; the rest of its request takes so long at best."""
@@ -43,6 +45,31 @@ class Holding:
         """Queue -> interval between arrivals in the long run, where enough is known."""
         known = ((key, rate.steady_interval_ns()) for key, rate in self._rates.items())
         return {key: interval for key, interval in known if interval is not None}
+
+    def held(self, queue: Queue, hold: Hold) -> Hold:
+        """The queue is held on purpose."""
+        self._until_ns[queue.key] = hold.until_ns
+        return hold
+
+    def go(self, queue: Queue, now_ns: int) -> None:
+        """If it was held, it is not any more: from now on its items wait against the planner's will."""
+        if self._until_ns.get(queue.key, 0) > now_ns:
+            self._until_ns[queue.key] = now_ns
+
+    def since_ns(self, queue: Queue, item: Item) -> int:
+        """Since when an item waits against the planner's will."""
+        return max(item.queued_ns, self._until_ns.get(queue.key, 0))
+
+    def least_left_ns(self, queue: Queue, size: int, head: Item, quick_ns: int, now_ns: int) -> int:
+        """What is left to the head, or to one of a lower class that goes with it, has less and can be in time."""
+        left_ns = head.request.objective_ns - now_ns
+        first = self.urgent.first(queue.key)
+        if first is None or first.request.graph is not head.request.graph or first.node != head.node:
+            return left_ns
+        if size < queue.size or size > queue.stage.batch[-1]:
+            return left_ns  # it may not go with it
+        urgent_ns = first.request.objective_ns - now_ns
+        return urgent_ns if quick_ns <= urgent_ns < left_ns else left_ns
 
     def by_chance(
         self, plan: WorkflowPlan, chances: Chances, queue: Queue, node: int, left_ns: int, now: Way, now_ns: int

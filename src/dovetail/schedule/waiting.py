@@ -46,6 +46,12 @@ class Urgent:
         _forget(entries)
         heappush(entries, (item.request.objective_ns - rest_ns * SAFE_PCT // 100, self._noted, item))
 
+    def first(self, key: str) -> Item | None:
+        """Who has to begin first of all that wait in a queue, whatever its class."""
+        entries = self._queues.get(key, [])
+        _forget(entries)
+        return entries[0][2] if entries else None
+
     def hold(self, queue: Queue, longest_ns: int, reason: str, now_ns: int) -> Hold | None:
         """A hold of this length, or of as much of it as everybody has; None if somebody has to begin."""
         until_ns = now_ns + max(HOLD_MARGIN_NS, longest_ns)

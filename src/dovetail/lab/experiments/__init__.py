@@ -18,12 +18,13 @@ __all__ = ["EXPERIMENTS", "NEEDS", "find"]
 EXPERIMENTS = {
     "foundation": "the simulator against queueing theory, its profiles against measurements, and its promises",
     "esg": "how each stage should be run: Dovetail's planner, ESG and its rivals in ESG's three settings",
+    "graphs": "graphs that are not chains and tight objectives: the planner and its rivals behind one admission",
     "fikit": "when each kernel should start: classes and gap filling, FIKIT's and ours, simulated and live",
     "compass": "where each task should run: Compass, its rivals and Dovetail's router in Compass's setting",
 }
 
 #: Name -> packages that it needs beside matplotlib, which all do.
-NEEDS = {"esg": ("sklearn",)}
+NEEDS = {"esg": ("sklearn",), "graphs": ("sklearn",)}
 
 
 def find(name: str) -> Experiment:

@@ -21,7 +21,7 @@ from ...units import MS, SECOND
 from ...workflow.graph import Graph, StageSpec, chain
 from ..rivals import unverified as u
 
-__all__ = ["APPLICATIONS", "KIND", "SLICE_PCT", "Outcome", "World"]
+__all__ = ["APPLICATIONS", "KIND", "SLICE_PCT", "Outcome", "World", "function_entry"]
 
 APPLICATIONS = (
     "esg/image-classification",
@@ -67,7 +67,7 @@ class World:
             specs = []
             least_ns = 0
             for stage in app.stages:
-                entry = entries.setdefault(stage.name, _entry(stage.name, stage.model, spread))
+                entry = entries.setdefault(stage.name, function_entry(stage.name, stage.model, spread))
                 least_ns += entry.latency_ns(1, 1, SLICE_PCT)
                 weights = catalogue.model(stage.model).weights_bytes
                 specs.append(StageSpec(stage.name, "model", u.BATCHES, model=stage.model, weights_bytes=weights))
@@ -137,7 +137,7 @@ class World:
         )
 
 
-def _entry(stage: str, model_name: str, spread: float) -> Entry:
+def function_entry(stage: str, model_name: str, spread: float) -> Entry:
     """A function's profile: part of its minimum-configuration time on the processor, the rest on the device."""
     model = catalogue.model(model_name)
     curve = model.curve(KIND)

@@ -45,6 +45,7 @@ class EsgPlanner(Rival):
         *,
         k: int = K_BEST,
         group_size: int = GROUP_SIZE,
+        head_room_pct: int = 0,
         prewarmer: Prewarmer | None = None,
         max_open: int = MAX_OPEN,
     ) -> None:
@@ -52,6 +53,8 @@ class EsgPlanner(Rival):
         #: None: every model is warm everywhere, as after a while of steady load.
         self.prewarmer = prewarmer
         self._k = k
+        #: Part of the objective that is kept back; the original keeps none.
+        self._head_room_pct = head_room_pct
         self._group_size = group_size
         self._options: dict[str, list[list[Option]]] = {}
         self._fronts: dict[str, list[list[Option]]] = {}
@@ -88,7 +91,7 @@ class EsgPlanner(Rival):
         request = head.request
         name = request.graph.name
         share = self._shares[name].nodes[head.node]
-        objective = request.objective_ns - request.arrived_ns
+        objective = (request.objective_ns - request.arrived_ns) * (100 - self._head_room_pct) // 100
         deadline = share.group_deadline.numerator * objective // share.group_deadline.denominator
         budget_ms = (request.arrived_ns + deadline - now_ns) // MS
         limit = max(queue.stage.batch[0], min(queue.size, queue.stage.batch[-1]))
@@ -153,7 +156,9 @@ def make(
     *,
     k: int = K_BEST,
     group_size: int = GROUP_SIZE,
+    head_room_pct: int = 0,
 ) -> Policy:
     """ESG for the registry; every model is warm everywhere."""
     market = Market(predictor, spec.space)
-    return rival_policy(EsgPlanner(market, k=k, group_size=group_size, max_open=spec.max_open))
+    planner = EsgPlanner(market, k=k, group_size=group_size, head_room_pct=head_room_pct, max_open=spec.max_open)
+    return rival_policy(planner)

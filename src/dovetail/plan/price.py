@@ -1,0 +1,169 @@
+"""What a late answer is taken to cost, and the tables (`chance`, `branches`) for that price.
+
+Rules of this file
+- The price of a late answer is `late` times what a request costs at least, or less: it is halved, a few times at
+  most, while the expected cost is above that of the cheapest plan that is in time on average by more than `premium`.
+  So certainty is bought from a budget, and where it is cheap there is all of it.
+- It is not kept at the cost of more than `most_late` late answers.
+- In a chain the budget is weighed without batches that have yet to form: a request cannot count on others, and the
+  price should not move with every change of their rate.
+- In a graph what batches save may be spent on certainty (`funded`), and the budget is larger: a plan that is in time
+  on average on each of several ways is late on one of them more often than not, so it is no measure of what being in
+  time costs. Where the budget reaches further, the price is raised as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .branches import GraphChances, steps_for
+from .chance import STEPS, ChainChances, Chances, StageOptions, laws_of
+from .frontier import build
+from .series_parallel import decompose
+
+__all__ = ["GRAPH_PREMIUM", "HALVINGS", "RAISES", "funded", "funded_price_usd", "is_chain", "weighed"]
+
+#: How often the price of a late answer is halved at most; and raised by a factor of four, in graphs.
+HALVINGS, RAISES = 6, 2
+#: The premium for graphs, over that for chains. Batches at hand, which tables cannot foresee, save about as much
+#: again: measured on the graphs that were tuned on (1000 to 1019). [our choice]
+GRAPH_PREMIUM = 0.02
+#: What is called little to pay for certainty where the budget cannot be kept. [our choice]
+LITTLE = 0.0125
+#: So many times what may be late in a chain may be late in a graph, by tables that cannot foresee batches at hand: of
+#: what they take to be late, a fifth was. [our choice, the same graphs]
+GRAPH_LATE = 1.6
+#: With fewer late answers than this the price is not raised: there is nothing left to buy. [our choice]
+SURE = 5e-5
+
+
+class _Tables:
+    """Makes the tables of one workflow for one price after the other."""
+
+    def __init__(
+        self, stages: Sequence[StageOptions], successors: Sequence[Sequence[int]], objective_ns: int
+    ) -> None:
+        self._successors = successors
+        self._chain = is_chain(successors)
+        steps = STEPS if self._chain else steps_for(len(stages))
+        self._step_ns = objective_ns // steps + 1
+        self._laws = laws_of(stages, self._step_ns, steps)
+        self._last: GraphChances | None = None
+
+    def at(self, price_usd: float) -> Chances:
+        """For this price."""
+        if self._chain:
+            return ChainChances(*self._laws, self._step_ns, price_usd)
+        self._last = GraphChances(self._successors, *self._laws, self._step_ns, price_usd, like=self._last)
+        return self._last
+
+
+def funded_price_usd(
+    stages: Sequence[StageOptions],
+    successors: Sequence[Sequence[int]],
+    objective_ns: int,
+    *,
+    late: float,
+    premium: float,
+    most_late: float,
+) -> float:
+    """The highest price of a late answer, `late` times the least cost of a request at most, that keeps to the budget.
+
+    Infinitely dear is what cannot be had: without a plan that is in time on average the price is not halved.
+    """
+    price_usd = _highest_usd(stages, late)
+    single = [_only_smallest(stage) for stage in stages]
+    budget_usd = _on_average_usd(single, successors, objective_ns) * (1 + premium)
+    tables = _Tables(single, successors, objective_ns)
+    chances = tables.at(price_usd)
+    for _ in range(HALVINGS):
+        if chances.work_usd <= budget_usd:
+            break
+        chances = tables.at(price_usd / 2)
+        if chances.late > most_late:
+            break
+        price_usd /= 2
+    return price_usd
+
+
+def weighed(
+    stages: Sequence[StageOptions],
+    successors: Sequence[Sequence[int]],
+    objective_ns: int,
+    price_usd: float,
+    *,
+    late: float,
+    most_late: float,
+) -> Chances:
+    """The tables for that price, or for a higher one if large batches would make giving up pay."""
+    tables = _Tables(stages, successors, objective_ns)
+    chances = tables.at(price_usd)
+    while chances.late > most_late and price_usd < _highest_usd(stages, late):
+        price_usd *= 2
+        chances = tables.at(price_usd)
+    return chances
+
+
+def funded(
+    stages: Sequence[StageOptions],
+    successors: Sequence[Sequence[int]],
+    objective_ns: int,
+    *,
+    late: float,
+    premium: float,
+    most_late: float,
+) -> Chances:
+    """The tables of a graph for the highest price of a late answer that keeps to the budget."""
+    price_usd = _highest_usd(stages, late)
+    single = [_only_smallest(stage) for stage in stages]
+    average_usd = _on_average_usd(single, successors, objective_ns)
+    tables = _Tables(stages, successors, objective_ns)
+    tried = [tables.at(price_usd)]
+    if tried[0].work_usd <= average_usd:
+        return _surer(tried[0], tables, price_usd, average_usd)
+    budget_usd = average_usd * (1 + GRAPH_PREMIUM + premium)
+    while tried[-1].work_usd > budget_usd and len(tried) <= HALVINGS:
+        price_usd /= 2
+        cheaper = tables.at(price_usd)
+        if cheaper.late > GRAPH_LATE * most_late:
+            break
+        tried.append(cheaper)
+    if tried[-1].work_usd <= budget_usd:
+        return tried[-1]
+    # The budget cannot be kept: what certainty costs little is bought back.
+    limit_usd = tried[-1].work_usd * (1 + LITTLE)
+    return next(chances for chances in tried if chances.work_usd <= limit_usd)
+
+
+def _surer(chances: Chances, tables: _Tables, price_usd: float, budget_usd: float) -> Chances:
+    """What is left of the budget buys more certainty still."""
+    for _ in range(RAISES):
+        if chances.late <= SURE:
+            break
+        price_usd *= 4
+        surer = tables.at(price_usd)
+        if surer.work_usd > budget_usd or surer.late > chances.late / 2:
+            break
+        chances = surer
+    return chances
+
+
+def is_chain(successors: Sequence[Sequence[int]]) -> bool:
+    """Whether each node is followed by the next one and by no other."""
+    return all(list(after) == [i + 1] for i, after in enumerate(successors[:-1]))
+
+
+def _highest_usd(stages: Sequence[StageOptions], late: float) -> float:
+    return late * sum(min(o.cost_usd for o in stage.options) for stage in stages)
+
+
+def _only_smallest(stage: StageOptions) -> StageOptions:
+    """The same without the larger batches."""
+    batch = min(stage.fill_ns)
+    return StageOptions([o for o in stage.options if o.config.batch == batch], {batch: stage.fill_ns[batch]})
+
+
+def _on_average_usd(stages: Sequence[StageOptions], successors: Sequence[Sequence[int]], objective_ns: int) -> float:
+    """Cost of the cheapest plan whose mean times are within the objective; infinite if there is none."""
+    plan = build(decompose(successors), [stage.options for stage in stages], objective_ns).plan(objective_ns)
+    return sum(option.cost_usd for option in plan) if plan else float("inf")
