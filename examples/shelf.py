@@ -1,6 +1,6 @@
 """Four workflows whose models do not all fit into one worker's memory.
 
-`dovetail serve examples.shelf:app --policy place --workers 2 --memory 80MB`
+`dovetail serve examples.shelf:app --workers 2 --memory 80MB`
 
 document, moderate and careful_line are those of the other examples. The fourth asks two readers of different make:
 

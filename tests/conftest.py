@@ -11,6 +11,11 @@ from collections.abc import Iterator
 from types import FrameType
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is, and nothing about what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 #: The longest test (the blocks of the README) takes a minute or two on an idle machine, and a multiple on a busy one.
 PATIENCE_SECONDS = 600.0

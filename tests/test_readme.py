@@ -22,7 +22,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = BLOCK.findall(README)
-PURE = ("state", "plan", "place", "scale", "predict", "device", "control")
+PURE = ("state", "plan", "place", "scale", "predict", "device", "schedule", "control")
 PORT = "8000"
 #: Command -> what is run in its place; None: only its target is looked for in the Makefile.
 STAND_INS: dict[str, str | None] = {

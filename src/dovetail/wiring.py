@@ -146,7 +146,7 @@ def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
 
 
 #: What a policy with one fixed configuration looks at, one that plans, and one that sends work as soon as it is
-#: ready. There `batch` is for stages on the host: what is sent ahead goes alone.
+#: ready. There `batch` is for stages on the host: what is sent at once goes alone.
 _FIXED = ("share_pct", "batch", "max_open", "lead_us")
 _PLANNED = ("shares_pct", "cpus", "max_open")
 _SENT = ("batch", "max_open")

@@ -142,7 +142,7 @@ def test_watching_a_run_does_not_change_it(scenario: str, capsys: pytest.Capture
         (["scenario.toml", "--log", "no/where/run.log"], "cannot write"),
         (["scenario.toml", "--trace", "no/where/t.json"], "cannot write to no/where/t.json: No such file"),
         (["scenario.toml", "--plot", "scenario.toml"], "cannot write to scenario.toml: File exists"),
-        (["policy.toml"], "policy.toml:28: policy.share: there is no such key; did you mean 'share_pct'?"),
+        (["policy.toml"], "policy.toml:28: policy.share_pc: there is no such key; did you mean 'share_pct'?"),
         (["stuck.toml"], "requests were never answered, because in the end no worker held stage 'esg/srgan'"),
         (["early.toml"], "no request arrived after the warm-up"),
     ],
@@ -151,7 +151,7 @@ def test_watching_a_run_does_not_change_it(scenario: str, capsys: pytest.Capture
 def test_wrong_input_is_named_and_nothing_is_printed(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("policy.toml").write_text(SCENARIO.replace('name = "by-class"', 'name = "by-class"\nshare = 3'))
+    Path("policy.toml").write_text(SCENARIO.replace('name = "by-class"', 'name = "by-class"\nshare_pc = 3'))
     Path("stuck.toml").write_text(SCENARIO.replace("count = 2", 'count = 2\nleave = "5s"'))
     Path("early.toml").write_text(SCENARIO.replace('duration = "20s"', 'duration = "2.001s"'))
     code, out, err = simulate(capsys, *arguments)
@@ -231,7 +231,7 @@ def test_several_ingresses_give_the_same_bytes_each_time(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (('name = "place"', 'name = "by-class"'), (), "the policy 'by-class' has its workers to itself"),
+        (("[cluster]", "[cluster]"), ("--policy", "by-class"), "the policy 'by-class' has its workers to itself"),
         (("host = 4", "host = 3"), (), "there are 3 for 4; add some to a device: host = 4"),
         (("ingresses = 4", "ingresses = 0"), (), "cluster.ingresses"),
         (('push = "10ms"', "push = 10"), (), "cluster.push"),
@@ -253,8 +253,8 @@ def test_what_several_ingresses_cannot_do_is_said(
     assert not Path("never.log").exists()
 
 
-@pytest.mark.parametrize("policy", ["place", "compass", "jit", "heft", "hash"])
-def test_a_run_whose_work_is_sent_ahead_replays_and_explains(
+@pytest.mark.parametrize("policy", ["dovetail", "place", "compass", "jit", "heft", "hash"])
+def test_a_run_whose_models_do_not_fit_replays_and_explains(
     policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario, log = tmp_path / "placed.toml", tmp_path / "run.log"

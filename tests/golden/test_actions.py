@@ -178,6 +178,17 @@ def test_one_request_through_a_diamond() -> None:
     )
 
 
+def test_of_two_entries_the_one_that_was_declared_first_has_the_device_first() -> None:
+    c = with_worker(controller(chain("fork", SLO_NS, [stage(n) for n in "abc"], {"c": ["a", "b"]})))
+    play(
+        c,
+        [
+            (arrived(10, 1), [run(5, 1, "a", [(1, 0, 0)], 10, due_ms=110)]),
+            (finished(20, 5, 1, 10), [run(6, 2, "b", [(1, 1, 0)], 20, due_ms=110, follows=True)]),
+        ],
+    )
+
+
 def test_a_batch_forms_across_requests() -> None:
     """The first runs alone at once; those that come meanwhile run together, up to the batch size."""
     c = with_worker(controller(chain("one", SLO_NS, [stage("a", 2)])))

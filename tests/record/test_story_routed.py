@@ -18,7 +18,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("routed")
     text = SCENARIO.read_text().replace("ingresses = 4", "ingresses = 1").replace('"8GB"', '"6GB"')
     (folder / "s.toml").write_text(text.replace('"120s"', '"40s"').replace('"20s"', '"1s"'))
-    assert main(["simulate", str(folder / "s.toml"), "--log", str(folder / "run.log")]) in (0, 1)
+    options = ["--policy", "place", "--log", str(folder / "run.log")]
+    assert main(["simulate", str(folder / "s.toml"), *options]) in (0, 1)
     return folder / "run.log"
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
-from dovetail.control import RunBatch
+from dovetail.control import NEVER_NS, RunBatch
 from dovetail.record.log import LogReader, LogWriter
-from dovetail.tools.offers import decisions
+from dovetail.schedule import Offer
+from dovetail.schedule.offers import Considered
+from dovetail.state import Config, Worker, WorkerSpec
+from dovetail.tools.offers import _told, decisions
 from dovetail.tools.simulate import ScenarioRun
 
 SCENARIO = """
@@ -88,3 +91,11 @@ def test_a_policy_without_a_choice_says_so(log: Path, capsys: pytest.CaptureFixt
     assert decisions(other, 1, 10**15) == ([], "the policy 'first-come' makes one offer at a time")
     assert main(["explain", "1", "--log", str(other)]) == 0
     assert "offers are not told: the policy 'first-come' makes one offer at a time" in capsys.readouterr().out
+
+
+def test_an_offer_that_was_not_taken_is_told_with_the_items_that_it_would_have_run() -> None:
+    worker = Worker(1, WorkerSpec("gpu", "gpu", ("model",)))
+    weighed = tuple(Offer(worker, Config(batch, 1, 10 * batch), 0) for batch in (1, 2, 4))
+    action = RunBatch(1, 1, 1, "read", ((1, 0, 0),), 1, 10, 0, NEVER_NS, 5)
+    told = _told(Considered("read", 0, 3, weighed), action)
+    assert [offer.items for offer in told.offers] == [1, 2, 3], "three items waited"

@@ -1,4 +1,4 @@
-"""What a router works out once per workflow: order, ways between nodes, what is left behind each node.
+"""What is worked out once per workflow to place its nodes: order, ways between nodes, what is left behind each node.
 
 Rules of this file: run and load times are those of the first kind of worker that could run a stage, since ranks and
 rests only order things; how long a stage runs on a given worker is asked for when it is placed.
@@ -19,7 +19,7 @@ __all__ = ["NodeOutline", "Outline", "outline"]
 
 
 class NodeOutline(msgspec.Struct, frozen=True):
-    """One node as a router sees it."""
+    """One node as it is placed."""
 
     node: int
     stage: StageSpec
@@ -37,7 +37,7 @@ class NodeOutline(msgspec.Struct, frozen=True):
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """A workflow as a router sees it."""
+    """A workflow as it is placed."""
 
     tasks: tuple[NodeOutline, ...]
     #: Nodes by falling upward rank.

@@ -1,4 +1,4 @@
-"""The knobs of Dovetail's router."""
+"""The knobs of workers that are shared (`shared`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["RouterSettings"]
 
 
 class RouterSettings(msgspec.Struct, frozen=True):
-    """How the router routes; the defaults are the product, everything else is an ablation."""
+    """How work goes to shared workers; the defaults are the product, everything else is an ablation."""
 
     #: Tell workers on arrival which models a request will need of them.
     hints: bool = True

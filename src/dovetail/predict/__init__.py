@@ -1,6 +1,6 @@
 """How long? Run times, load times, kernels and turn-arounds, with their spread, learned while running.
 
-Whoever wants to know asks a `Predictor`, and nobody else: planner, router, launcher, worker queue, arbiter. It is the
+Whoever wants to know asks a `Predictor`, and nobody else: scheduler, launcher, worker queue, arbiter. It is the
 same object in the simulator and live. Pure; see `plan` for the rules.
 """
 

@@ -233,12 +233,13 @@ class DovetailPlanner:
             return self._unplanned(queue)
         if not self._settings.replan:
             return (self._as_planned(plan, request, node),)
-        left_ns = request.objective_ns - now_ns - self.fetch_ns(queue.stage)
+        fetch_ns = self.fetch_ns(queue.stage)
+        left_ns = request.objective_ns - now_ns - fetch_ns
         lean = self._crowded(plan)
         size = self._at_hand(queue, plan, node, request.priority)
         if self._settings.goal == "time":
             return self._as_fast(plan, size, node, left_ns, lean)
-        left_ns = self._holding.least_left_ns(queue, size, head, plan.quick_rest_ns[node], now_ns)
+        left_ns = self._holding.least_left_ns(queue, size, head, plan.quick_rest_ns[node], now_ns) - fetch_ns
         chances = plan.chances(lean=lean)
         if chances is not None:
             return self._by_chance(plan, chances, queue, size, node, left_ns - plan.waits_behind_ns[node], now_ns)

@@ -68,6 +68,8 @@ class Considered(msgspec.Struct, frozen=True):
 
     queue: str
     at_ns: int
+    #: Items that waited there.
+    waiting: int = 0
     offers: tuple[Offer, ...] = ()
     hold: str = ""
 
@@ -98,7 +100,7 @@ class Dovetail(DovetailPlanner):
         choice = self.choose(queue, now_ns)
         if isinstance(choice, Hold):
             if self.watcher is not None:
-                self.watcher(Considered(queue.key, now_ns, hold=choice.reason))
+                self.watcher(Considered(queue.key, now_ns, queue.size, hold=choice.reason))
             return choice
         head = queue.head()
         assert head is not None, "the controller asks for queues with work"
@@ -130,7 +132,7 @@ class Dovetail(DovetailPlanner):
         taken = ready[0] if ready else other[0] if other else None
         found = tuple(offer for offer in (*ready, *other) if offer is not None)
         if self.watcher is not None and taken is not None:
-            self.watcher(Considered(queue.key, now_ns, found))
+            self.watcher(Considered(queue.key, now_ns, queue.size, found))
         return () if taken is None else (taken,)
 
     def _offer(self, queue: Queue, config: Config, spot: Spot) -> Offer:

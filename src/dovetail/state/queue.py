@@ -1,4 +1,4 @@
-"""Work that waits: one queue per stage (or finer, if the planner says so)."""
+"""Work that waits: one queue per stage (or finer, if the scheduler says so)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Queue"]
 
 
 class Queue:
-    """Items in the planner's order. Items of closed requests stay inside until they come up, but do not count."""
+    """Items in the scheduler's order. Items of closed requests stay inside until they come up, but do not count."""
 
     __slots__ = ("_classes", "_heap", "_sequence", "held_until_ns", "key", "size", "stage")
 

@@ -98,18 +98,18 @@ def _of(request: int, actions: list[Action], weighed: list[Considered], controll
             if best.worker.id == action.worker and controller.queues[considered.queue].stage.name == action.stage:
                 del left[: position + 1]
                 if any(item[0] == request for item in action.items):
-                    found.append(_told(considered, action, controller))
+                    found.append(_told(considered, action))
                 break
     return found
 
 
-def _told(considered: Considered, action: RunBatch, controller: Controller) -> Decision:
+def _told(considered: Considered, action: RunBatch) -> Decision:
     items = len(action.items)
     offers = []
     now_ns = considered.at_ns
     for position, offer in enumerate(considered.offers):
         worker, config = offer.worker, offer.config
-        size = min(items, config.batch)
+        size = min(considered.waiting, config.batch) if position else items
         if position == 0:
             note = f"taken: {offer.reason or 'the best that a worker is ready for'}"
         elif offer.start_ns > now_ns:
