@@ -164,7 +164,7 @@ def test_the_quickstart_is_served_recorded_and_explained(serve, tmp_path):
     workers = worker_pids(serving)
     serving.signal(signal.SIGTERM)
     assert serving.wait() == 0
-    assert serving.said[-1] == "dovetail: stopped"
+    assert serving.said[-1].endswith("Z dovetail: stopped")
     assert all(map(gone, workers))
     found = replay(log)
     assert found.same
@@ -232,7 +232,7 @@ def test_what_a_stage_prints_goes_to_stderr(serve, tmp_path):
     )
     serving = serve("chatty:app", cwd=tmp_path)
     assert serving.infer("say", 1) == 200
-    until(lambda: "hello from the stage" in serving.said)
+    until(lambda: any(line.endswith("worker host-0: hello from the stage") for line in serving.said))
     serving.signal(signal.SIGTERM)
     assert serving.wait() == 0
     assert serving.process.stdout.read() == ""

@@ -1,6 +1,6 @@
 """`dovetail serve app:wf`: HTTP on loopback until SIGTERM or Ctrl-C, then drain.
 
-Everything goes to stderr. One line is for programs, and comes when every model is loaded:
+Everything goes to stderr, with the time before it. One line is for programs, and comes when every model is loaded:
 
     {"ready": true, "host": "127.0.0.1", "port": 8000, "pid": 4242, "models": ["document"], "device": "cpu"}
 
@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import gc
 import json
+import logging
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from ..profile.machine import this_machine
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..schedule import Goal
 from ..serve.launch import Options, Served, launch
+from ..serve.voice import LogToVoice, Voice, keep_standard_descriptors
 from ..state.worker import FULL_SHARE
 from ..units import US, format_bytes, parse_bytes, parse_duration
 from ..wiring import POLICIES, PolicySpec, find_policy
@@ -140,14 +142,17 @@ def _patience(text: str) -> float:
     return float(text)
 
 
-def say(text: str) -> None:
-    """A line for the operator."""
-    print(f"dovetail: {text}", file=sys.stderr, flush=True)
-
-
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    return asyncio.run(_serve(args))
+    keep_standard_descriptors()
+    voice = Voice()
+    handler = LogToVoice(voice.say)
+    logging.getLogger().addHandler(handler)
+    try:
+        return asyncio.run(_serve(args, voice))
+    finally:
+        logging.getLogger().removeHandler(handler)
+        voice.close()
 
 
 def _load(target: str) -> App:
@@ -205,7 +210,8 @@ def _check_join(args: argparse.Namespace) -> None:
             )
 
 
-async def _serve(args: argparse.Namespace) -> int:
+async def _serve(args: argparse.Namespace, voice: Voice) -> int:
+    say = voice.say
     _check_flags(args)
     _check_join(args)
     app = _load(args.target)
@@ -250,7 +256,7 @@ async def _serve(args: argparse.Namespace) -> int:
         say("stopped before it was ready")
         return 1
     served = starting.result()
-    _announce(served, app, args)
+    _announce(served, app, args, voice)
     # What was loaded stays: keep the collector from walking it every time.
     gc.collect()
     gc.freeze()
@@ -264,7 +270,8 @@ async def _serve(args: argparse.Namespace) -> int:
     return 0 if clean else 1
 
 
-def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
+def _announce(served: Served, app: App, args: argparse.Namespace, voice: Voice) -> None:
+    say = voice.say
     port = served.http.port
     if served.label:
         say(f"EMULATED device {served.label}: times are a GPU's, answers are held from the first input")
@@ -274,7 +281,7 @@ def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
         say(f"ready at http://{args.host}:{port}/v2/models/{name}/infer")
     models = list(app.workflows)
     ready = {"ready": True, "host": args.host, "port": port, "pid": os.getpid(), "models": models}
-    print(json.dumps({**ready, "device": served.device}), file=sys.stderr, flush=True)
+    voice.line(json.dumps({**ready, "device": served.device}))
 
 
 def memory_lines(served: Served) -> list[str]:

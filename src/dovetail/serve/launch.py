@@ -12,6 +12,7 @@ import msgspec
 
 from ..errors import DeclarationError, DovetailError
 from ..live.devices import hosts_for, parse_device
+from ..live.front.background import BackgroundFile
 from ..live.front.share import FirstFront, JoinedFront, Serves
 from ..live.front.stores import KernelStore, TimesStore
 from ..live.front.system import LiveSystem, Settings
@@ -232,7 +233,7 @@ async def _launch(
             learned=learned,
             ingress=ingress,
         )
-        log = LogWriter(options.log, header)
+        log = LogWriter(options.log, header, BackgroundFile)
     settings = Settings(
         target,
         app.graphs,

@@ -146,7 +146,7 @@ class Fleet:
             ingress=self._ingress,
         )
         self._started_ns[self._last] = time.monotonic_ns()
-        self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost)
+        self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost, self._say)
 
     def _message(self, worker: WorkerLink, message: FromWorker) -> None:
         if isinstance(message, Refused):
@@ -195,13 +195,14 @@ class Fleet:
         before = 0 if healthy else self.deaths.get(name, (0, ""))[0]
         self.deaths[name] = before + 1, why
         wait_s = RESTART_SECONDS[min(before, len(RESTART_SECONDS) - 1)]
-        again = f"; starting it again in {wait_s:g} s" if wait_s else "; starting it again"
-        self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
+        self._start_later(worker.spec, wait_s)
         self._on_lost(worker, why)
         self.memory.lose(worker.ident)
         if self._share is not None:
             self._share.ended(name, worker.ident)
-        self._start_later(worker.spec, wait_s)
+        # Talk comes last: nothing above may depend on it.
+        again = f"; starting it again in {wait_s:g} s" if wait_s else "; starting it again"
+        self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
 
     def _start_later(self, spec: WorkerSpec, wait_s: float) -> None:
         def start() -> None:

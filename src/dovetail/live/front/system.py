@@ -13,6 +13,7 @@ Rules of this file
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -78,6 +79,7 @@ class LiveSystem:
         say: Callable[[str], None] = lambda _: None,
         observers: Sequence[Callable[[Event, list[Action]], None]] = (),
     ) -> None:
+        say = _never_raises(say)
         self.settings = settings
         self.controller = controller
         self.ledger = Ledger([(g.name, g.slo_ns) for g in settings.graphs])
@@ -369,3 +371,13 @@ class LiveSystem:
             if request.state is not None and (why := self._readiness.hopeless(request.state.graph.graph, now)):
                 self._give_up(ident, why)
         self._journal.flush()
+
+
+def _never_raises(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Whoever listens may have gone; that must not reach what is being told of."""
+
+    def told(text: str) -> None:
+        with contextlib.suppress(Exception):
+            say(text)
+
+    return told
