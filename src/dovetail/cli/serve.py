@@ -104,6 +104,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-open", type=whole(1), default=1000, metavar="N", help="requests open before 429")
     parser.add_argument("--max-body", type=_SIZE, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
+    parser.add_argument(
+        "--max-fan-out", type=whole(1), default=1024, metavar="N", help="items of a request at one stage (1024)"
+    )
     parser.add_argument("--arena", type=_SIZE, metavar="SIZE", help="memory per worker (1GiB)")
     shared = parser.add_mutually_exclusive_group()
     shared.add_argument(
@@ -231,6 +234,7 @@ async def _serve(args: argparse.Namespace, voice: Voice) -> int:
         log=args.log,
         arena_bytes=args.arena or ARENA_BYTES,
         max_body_bytes=args.max_body,
+        max_fan_out=args.max_fan_out,
         hang_s=args.hang,
         share_workers=args.share_workers,
         join=args.join,

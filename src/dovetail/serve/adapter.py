@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..errors import BadRequest, Overloaded
+from ..live.front.checks import fan_out_refused
 from ..live.front.system import LiveSystem, Result
 from ..live.tensors.arena import Arena, ArenaFull
 from ..live.tensors.codec import Ref
@@ -54,6 +55,8 @@ class LiveBackend:
         self._system = system
         self._graphs = {g.name: g for g in system.settings.graphs}
         self._counted = {g.name: g.counted_inputs() for g in system.settings.graphs}
+        #: Inputs of each workflow that stages are mapped over.
+        self._lists = {g.name: {-1 - node for node, _ in g.lists() if node < 0} for g in system.settings.graphs}
         #: Set on emulated devices: goes into every answer.
         self._label = label
         self._infos = {name: self._info(graph, ready=True) for name, graph in self._graphs.items()}
@@ -114,6 +117,11 @@ class LiveBackend:
         if not 0 <= call.priority <= 10:
             raise BadRequest(f"priority {call.priority} must be from 1 (highest) to 10, or 0 for the default")
         counts = tuple([_count(inputs[i]) for i in self._counted[call.model]])
+        most = self._system.settings.max_fan_out
+        for i, count in zip(self._counted[call.model], counts, strict=True):
+            if count > most and i in self._lists[call.model]:
+                name = self._graphs[call.model].inputs[i].name
+                raise BadRequest(fan_out_refused(f"input {name!r} is", count, most))
         for body in bodies:
             body.hold()
 

@@ -40,6 +40,7 @@ __all__ = ["Application", "Buffer", "Cancel", "Connection"]
 JOIN_BYTES = 64 << 10  # smaller parts of a response are joined: one system call costs as much as copying this
 MAX_TURNED_AWAY = 128  # connections beyond the limit that are told so; the next ones are just closed
 PIECE_BYTES = 256 << 10  # handed to the transport at once; CPython 3.11 copies what the socket does not take of it
+TURN_BYTES = 4 << 20  # handed to the transport in one turn of the event loop, however fast the client reads
 _PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed HttpRequest"}
 _LOG = logging.getLogger(__name__)
 
@@ -137,6 +138,12 @@ class Connection(asyncio.BufferedProtocol):
         self._stalled = False
         self._pump()
         self._advance()
+
+    def _go_on(self) -> None:
+        """Others had their turn."""
+        if not self._stalled:
+            self._pump()
+            self._advance()
 
     def expire(self) -> None:
         """The client took too long for what it is doing."""
@@ -338,12 +345,18 @@ class Connection(asyncio.BufferedProtocol):
         """Hands the response to the transport for as long as the socket takes it all."""
         if self._phase is not _Phase.SENDING:
             return  # the client read our 100 Continue late, or is gone
+        written = 0
         while self._queue and not self._stalled:
+            if written >= TURN_BYTES:
+                self._wait(_Phase.SENDING, self._server.limits.send_timeout_s)
+                self._server.loop.call_soon(self._go_on)
+                return
             piece = self._queue.popleft()
             if len(piece) > PIECE_BYTES:
                 view = memoryview(piece)
                 self._queue.appendleft(view[PIECE_BYTES:])
                 piece = view[:PIECE_BYTES]
+            written += len(piece)
             self._transport.write(piece)
             if self._transport.is_closing():
                 break  # the client is gone, and `connection_lost` is about to come

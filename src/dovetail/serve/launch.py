@@ -63,6 +63,8 @@ class Options(msgspec.Struct, frozen=True):
     arena_bytes: int = 1 << 30
     #: Largest request body.
     max_body_bytes: int = 64 << 20
+    #: Most items of one request at one stage.
+    max_fan_out: int = 1024
     #: A batch that ran for this long (and 50 times what was expected) hangs.
     hang_s: float = 30.0
     seed: int = 1
@@ -246,6 +248,7 @@ async def _launch(
         kernels=options.kernels,
         kernel_log="" if options.kernel_log is None else str(_emptied(options.kernel_log)),
         ageing_ns=options.ageing_ns,
+        max_fan_out=options.max_fan_out,
     )
     kernels = None
     if options.kernels != "never" and not emulated and not joined:

@@ -28,13 +28,13 @@ from .connection import Cancel
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
 from .http import HttpServer, serve
 from .oip_request import InferRequest, Place, Upload, call_of, inputs_of, only_input, parse, wanted_of
-from .tensors import OutputTensor, Parameters, decode_raw, encode
+from .tensors import Elements, OutputTensor, Parameters, decode_raw, encode
 
 __all__ = ["EXTENSIONS", "OpenInference", "start"]
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "schedule_policy"]
 MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
-MAX_JSON_BYTES = 4 << 20  # decoding holds up every other client, 5 to 15 ms per MiB; larger tensors go in binary
+MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per MiB; larger tensors go in binary
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant")
@@ -269,7 +269,8 @@ def _success(call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) 
     missing = [name for name in wanted if name not in answer.outputs]
     if missing:
         raise HttpError(500, f"{call.model!r} gave no output {', '.join(map(repr, missing))}")
-    outputs = [encode(name, answer.outputs[name], in_binary) for name, in_binary in wanted.items()]
+    elements = Elements()
+    outputs = [encode(name, answer.outputs[name], in_binary, elements) for name, in_binary in wanted.items()]
     parameters = {**answer.parameters, "dovetail_outcome": answer.outcome}
     tensors = [tensor for tensor, _ in outputs]
     head = msgspec.json.encode(_InferResponse(call.model, MODEL_VERSION, tensors, parameters, call.request_id))

@@ -13,7 +13,7 @@ import msgspec
 from ..errors import BadRequest
 from ..workflow.graph import Port
 from .backend import BODY_ALIGN_BYTES, Backend, Call, ModelInfo
-from .tensors import InputTensor, Parameters, decode
+from .tensors import MAX_JSON_ELEMENTS, Elements, InputTensor, Parameters, decode
 
 __all__ = [
     "MAX_NAME_CHARS",
@@ -100,12 +100,13 @@ def inputs_of(info: ModelInfo, header: InferRequest, upload: Upload) -> dict[str
     specs = {spec.name: spec for spec in info.inputs}
     values: dict[str, object] = {}
     at = upload.json_bytes
+    elements = Elements()
     for tensor in header.inputs:
         if tensor.name not in specs:
             raise BadRequest(f"unknown input {tensor.name!r}; {info.name!r} takes {_names(info.inputs)}")
         if tensor.name in values:
             raise BadRequest(f"input {tensor.name!r} is given twice")
-        values[tensor.name], nbytes = decode(specs[tensor.name], tensor, upload, at)
+        values[tensor.name], nbytes = decode(specs[tensor.name], tensor, upload, at, elements)
         at += nbytes
     missing = [name for name in specs if name not in values]
     if missing:
@@ -118,6 +119,7 @@ def inputs_of(info: ModelInfo, header: InferRequest, upload: Upload) -> dict[str
 def wanted_of(info: ModelInfo, header: InferRequest) -> dict[str, bool]:
     """The requested outputs and whether each goes out in binary; empty if all are wanted."""
     datatypes = {spec.name: spec.datatype for spec in info.outputs}
+    shapes = {spec.name: spec.shape for spec in info.outputs}
     everything = _flag(header.parameters, "binary_data_output", False)
     wanted: dict[str, bool] = {}
     for output in header.outputs:
@@ -129,6 +131,11 @@ def wanted_of(info: ModelInfo, header: InferRequest) -> dict[str, bool]:
     for name, in_binary in (wanted or dict.fromkeys(datatypes, everything)).items():
         if datatypes[name] == "FP16" and not in_binary:  # said now rather than after the work is done
             raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
+        count = math.prod(shapes[name])
+        if count > MAX_JSON_ELEMENTS and min(shapes[name]) > 0 and not in_binary:
+            raise BadRequest(
+                f"output {name!r} has {count} elements, more than {MAX_JSON_ELEMENTS} in JSON; ask for binary_data"
+            )
     return wanted
 
 

@@ -57,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True):
     kernel_log: str = ""
     #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
     ageing_ns: int = 0
+    #: Most items of one request at one stage. A controller's step for so many takes some 20 ms.
+    max_fan_out: int = 1024
 
 
 class Fleet:

@@ -1,7 +1,8 @@
 """The run log of a live system: as `record.log` writes it, but its troubles are its own.
 
-A service must not end because a disk is full, nor wait because it is slow: a thread writes (`background`). The first
-error is told and ends the log, which stays readable up to there; whatever would have been written after it is dropped.
+A service must not end because a disk is full, nor wait because it is slow: a thread writes (`background`). The
+first error is told and ends the log, which stays readable up to there. What would have been written after it is
+dropped.
 """
 
 from __future__ import annotations

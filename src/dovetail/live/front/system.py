@@ -93,7 +93,7 @@ class LiveSystem:
             self.fleet = Fleet(settings, self._origin_ns, self._on_message, self._on_lost, say, kernels, share)
         self.memory = self.fleet.memory
         self.answers = Answers(self.memory, say)
-        self.batches = Batches(self.memory)
+        self.batches = Batches(self.memory, settings.max_fan_out)
         self.watchdog = Watchdog(settings.hang_ns)
         #: Done when the controller has broken: nothing can be promised any more.
         self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -21,7 +21,7 @@ __all__ = ["LiveRequest", "part"]
 class LiveRequest:
     """The data side of one request."""
 
-    __slots__ = ("_closed", "_free", "_on_free", "_users", "given_up", "inputs", "state", "values")
+    __slots__ = ("_closed", "_free", "_on_free", "_users", "given_up", "inputs", "state", "values", "weight")
 
     def __init__(self, inputs: list[Ref], free: Callable[[Ref], None], on_free: Callable[[], None]) -> None:
         self.inputs = inputs
@@ -31,6 +31,8 @@ class LiveRequest:
         self.state: Request | None = None
         #: Why it is not finished, if it was us who gave up and not its client.
         self.given_up = ""
+        #: Values in those of its results that its client will read (`codec.weight_of`).
+        self.weight = 0
         self._free = free
         self._on_free = on_free
         #: Running batches and unwritten answers that read its blocks.
