@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-
 from tests.serve.live_support import LiveServer
 from tests.serve.support import Wire, infer, until
 
