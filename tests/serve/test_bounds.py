@@ -10,7 +10,7 @@ from tests.serve.live_support import LiveServer
 from tests.serve.support import Wire, infer, until
 
 from dovetail.live.front.checks import MAX_RESULT_WEIGHT
-from dovetail.serve.connection import TURN_BYTES
+from dovetail.serve.answering import TURN_BYTES
 from dovetail.serve.tensors import MAX_JSON_ELEMENTS, MAX_TEXTS
 
 FAN_OUT = 64

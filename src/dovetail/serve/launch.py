@@ -90,7 +90,8 @@ class Served(msgspec.Struct):
 
         Set `hurry` to give up at once.
         """
-        # The system first: while it drains, requests on open connections are refused with a reason.
+        # The system first: while it drains, requests are refused with a reason, and told to come back elsewhere.
+        self.http.retire()
         clean = await _first(self.system.drain(drain_s), hurry)
         if not clean:
             self.system.give_up("the server stopped before it was done")
@@ -255,7 +256,8 @@ async def _launch(
         kernels = KernelStore(store, this_machine(), {s.model for s in app.specs}, say)
     system = LiveSystem(settings, controller, log=log, kernels=kernels, share=share, say=say)
     label = serves.device if emulated else ""
-    limits = Limits(max_body_bytes=options.max_body_bytes)
+    # Bodies under way take at most a quarter of the front's arena, so that they never shut out what is complete.
+    limits = Limits(max_body_bytes=options.max_body_bytes, max_unreceived_bytes=serves.arena_bytes // 4)
     try:
         await system.start()
         try:

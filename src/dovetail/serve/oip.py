@@ -23,8 +23,8 @@ import msgspec
 from .. import __version__
 from ..errors import BadRequest, Overloaded
 from ..workflow.graph import Port
+from .application import Cancel
 from .backend import Answer, Backend, Call, ModelInfo
-from .connection import Cancel
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
 from .http import HttpServer, serve
 from .oip_request import InferRequest, Place, Upload, call_of, inputs_of, only_input, parse, wanted_of
@@ -75,8 +75,27 @@ class OpenInference:
         #: Path of an inference as clients write it -> model; as many as there are models, and no more.
         self._infer_paths = {f"/v2/models/{name}/infer": name for name in backend.models() if quote(name) == name}
 
+    def vital(self, request: HttpRequest) -> bool:
+        """Whether the server lives and is ready is told to whoever asks."""
+        return request.path.startswith("/v2/health/") and request.content_length == 0
+
+    def check(self, request: HttpRequest, nbytes: int) -> int:
+        """Whether a body may be sent at all, and how urgent its request is."""
+        self._expected(request, nbytes)
+        return 1
+
     def body(self, request: HttpRequest, nbytes: int) -> Upload | None:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
+        expected = self._expected(request, nbytes)
+        if expected is None:
+            return None
+        try:
+            return Upload(self._backend, expected[0], nbytes, expected[1])
+        except Exception as error:
+            raise _as_refusal(error) from None
+
+    def _expected(self, request: HttpRequest, nbytes: int) -> tuple[ModelInfo, int] | None:
+        """The model that a body is for, and how many of its bytes are JSON; None: nobody asked for it."""
         info, action = self._route(request)
         if info is None or action != "infer":
             return None
@@ -93,10 +112,7 @@ class OpenInference:
             )
         if json_bytes > MAX_JSON_BYTES:
             raise HttpError(413, f"{json_bytes} bytes of JSON are more than {MAX_JSON_BYTES}; send tensors in binary")
-        try:
-            return Upload(self._backend, info, nbytes, json_bytes)
-        except Exception as error:
-            raise _as_refusal(error) from None
+        return info, json_bytes
 
     def respond(
         self, request: HttpRequest, done: Callable[[HttpResponse | Exception], None]
