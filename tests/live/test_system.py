@@ -177,6 +177,8 @@ def test_an_error_names_the_stage_and_fails_only_the_request_that_caused_it(live
     ("workflow", "value", "said"),
     [
         ("breakable", apps.QUITS, ["'fragile'", "SystemExit", "enough"]),
+        ("breakable", apps.HALF_A_LETTER, ["'fragile'", "ValueError", r"\ud800"]),
+        ("breakable", apps.SPEECHLESS, ["'fragile'", "no words"]),
         ("too_short", 1, ["'short'", "list of 0", "same length"]),
         ("too_strange", 1, ["'strange'", "object", "Allowed"]),
     ],

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from tests.serve.live_support import LiveServer
 from tests.serve.support import Wire, infer, until
 
+from dovetail.errors import BadRequest
 from dovetail.live.front.checks import MAX_RESULT_WEIGHT
 from dovetail.serve.answering import TURN_BYTES
-from dovetail.serve.tensors import MAX_JSON_ELEMENTS, MAX_TEXTS
+from dovetail.serve.tensors import MAX_JSON_ELEMENTS, MAX_TEXTS, InputTensor, decode
+from dovetail.workflow.graph import Port
 
 FAN_OUT = 64
 
@@ -108,3 +111,30 @@ def test_elements_of_json_are_bounded(server):
         reply = wire.send(infer("add_one", body % (count, b",".join([b"1"] * count * 4)))).reply("POST")
     assert reply.status == 400
     assert "use binary data" in reply.error
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("slo_ms", [1e305, 1.7e308, 5e-324])
+def test_any_number_may_be_an_objective(bounded, slo_ms):
+    reply = bounded.ask("tree", 3, parameters={"slo_ms": slo_ms})
+    assert reply.status in (200, 429), reply.body
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("shape", [[0, 2147483647], [2147483647, 0], [0, 0]])
+@pytest.mark.parametrize("form", ["json", "binary"])
+def test_no_empty_shape_is_a_server_error(bounded, shape, form):
+    if form == "binary":
+        reply = send(bounded, "each", "rows", "FP32", shape, b"")
+    else:
+        tensor = {"name": "rows", "datatype": "FP32", "shape": shape, "data": []}
+        with Wire(bounded.port) as wire:
+            reply = wire.send(infer("each", json.dumps({"inputs": [tensor]}).encode())).reply("POST")
+    assert reply.status in (200, 400), reply.body
+
+
+def test_an_empty_shape_that_numpy_cannot_make_is_refused():
+    spec = Port("x", "FP64", (-1, -1, -1))
+    sent = InputTensor("x", "FP64", [0, 2**31 - 1, 2**31 - 1], {}, msgspec.Raw(b"[]"))
+    with pytest.raises(BadRequest, match="is too large, though it has no elements"):
+        decode(spec, sent, None, 0)

@@ -39,6 +39,8 @@ __all__ = ["configure", "run"]
 #: How long before the end of a batch the next is sent, unless told otherwise.
 LEAD_US = 1000
 ARENA_BYTES = 1 << 30
+#: Processes for Python stages [our choice]: each takes some 50 MB and a start.
+MOST_HOSTS = 64
 _SECONDS = seconds(0, sys.float_info.max, "a number of seconds")
 
 
@@ -68,7 +70,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
-    parser.add_argument("--hosts", type=whole(1), default=1, metavar="N", help="processes for Python stages")
+    parser.add_argument(
+        "--hosts", type=whole(1, MOST_HOSTS), default=1, metavar="N", help="processes for Python stages"
+    )
     parser.add_argument("--workers", type=whole(1), metavar="N", help="processes for models on the cores (1)")
     parser.add_argument(
         "--kernels",
@@ -103,7 +107,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="how long before the end of a batch the next is sent to its worker (default: 1ms; 0 waits for the end)",
     )
     parser.add_argument("--max-open", type=whole(1), default=1000, metavar="N", help="requests open before 429")
-    parser.add_argument("--max-body", type=_SIZE, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
+    parser.add_argument("--max-body", type=_some_bytes, metavar="SIZE", help="largest body (64MiB)")
     parser.add_argument(
         "--max-fan-out", type=whole(1), default=1024, metavar="N", help="items of a request at one stage (1024)"
     )
@@ -131,6 +135,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hang", type=_patience, default=30.0, metavar="S", help="kill a worker whose batch takes longer than this"
     )
+
+
+def _some_bytes(text: str) -> int:
+    if not _SIZE(text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0")
+    return _SIZE(text)
 
 
 def _port(text: str) -> int:
@@ -247,6 +257,8 @@ async def _serve(args: argparse.Namespace, voice: Voice) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    # The end of the terminal is no reason to stop, and there is nothing to read anew.
+    loop.add_signal_handler(signal.SIGHUP, lambda: say("SIGHUP: nothing is read anew; SIGTERM stops the server"))
     where = f"on {device}" if args.join is None else f"with the workers at {args.join}"
     say(f"loading {args.target} {where} ...")
     store = ProfileStore(args.store)

@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import DeclarationError, DovetailError
 from ..live.devices import hosts_for, parse_device
-from ..live.front.background import BackgroundFile
+from ..live.front.background import BackgroundFile, keep_earlier
 from ..live.front.share import FirstFront, JoinedFront, Serves
 from ..live.front.stores import KernelStore, TimesStore
 from ..live.front.system import LiveSystem, Settings
@@ -21,11 +21,11 @@ from ..profile.store import ProfileStore
 from ..profile.table import Entry
 from ..record.log import LogWriter, make_header
 from ..state.worker import FULL_SHARE
-from ..units import SECOND
+from ..units import SECOND, format_bytes
 from ..wiring import ROUTED_POLICIES, PolicySpec, find_policy, make_controller
 from ..workflow.app import App
 from .adapter import LiveBackend
-from .framing import Limits
+from .framing import DEFAULT_LIMITS, Limits
 from .http import HttpServer
 from .oip import start
 
@@ -33,6 +33,8 @@ __all__ = ["Options", "Served", "launch"]
 
 #: How long answers may take to be written after the last request has ended.
 WRITE_SECONDS = 5.0
+#: Least shared memory of the front and of each worker [our choice]: room for some ordinary requests.
+LEAST_ARENA_BYTES = 1 << 20
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -61,8 +63,8 @@ class Options(msgspec.Struct, frozen=True):
     log: Path | None = None
     #: Shared memory of the front and of each worker; pages cost nothing until they are written.
     arena_bytes: int = 1 << 30
-    #: Largest request body.
-    max_body_bytes: int = 64 << 20
+    #: Largest request body; None is 64 MiB, or half of the arena where that is less.
+    max_body_bytes: int | None = None
     #: Most items of one request at one stage.
     max_fan_out: int = 1024
     #: A batch that ran for this long (and 50 times what was expected) hangs.
@@ -153,7 +155,20 @@ async def launch(
         raise DeclarationError(
             "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one out"
         )
+    if options.join is None and options.arena_bytes < LEAST_ARENA_BYTES:
+        raise DeclarationError(
+            f"--arena {format_bytes(options.arena_bytes)} is too small for anything; give it at least "
+            f"{format_bytes(LEAST_ARENA_BYTES)}, pages cost nothing until they are written"
+        )
     serves, share = _devices(app, options)
+    # A body lies in it beside others.
+    if options.max_body_bytes is not None and options.max_body_bytes > serves.arena_bytes // 2:
+        if share is not None:
+            share.close()
+        raise DeclarationError(
+            f"--max-body {format_bytes(options.max_body_bytes)} does not fit twice into --arena "
+            f"{format_bytes(serves.arena_bytes)}; change one of them"
+        )
     try:
         return await _launch(app, target, options, serves, share, entries, store, say)
     except BaseException:
@@ -236,6 +251,8 @@ async def _launch(
             learned=learned,
             ingress=ingress,
         )
+        if (earlier := keep_earlier(options.log)) is not None:
+            say(f"{options.log} of an earlier run is kept as {earlier}")
         log = LogWriter(options.log, header, BackgroundFile)
     settings = Settings(
         target,
@@ -257,7 +274,8 @@ async def _launch(
     system = LiveSystem(settings, controller, log=log, kernels=kernels, share=share, say=say)
     label = serves.device if emulated else ""
     # Bodies under way take at most a quarter of the front's arena, so that they never shut out what is complete.
-    limits = Limits(max_body_bytes=options.max_body_bytes, max_unreceived_bytes=serves.arena_bytes // 4)
+    largest = options.max_body_bytes or min(DEFAULT_LIMITS.max_body_bytes, serves.arena_bytes // 2)
+    limits = Limits(max_body_bytes=largest, max_unreceived_bytes=serves.arena_bytes // 4)
     try:
         await system.start()
         try:

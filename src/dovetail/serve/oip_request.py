@@ -29,6 +29,7 @@ __all__ = [
 
 MAX_TENSORS = 64  # inputs, or requested outputs, of one request
 MAX_NAME_CHARS = 256  # request ids and tenants: they go into logs and labels
+LONGEST_MS = 1e12  # a longer objective, 31 years, is none
 _UNSUPPORTED = {"classification", "shared_memory_region", "sequence_id"}  # silence would give wrong results
 
 
@@ -167,4 +168,5 @@ def call_of(info: ModelInfo, header: InferRequest, inputs: dict[str, object], he
     tenant = headers.get("x-dovetail-tenant", header.parameters.get("tenant", ""))
     if not isinstance(tenant, str) or len(tenant) > MAX_NAME_CHARS:
         raise BadRequest(f"tenant must be a text of at most {MAX_NAME_CHARS} characters")
+    slo_ms = min(slo_ms, LONGEST_MS)
     return Call(info.name, inputs, header.id, numbers["priority"], numbers["timeout"], slo_ms, tenant)

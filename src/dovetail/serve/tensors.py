@@ -113,6 +113,8 @@ def decode(
             f"{where} has shape {list(spec.shape)} (-1 is any length), got {list(shape)}; "
             "a request carries one item and has no batch dimension"
         )
+    if 0 in shape and math.prod(filter(None, shape)) >= 1 << 48:  # numpy takes none beyond 2**63 bytes, even empty
+        raise BadRequest(f"{where}: shape {list(shape)} is too large, though it has no elements")
     binary = "binary_data_size" in tensor.parameters
     (elements or Elements()).add(where, spec.datatype, math.prod(shape), binary)
     if not binary:

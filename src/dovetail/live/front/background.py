@@ -14,12 +14,32 @@ import os
 import threading
 from pathlib import Path
 
-__all__ = ["BackgroundFile"]
+from ...errors import LogError
+
+__all__ = ["BackgroundFile", "keep_earlier"]
 
 #: Bytes that wait to be written [our choice: half a minute of the log at ten thousand steps a second].
 MAX_WAITING_BYTES = 64 << 20
 #: How long `close` waits for the rest [our choice].
 CLOSE_SECONDS = 5.0
+
+
+#: Earlier files that are kept [our choice].
+EARLIER = 5
+
+
+def keep_earlier(path: Path) -> Path | None:
+    """Renames a file that is about to be overwritten, and says where it is: FILE.1, what was that to FILE.2, ..."""
+    try:
+        if not path.is_file() or path.stat().st_size == 0:
+            return None
+        for number in range(EARLIER - 1, 0, -1):
+            older = path.with_name(f"{path.name}.{number}")
+            if older.is_file():
+                older.replace(path.with_name(f"{path.name}.{number + 1}"))
+        return path.replace(path.with_name(f"{path.name}.1"))
+    except OSError as error:
+        raise LogError(f"cannot keep the earlier log {path}: {error.strerror or error}") from None
 
 
 class BackgroundFile:

@@ -66,7 +66,14 @@ class WorkerProcess(WorkerLink):
         finally:
             theirs.close()
             os.close(self._output.write_fd)
-        self._pidfd = os.pidfd_open(self.process.pid)
+        try:
+            self._pidfd = os.pidfd_open(self.process.pid)
+        except OSError:  # no descriptors left: nobody would notice its end
+            self.process.kill()
+            self.process.wait()
+            self._output.close()
+            ours.close()
+            raise
         self._connect(ours)
         self._loop.add_reader(self._pidfd, self._ended)
         self.send(hello, [front_arena.fd])
