@@ -30,7 +30,7 @@ def action(items: int) -> RunBatch:
 def running(items: int, counts: int) -> Running:
     """A batch of so many items that has to report so many counts."""
     made = Running(action(items), 0)
-    graph: Any = SimpleNamespace(index=0, graph=SimpleNamespace(lists=set, results=()), nodes=[])
+    graph: Any = SimpleNamespace(index=0, graph=SimpleNamespace(lists=set, results=(), outputs=()), nodes=[])
     for i in range(items):
         made.items.append(Asked(LiveRequest([], lambda _ref: None, lambda: None), graph, i))
         graph.nodes.append(SimpleNamespace(counted=(0,) * counts if i == 0 else (), stage=None, node=None))

@@ -360,6 +360,10 @@ def test_a_disk_that_is_full_ends_the_log_and_not_the_service(make_live, tmp_pat
         def step(self, *_):
             raise LogError("no space left on device")
 
+        def flush(self): ...
+
+        def close(self): ...
+
     live = make_live("tests.live.apps:hosted", log=lambda _: FullDisk())
     assert live.ask("big", 1).outcome in ("ok", "late")
     assert sum("no space left on device" in line for line in live.said) == 1

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.serve.support import MemoryBackend, MemoryBody, spec
 
 from dovetail.errors import BadRequest
-from dovetail.serve.tensors import InputTensor, OutputTensor, decode, decode_raw, encode
+from dovetail.serve import tensors
+from dovetail.serve.tensors import InputTensor, OutputTensor, decode, decode_raw
 from dovetail.workflow.tensor import NUMPY_OF
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -29,6 +30,15 @@ def body(data: bytes) -> MemoryBody:
     memory = MemoryBody(MemoryBackend(), len(data))
     memory.view[:] = data
     return memory
+
+
+def encode(name: str, value: object, binary: bool) -> tuple[OutputTensor, bytes | memoryview | None]:
+    """As `tensors.encode`, of what is no list of arrays: there is one part, or none."""
+    tensor, parts = tensors.encode(name, value, binary)
+    if parts is None:
+        return tensor, None
+    (raw,) = parts
+    return tensor, raw
 
 
 def read(tensor: OutputTensor, raw: bytes | memoryview | None, *shape: int) -> Any:

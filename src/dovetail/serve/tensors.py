@@ -144,21 +144,29 @@ def decode_raw(spec: Port, body: Body) -> object:
 
 
 def encode(
-    name: str, value: object, binary: bool, elements: Elements | None = None
-) -> tuple[OutputTensor, bytes | memoryview | None]:
+    name: str, value: object, binary: bool, elements: Elements | None = None, declared: str = ""
+) -> tuple[OutputTensor, list[bytes | memoryview] | None]:
     """An output as clients read it, and its raw bytes if `binary`. Arrays are not copied unless they are strided.
 
-    `elements` counts for all outputs of the answer.
+    `elements` counts for all outputs of the answer. Where numbers are `declared`, a Python number becomes one of
+    that datatype, and a list of equal arrays one tensor.
     """
     elements = elements or Elements()
+    numeric = NUMPY_OF[declared] if declared in _NUMPY_NAME_OF and declared != "BYTES" else None
+    if numeric is not None and isinstance(value, bool | int | float):
+        value = np.array([value], numeric)
+    if numeric is not None and isinstance(value, list) and value and _alike(value, numeric):
+        return _encode_list(name, declared, value, binary, elements)
     datatype, shape, content = _describe(name, value, elements)
+    if numeric is not None:  # what is declared without a length is shown to clients as [1]
+        shape = shape or (1,)
     elements.add(f"output {name!r}", datatype, math.prod(shape), binary)
     tensor = OutputTensor(name, datatype, list(shape))
     if isinstance(content, list):
         if binary:
             raw = b"".join([part for text in content for part in (struct.pack("<I", len(text)), text)])
             tensor.parameters = {"binary_data_size": len(raw)}
-            return tensor, raw
+            return tensor, [raw]
         try:
             tensor.data = [text.decode() for text in content]
         except UnicodeDecodeError:
@@ -167,13 +175,41 @@ def encode(
             ) from None
         return tensor, None
     if binary:
-        if not content.flags.c_contiguous or content.dtype.str[0] == ">":
-            content = np.ascontiguousarray(content, content.dtype.newbyteorder("<"))
         tensor.parameters = {"binary_data_size": content.nbytes}
-        return tensor, content.data.cast("B") if content.size else b""
+        return tensor, [_raw(content)]
     if datatype == "FP16":
         raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
     tensor.data = content.reshape(-1).tolist()  # JSON has no NaN and no infinity: they become null
+    return tensor, None
+
+
+def _raw(array: npt.NDArray[Any]) -> bytes | memoryview:
+    if not array.flags.c_contiguous or array.dtype.str[0] == ">":
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return array.reshape(-1).data.cast("B") if array.size else b""
+
+
+def _alike(values: list[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether these are arrays that make one when they are stacked."""
+    first = values[0]
+    return isinstance(first, np.ndarray) and all(
+        isinstance(value, np.ndarray) and value.dtype == dtype and value.shape == first.shape for value in values
+    )
+
+
+def _encode_list(
+    name: str, datatype: str, arrays: list[npt.NDArray[Any]], binary: bool, elements: Elements
+) -> tuple[OutputTensor, list[bytes | memoryview] | None]:
+    """Arrays behind each other are one tensor; they need not be copied for that."""
+    shape = [len(arrays), *arrays[0].shape]
+    elements.add(f"output {name!r}", datatype, math.prod(shape), binary)
+    tensor = OutputTensor(name, datatype, shape)
+    if binary:
+        tensor.parameters = {"binary_data_size": sum(array.nbytes for array in arrays)}
+        return tensor, [_raw(array) for array in arrays]
+    if datatype == "FP16":
+        raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
+    tensor.data = [number for array in arrays for number in array.reshape(-1).tolist()]
     return tensor, None
 
 
