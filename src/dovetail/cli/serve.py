@@ -26,6 +26,7 @@ from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..schedule import Goal
+from ..serve.gate import is_loopback
 from ..serve.launch import Options, Served, launch
 from ..serve.voice import LogToVoice, Voice, keep_standard_descriptors
 from ..state.worker import FULL_SHARE
@@ -69,6 +70,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", help="module:attribute of an App or a workflow, such as examples.quickstart:app")
     parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a name in Host to answer to; '*' is any"
+    )
+    parser.add_argument(
+        "--allow-origin", action="append", default=[], metavar="URL", help="a site whose pages may ask; '*' is any"
+    )
+    parser.add_argument(
+        "--trust-priority", action="store_true", help="let clients elsewhere claim a higher class than a workflow's"
+    )
     parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
     parser.add_argument(
         "--hosts", type=whole(1, MOST_HOSTS), default=1, metavar="N", help="processes for Python stages"
@@ -232,6 +242,9 @@ async def _serve(args: argparse.Namespace, voice: Voice) -> int:
     options = Options(
         device=device,
         host=args.host,
+        allow_hosts=tuple(args.allow_host),
+        allow_origins=tuple(args.allow_origin),
+        trust_priority=True if args.trust_priority else None,
         port=args.port,
         hosts=args.hosts,
         workers=args.workers or 1,
@@ -291,6 +304,8 @@ def _announce(served: Served, app: App, args: argparse.Namespace, voice: Voice) 
     port = served.http.port
     if served.label:
         say(f"EMULATED device {served.label}: times are a GPU's, answers are held from the first input")
+    if not is_loopback(args.host):
+        say(f"WARNING: {args.host} can be reached from elsewhere, and there is neither encryption nor a password")
     for line in memory_lines(served):
         say(line)
     for name in app.workflows:

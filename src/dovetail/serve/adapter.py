@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..errors import BadRequest, Overloaded
+from ..errors import BadRequest, Forbidden, Overloaded
 from ..live.front.checks import fan_out_refused
 from ..live.front.system import LiveSystem, Result
 from ..live.tensors.arena import Arena, ArenaFull
@@ -51,8 +51,10 @@ class _BodyRef(NamedTuple):
 class LiveBackend:
     """Answers the HTTP front from a live system."""
 
-    def __init__(self, system: LiveSystem, *, label: str = "") -> None:
+    def __init__(self, system: LiveSystem, *, label: str = "", trust_priority: bool = True) -> None:
+        """Without `trust_priority` no client may claim a higher class than its workflow has."""
         self._system = system
+        self._trust_priority = trust_priority
         self._graphs = {g.name: g for g in system.settings.graphs}
         self._counted = {g.name: g.counted_inputs() for g in system.settings.graphs}
         #: Inputs of each workflow that stages are mapped over.
@@ -116,6 +118,12 @@ class LiveBackend:
             inputs.append(value)
         if not 0 <= call.priority <= 10:
             raise BadRequest(f"priority {call.priority} must be from 1 (highest) to 10, or 0 for the default")
+        own = self._graphs[call.model].priority
+        if 0 < call.priority < own and not self._trust_priority:
+            raise Forbidden(
+                f"class {call.priority} is above {call.model!r}'s own, {own}; a server that others can reach takes "
+                "that from nobody unless it is started with --trust-priority"
+            )
         counts = tuple([_count(inputs[i]) for i in self._counted[call.model]])
         most = self._system.settings.max_fan_out
         for i, count in zip(self._counted[call.model], counts, strict=True):

@@ -146,7 +146,9 @@ def parse_head(data: bytes) -> HttpRequest:
 class Heads:
     """Reads heads as `parse_head` does, but the same bytes only once: a client sends the same head each time."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[HttpRequest], None] = lambda _: None) -> None:
+        """`check` raises `HttpError` for heads that are sound, but refused."""
+        self._check = check
         self._known: dict[bytes, HttpRequest] = {}
 
     def parse(self, data: bytes) -> HttpRequest:
@@ -154,6 +156,7 @@ class Heads:
         request = self._known.get(data)
         if request is None:
             request = parse_head(data)
+            self._check(request)
             if len(data) <= MAX_KNOWN_BYTES:
                 if len(self._known) == MAX_KNOWN_HEADS:
                     self._known.clear()

@@ -21,6 +21,7 @@ from .bodies import Bodies
 from .connection import Connection
 from .crowd import Crowd
 from .framing import DEFAULT_LIMITS, Heads, Limits
+from .gate import Gate
 from .voice import Seldom
 
 __all__ = ["HttpServer", "serve"]
@@ -38,13 +39,13 @@ FAREWELL_SECONDS = 0.25
 class HttpServer:
     """Listening sockets and their connections."""
 
-    def __init__(self, application: Application, limits: Limits) -> None:
+    def __init__(self, application: Application, limits: Limits, gate: Gate | None = None) -> None:
         self.application = application
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.draining = False
         self.chunked_bytes = 0
-        self.heads = Heads()
+        self.heads = Heads((gate or Gate()).check)
         self.port = 0
         self.handling: set[Answering] = set()  # also those whose clients are gone
         self.crowd = Crowd(limits.max_connections, limits.max_client_connections)
@@ -173,8 +174,10 @@ class HttpServer:
         self._timer = self.loop.call_later(self._sweep_s, self._sweep)
 
 
-async def serve(application: Application, host: str, port: int, limits: Limits = DEFAULT_LIMITS) -> HttpServer:
-    """Serves `application` until the server is drained or closed."""
-    server = HttpServer(application, limits)
+async def serve(
+    application: Application, host: str, port: int, limits: Limits = DEFAULT_LIMITS, gate: Gate | None = None
+) -> HttpServer:
+    """Serves `application` until the server is drained or closed; `gate` says who may ask."""
+    server = HttpServer(application, limits, gate or Gate(host))
     await server.listen(host, port)
     return server

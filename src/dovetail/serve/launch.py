@@ -26,6 +26,7 @@ from ..wiring import ROUTED_POLICIES, PolicySpec, find_policy, make_controller
 from ..workflow.app import App
 from .adapter import LiveBackend
 from .framing import DEFAULT_LIMITS, Limits
+from .gate import Gate, is_loopback
 from .http import HttpServer
 from .oip import start
 
@@ -42,6 +43,11 @@ class Options(msgspec.Struct, frozen=True):
 
     device: str = "cpu"
     host: str = "127.0.0.1"
+    #: Names in `Host`, and sites in `Origin`, that are allowed beside the server's own; "*" is all.
+    allow_hosts: tuple[str, ...] = ()
+    allow_origins: tuple[str, ...] = ()
+    #: Whether clients may claim a higher class than their workflow's; None: if only this machine can reach us.
+    trust_priority: bool | None = None
     #: 0 takes any free port.
     port: int = 8000
     #: Processes for ordinary Python stages.
@@ -279,7 +285,10 @@ async def _launch(
     try:
         await system.start()
         try:
-            http = await start(LiveBackend(system, label=label), options.host, options.port, limits)
+            trusts = is_loopback(options.host) if options.trust_priority is None else options.trust_priority
+            backend = LiveBackend(system, label=label, trust_priority=trusts)
+            gate = Gate(options.host, options.allow_hosts, options.allow_origins)
+            http = await start(backend, options.host, options.port, limits, gate)
         except OSError as error:
             where = f"{options.host}:{options.port}"
             raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error

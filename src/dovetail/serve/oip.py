@@ -21,11 +21,12 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from .. import __version__
-from ..errors import BadRequest, Overloaded
+from ..errors import BadRequest, Forbidden, Overloaded
 from ..workflow.graph import Port
 from .application import Cancel
 from .backend import Answer, Backend, Call, ModelInfo
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
+from .gate import Gate
 from .http import HttpServer, serve
 from .oip_request import InferRequest, Place, Upload, call_of, inputs_of, only_input, parse, wanted_of
 from .tensors import Elements, OutputTensor, Parameters, decode_raw, encode
@@ -177,7 +178,9 @@ class OpenInference:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
-            return self._backend.infer(call, lambda answer: done(_response(call, wanted, binary, answer)))
+            return self._backend.infer(
+                call, lambda answer: done(_response(upload.info, call, wanted, binary, answer))
+            )
         except Exception as error:
             raise _as_refusal(error) from None
 
@@ -213,12 +216,12 @@ class OpenInference:
 
 
 def _response(
-    call: Call, wanted: dict[str, bool], binary: bool, answer: Answer | Exception
+    info: ModelInfo, call: Call, wanted: dict[str, bool], binary: bool, answer: Answer | Exception
 ) -> HttpResponse | Exception:
     if isinstance(answer, Exception):
         return _as_refusal(answer)
     try:
-        return _success(call, wanted, binary, answer) if answer.outcome in ("ok", "late") else _failure(answer)
+        return _success(info, call, wanted, binary, answer) if answer.outcome in ("ok", "late") else _failure(answer)
     except Exception as error:
         if answer.release is not None:
             answer.release()
@@ -227,6 +230,8 @@ def _response(
 
 def _as_refusal(error: Exception) -> Exception:
     """What a client is told of an error; what it should not know is left as it is."""
+    if isinstance(error, Forbidden):
+        return HttpError(403, str(error))
     if isinstance(error, BadRequest):
         return HttpError(400, str(error))
     if isinstance(error, Overloaded):
@@ -280,18 +285,22 @@ def _config(info: ModelInfo) -> dict[str, object]:
     }
 
 
-def _success(call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) -> HttpResponse:
+def _success(info: ModelInfo, call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) -> HttpResponse:
     wanted = wanted or dict.fromkeys(answer.outputs, binary)
     missing = [name for name in wanted if name not in answer.outputs]
     if missing:
         raise HttpError(500, f"{call.model!r} gave no output {', '.join(map(repr, missing))}")
     elements = Elements()
-    outputs = [encode(name, answer.outputs[name], in_binary, elements) for name, in_binary in wanted.items()]
+    declared = {spec.name: spec.datatype for spec in info.outputs}
+    outputs = [
+        encode(name, answer.outputs[name], in_binary, elements, declared.get(name, ""))
+        for name, in_binary in wanted.items()
+    ]
     parameters = {**answer.parameters, "dovetail_outcome": answer.outcome}
     tensors = [tensor for tensor, _ in outputs]
     head = msgspec.json.encode(_InferResponse(call.model, MODEL_VERSION, tensors, parameters, call.request_id))
-    blobs = [raw for _, raw in outputs if raw is not None]
-    if not blobs:
+    blobs = [raw for _, parts in outputs if parts is not None for raw in parts]
+    if all(parts is None for _, parts in outputs):
         return HttpResponse(200, [head], release=answer.release)
     return HttpResponse(200, [head, *blobs], ((_HEADER_LENGTH, str(len(head))),), _BINARY, release=answer.release)
 
@@ -307,7 +316,11 @@ def _failure(answer: Answer) -> HttpResponse:
 
 
 async def start(
-    backend: Backend, host: str = "127.0.0.1", port: int = 0, limits: Limits = DEFAULT_LIMITS
+    backend: Backend,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+    gate: Gate | None = None,
 ) -> HttpServer:
     """Serves `backend`; port 0 takes a free one. There is neither encryption nor a password: keep it on loopback."""
-    return await serve(OpenInference(backend), host, port, limits)
+    return await serve(OpenInference(backend), host, port, limits, gate)
