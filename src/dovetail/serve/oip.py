@@ -14,7 +14,7 @@ Sources: kserve/open-inference-protocol, inference_rest.md; Triton's docs/protoc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from urllib.parse import quote, unquote
 
@@ -33,9 +33,10 @@ from .tensors import Elements, OutputTensor, Parameters, decode_raw, encode
 
 __all__ = ["EXTENSIONS", "OpenInference", "start"]
 
-EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "schedule_policy"]
+EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics", "schedule_policy"]
 MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
 MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per MiB; larger tensors go in binary
+MAX_QUESTION_BYTES = 64 << 10  # of a body that is no inference
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant")
@@ -66,6 +67,23 @@ class _Known(msgspec.Struct, frozen=True, gc=False):
     binary: bool
 
 
+class _Question:
+    """A small body that is read as a whole."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.data = bytearray(nbytes)
+        self.view = memoryview(self.data)
+
+    def release(self) -> None:
+        """It is on the heap, and goes by itself."""
+
+
+class _Which(msgspec.Struct):
+    """The body of a question for the index."""
+
+    ready: bool = False
+
+
 class OpenInference:
     """The application that `http` serves."""
 
@@ -85,10 +103,12 @@ class OpenInference:
         self._expected(request, nbytes)
         return 1
 
-    def body(self, request: HttpRequest, nbytes: int) -> Upload | None:
+    def body(self, request: HttpRequest, nbytes: int) -> Upload | _Question | None:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
         expected = self._expected(request, nbytes)
         if expected is None:
+            if self._route(request)[1] == "index" and nbytes <= MAX_QUESTION_BYTES:
+                return _Question(nbytes)
             return None
         try:
             return Upload(self._backend, expected[0], nbytes, expected[1])
@@ -119,10 +139,12 @@ class OpenInference:
         self, request: HttpRequest, done: Callable[[HttpResponse | Exception], None]
     ) -> HttpResponse | Cancel:
         """Answers at once what needs no inference."""
-        if request.body is not None:
+        if isinstance(request.body, Upload):
             return self._infer(request, request.body, done)
         info, action = self._route(request)
         backend = self._backend
+        if action == "index":
+            return _json(_index(backend.models(), request.body))
         if action == "infer":
             raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         if action == "live" or (action == "ready" and info is None):
@@ -149,6 +171,18 @@ class OpenInference:
                 pass
             case ["v2", "models", "stats"]:
                 action = "stats"
+            case ["v2", "repository", "index"]:
+                action = "index"
+            case ["v2", "repository", "models", name, ("load" | "unload")]:
+                raise HttpError(400, "workflows are loaded when the server starts; none can be loaded or unloaded")
+            case ["v2", ("trace" | "logging" | "systemsharedmemory" | "cudasharedmemory"), *_] | [
+                "v2",
+                "models",
+                _,
+                "trace",
+                *_,
+            ]:
+                raise HttpError(501, f"{request.path}: this extension is not supported; GET /v2 lists those that are")
             case ["v2", "models", name, *rest]:
                 info = self._model(name)
                 if rest[:1] == ["versions"]:
@@ -160,7 +194,7 @@ class OpenInference:
                     raise HttpError(404, f"no such path: {request.path}")
             case _:
                 raise HttpError(404, f"no such path: {request.path}")
-        allowed = ("POST",) if action == "infer" else ("GET", "HEAD")
+        allowed = ("POST",) if action in ("infer", "index") else ("GET", "HEAD")
         if request.method not in allowed:
             raise HttpError(405, f"{request.method} is not allowed on {request.path}", ("Allow", ", ".join(allowed)))
         return info, action
@@ -251,6 +285,24 @@ def _come_back(after_ms: int) -> tuple[tuple[str, str], ...]:
 
 def _json(content: object, status: int = 200) -> HttpResponse:
     return HttpResponse(status, [msgspec.json.encode(content)])
+
+
+def _index(models: Mapping[str, ModelInfo], question: _Question | None) -> list[dict[str, str]]:
+    """All workflows, or those that are ready if that is asked."""
+    try:
+        which = msgspec.json.decode(question.data, type=_Which) if question is not None else _Which()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError(400, f'a question for the index is {{"ready": true}}, or nothing: {error}') from None
+    return [
+        {
+            "name": info.name,
+            "version": MODEL_VERSION,
+            "state": "READY" if info.ready else "UNAVAILABLE",
+            "reason": "" if info.ready else "a stage has no worker",
+        }
+        for info in models.values()
+        if info.ready or not which.ready
+    ]
 
 
 def _metadata(info: ModelInfo) -> dict[str, object]:

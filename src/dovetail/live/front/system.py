@@ -83,9 +83,9 @@ class LiveSystem:
         self.settings = settings
         self.controller = controller
         self.ledger = Ledger([(g.name, g.slo_ns) for g in settings.graphs])
-        self.statistics = Statistics(settings.graphs)
         self._share = share
         self._origin_ns = time.monotonic_ns() if share is None else share.origin_ns
+        self.statistics = Statistics(settings.graphs, time.time_ns() - self.now_ns())
         self.fleet: Fleet
         if isinstance(share, JoinedFront):
             self.fleet = JoinedFleet(settings, share, self._on_message, self._on_lost, say)
