@@ -140,6 +140,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--log", type=Path, metavar="FILE", help="record the run for replay and explain")
     parser.add_argument(
+        "--access-log", type=Path, metavar="FILE", help="add a line of JSON for each answer; '-' is stderr"
+    )
+    parser.add_argument(
         "--drain", type=_SECONDS, default=30.0, metavar="S", help="seconds to finish what was admitted"
     )
     parser.add_argument(
@@ -255,6 +258,7 @@ async def _serve(args: argparse.Namespace, voice: Voice) -> int:
         policy=_policy(args, app),
         lead_us=LEAD_US if args.lead is None else args.lead // US,
         log=args.log,
+        access_log=args.access_log,
         arena_bytes=args.arena or ARENA_BYTES,
         max_body_bytes=args.max_body,
         max_fan_out=args.max_fan_out,

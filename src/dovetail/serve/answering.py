@@ -46,6 +46,7 @@ class Answering(asyncio.BufferedProtocol):
         self._server = server
         self._phase = Phase.HEAD
         self._request: HttpRequest | None = None
+        self._asked_s = 0.0  # when its head had come
         self._refusal: HttpError | None = None  # sent once the body has been read past
         self._cancel: Cancel | None = None  # of the request that is being handled
         self._asking = False  # the application is being asked, so an answer is early
@@ -148,6 +149,9 @@ class Answering(asyncio.BufferedProtocol):
             joined.append(part)
         else:
             self._queue.append(b"".join(joined))
+        if (log := self._server.access_log) is not None:
+            took_s = self._server.loop.time() - self._asked_s if request is not None else 0.0
+            log.answered(self.client, request, response.status, took_s, sum(map(len, parts)))
         self._wait(Phase.SENDING)
         self._pump()
 

@@ -15,6 +15,7 @@ import logging
 import socket
 from email.utils import formatdate
 
+from .access_log import AccessLog
 from .answering import Answering
 from .application import Application
 from .bodies import Bodies
@@ -47,6 +48,7 @@ class HttpServer:
         self.chunked_bytes = 0
         self.heads = Heads((gate or Gate()).check)
         self.port = 0
+        self.access_log: AccessLog | None = None
         self.handling: set[Answering] = set()  # also those whose clients are gone
         self.crowd = Crowd(limits.max_connections, limits.max_client_connections)
         self.bodies = Bodies(limits.max_unreceived_bytes, limits.max_unreceived_bytes // 2)

@@ -24,6 +24,7 @@ from ..state.worker import FULL_SHARE
 from ..units import SECOND, format_bytes
 from ..wiring import ROUTED_POLICIES, PolicySpec, find_policy, make_controller
 from ..workflow.app import App
+from .access_log import AccessLog
 from .adapter import LiveBackend
 from .framing import DEFAULT_LIMITS, Limits
 from .gate import Gate, is_loopback
@@ -67,6 +68,8 @@ class Options(msgspec.Struct, frozen=True):
     #: How long before a batch's expected end the next is sent: what a decision takes to come back, and some more.
     lead_us: int = 1000
     log: Path | None = None
+    #: Where a line for each answer goes; "-" is stderr.
+    access_log: Path | None = None
     #: Shared memory of the front and of each worker; pages cost nothing until they are written.
     arena_bytes: int = 1 << 30
     #: Largest request body; None is 64 MiB, or half of the arena where that is less.
@@ -104,6 +107,8 @@ class Served(msgspec.Struct):
         if not clean:
             self.system.give_up("the server stopped before it was done")
         await self.http.drain(WRITE_SECONDS)
+        if self.http.access_log is not None:
+            self.http.access_log.close()
         await self.system.close()
         if self.times is not None:
             await self.times.close()
@@ -283,12 +288,14 @@ async def _launch(
     largest = options.max_body_bytes or min(DEFAULT_LIMITS.max_body_bytes, serves.arena_bytes // 2)
     limits = Limits(max_body_bytes=largest, max_unreceived_bytes=serves.arena_bytes // 4)
     try:
+        access_log = None if options.access_log is None else AccessLog(options.access_log)
         await system.start()
         try:
             trusts = is_loopback(options.host) if options.trust_priority is None else options.trust_priority
             backend = LiveBackend(system, label=label, trust_priority=trusts)
             gate = Gate(options.host, options.allow_hosts, options.allow_origins)
             http = await start(backend, options.host, options.port, limits, gate)
+            http.access_log = access_log
         except OSError as error:
             where = f"{options.host}:{options.port}"
             raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["MAX_WAITING_BYTES", "LogToVoice", "Seldom", "Voice", "keep_standard_descriptors"]
+__all__ = ["MAX_WAITING_BYTES", "LogToVoice", "Seldom", "Voice", "keep_standard_descriptors", "stamp"]
 
 #: Lines that wait to be written, together [our choice: minutes of a talkative stage, little beside an arena].
 MAX_WAITING_BYTES = 1 << 20
@@ -53,8 +53,12 @@ def stamp(unix_s: float) -> str:
 class Voice:
     """Lines for one descriptor, written by a thread."""
 
-    def __init__(self, fd: int = 2, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, fd: int = 2, now: Callable[[], float] = time.time, lost: Callable[[int], str] | None = None
+    ) -> None:
+        """`lost` words what is written in place of so many lines that were lost."""
         self._fd = fd
+        self._lost_text = lost or self._said_lost
         self._now = now
         self._lines: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -109,8 +113,7 @@ class Voice:
                     data = self._lines.popleft()
                     lost, self._lost = self._lost, 0
                 if lost:
-                    note = f"{stamp(self._now())} dovetail: {lost} line(s) were lost here: nobody took them\n"
-                    self._write(note.encode())
+                    self._write(f"{self._lost_text(lost)}\n".encode())
                 self._write(data)
                 with self._lock:
                     self._waiting_bytes -= len(data)
@@ -119,6 +122,9 @@ class Voice:
                     self._idle.set()
                     if self._closing:
                         return
+
+    def _said_lost(self, lost: int) -> str:
+        return f"{stamp(self._now())} dovetail: {lost} line(s) were lost here: nobody took them"
 
     def _write(self, data: bytes) -> None:
         while data:
