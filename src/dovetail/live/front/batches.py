@@ -100,6 +100,10 @@ class Batches:
             self._memory.keep(ref)
             item.request.values[node, index] = ref
 
+    def busy(self, worker: int) -> bool:
+        """Whether a worker owes an answer."""
+        return any(running.action.worker == worker for running in self.running.values())
+
     def lose(self, worker: int) -> None:
         """Batches that ran there may be run again elsewhere, but this reader of their inputs is gone."""
         for batch in [b for b, running in self.running.items() if running.action.worker == worker]:

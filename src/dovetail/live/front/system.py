@@ -94,6 +94,7 @@ class LiveSystem:
         self.memory = self.fleet.memory
         self.answers = Answers(self.memory, say)
         self.batches = Batches(self.memory, settings.max_fan_out)
+        self.fleet.busy = self.batches.busy
         self.watchdog = Watchdog(settings.hang_ns)
         #: Done when the controller has broken: nothing can be promised any more.
         self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -359,11 +360,19 @@ class LiveSystem:
     def _on_lost(self, worker: WorkerLink, why: str) -> None:
         self.messages.lost(worker, why)
 
+    def _others_wait(self, stage: str) -> bool:
+        """Whether another Python stage has work that nobody has begun."""
+        return any(q.size and q.stage.on_host and q.stage.name != stage for q in self.controller.queues.values())
+
     def _sweep(self) -> None:
         """Twice a second: whatever is kept by nothing else."""
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         self.fleet.sweep()
         now = self.now_ns()
+        for ident, stage in self.watchdog.stuck(self.batches.running.values(), now).items():
+            if self._others_wait(stage):
+                self.fleet.substitute(ident, stage)
+        self.fleet.retire()
         for ident, why in self.watchdog.hung(self.batches.running.values(), now):
             if ident in self.fleet.workers:
                 self.fleet.workers[ident].kill(why)
