@@ -90,15 +90,26 @@ class MemoryBackend:
     room_bytes: int = 1 << 30
     bodies: list[MemoryBody] = field(default_factory=list)
     answers: int = 0
+    #: Classes of those that asked for room, as far as they were known.
+    classes: list[int] = field(default_factory=list)
+    is_crowded: bool = False
     calls: list[Call] = field(default_factory=list)
     entered: threading.Event = field(default_factory=threading.Event)
     cancelled: threading.Event = field(default_factory=threading.Event)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def body(self, model: str, nbytes: int) -> MemoryBody:
+    def body(self, model: str, nbytes: int, priority: int = 0) -> MemoryBody:
+        self.classes.append(priority)
         if nbytes > self.room_bytes:
             raise Overloaded("no room for the body", 1500)
         return MemoryBody(self, nbytes)
+
+    def crowded(self) -> bool:
+        return self.is_crowded
+
+    def claims(self, model: str, priority: int) -> None:
+        if priority > 10:
+            raise BadRequest("there are ten classes")
 
     def models(self) -> Mapping[str, ModelInfo]:
         return MODELS

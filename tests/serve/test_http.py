@@ -352,7 +352,7 @@ class Lender:
     def vital(self, request: HttpRequest) -> bool:
         return True
 
-    def body(self, request: HttpRequest, nbytes: int) -> None:
+    def body(self, request: HttpRequest, nbytes: int, begun: memoryview) -> None:
         return None
 
     def respond(self, request: HttpRequest, done: Callable[[HttpResponse | Exception], None]) -> HttpResponse:

@@ -11,12 +11,17 @@ from ..live.front.checks import fan_out_refused
 from ..live.front.system import LiveSystem, Result
 from ..live.tensors.arena import Arena, ArenaFull
 from ..live.tensors.codec import Ref
-from ..units import MS, US
+from ..units import MS, US, format_bytes
 from ..workflow.graph import Graph, Port
 from ..workflow.local import count_of
 from .backend import Answer, Call, ModelInfo
 
 __all__ = ["LiveBackend"]
+
+LOWEST_CLASS = 10
+#: Part of the memory for bodies that is for every class; the rest is for class 1, as it is in the workers' memory
+#: (`memory_admission.FOR_THE_HIGHEST`).
+FOR_ALL = 0.8
 
 
 class _Body:
@@ -78,16 +83,36 @@ class LiveBackend:
             outputs=tuple(Port(p.name, p.datatype, p.shape or (1,)) for p in graph.outputs),
             ready=ready,
             config={"parameters": parameters},
+            priority=graph.priority,
         )
 
-    def body(self, model: str, nbytes: int) -> _Body:
+    def body(self, model: str, nbytes: int, priority: int = 0) -> _Body:
         """Room for a request body in shared memory. Who finds none is on record, though its id has not been read."""
+        front = self._system.memory.front
         try:
-            return _Body(self._system.memory.front, nbytes)
+            if (priority or self._graphs[model].priority) > 1 and front.used_bytes + nbytes > front.size * FOR_ALL:
+                raise ArenaFull(f"the last {1 - FOR_ALL:.0%} of {format_bytes(front.size)} are for class 1")
+            return _Body(front, nbytes)
         except ArenaFull as error:
             refusal = Overloaded(f"no memory for a body of {nbytes} bytes now: {error}", retry_after_ms=1000)
-            self._system.refuse(model, refusal)
+            self._system.refuse(model, refusal, priority=priority)
             raise refusal from error
+
+    def crowded(self) -> bool:
+        """Whether half of the memory for bodies is in use: below that nobody is refused for want of it."""
+        front = self._system.memory.front
+        return front.used_bytes > front.size // 2
+
+    def claims(self, model: str, priority: int) -> None:
+        """Whether a client may claim a class."""
+        if not 0 <= priority <= LOWEST_CLASS:
+            raise BadRequest(f"priority {priority} must be from 1 (highest) to {LOWEST_CLASS}, or 0 for the default")
+        own = self._graphs[model].priority
+        if 0 < priority < own and not self._trust_priority:
+            raise Forbidden(
+                f"class {priority} is above {model!r}'s own, {own}; a server that others can reach takes that from "
+                "nobody unless it is started with --trust-priority"
+            )
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All workflows."""
@@ -116,14 +141,7 @@ class LiveBackend:
                 bodies.append(value.body)
                 value = value.ref
             inputs.append(value)
-        if not 0 <= call.priority <= 10:
-            raise BadRequest(f"priority {call.priority} must be from 1 (highest) to 10, or 0 for the default")
-        own = self._graphs[call.model].priority
-        if 0 < call.priority < own and not self._trust_priority:
-            raise Forbidden(
-                f"class {call.priority} is above {call.model!r}'s own, {own}; a server that others can reach takes "
-                "that from nobody unless it is started with --trust-priority"
-            )
+        self.claims(call.model, call.priority)
         counts = tuple([_count(inputs[i]) for i in self._counted[call.model]])
         most = self._system.settings.max_fan_out
         for i, count in zip(self._counted[call.model], counts, strict=True):

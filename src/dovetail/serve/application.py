@@ -27,8 +27,11 @@ class Application(Protocol):
     def check(self, request: HttpRequest, nbytes: int) -> int:
         """How urgent a request is whose body of `nbytes` is about to come: 1 is the most. Nothing is reserved."""
 
-    def body(self, request: HttpRequest, nbytes: int) -> Buffer | None:
-        """Memory of exactly `nbytes` for the body that follows; None: it is read and thrown away."""
+    def body(self, request: HttpRequest, nbytes: int, begun: memoryview) -> Buffer | None:
+        """Memory of exactly `nbytes` for the body that follows; None: it is read and thrown away.
+
+        `begun` is what has come of it so far, to be looked at and not to be kept.
+        """
 
     def vital(self, request: HttpRequest) -> bool:
         """Whether it is answered even if there are too many clients."""

@@ -29,6 +29,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     outputs: tuple[Port, ...]
     ready: bool
     config: dict[str, Any] = {}  # merged into the answer of `/config`
+    priority: int = 1  # class of requests that claim none
 
 
 class Body(Protocol):
@@ -83,8 +84,17 @@ class Answer(msgspec.Struct):
 class Backend(Protocol):
     """The live system."""
 
-    def body(self, model: str, nbytes: int) -> Body:
-        """Room for the body of a request to this model. Raises `Overloaded` when there is none now."""
+    def body(self, model: str, nbytes: int, priority: int = 0) -> Body:
+        """Room for the body of a request of a class to this model (0: the model's own).
+
+        Raises `Overloaded` when there is none now for this class.
+        """
+
+    def crowded(self) -> bool:
+        """Whether room is so short that it depends on its class whether a request is let in."""
+
+    def claims(self, model: str, priority: int) -> None:
+        """Raises `BadRequest` if there is no such class, or `Forbidden` if a client may not claim it."""
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All models by name; cheap, it is asked for each request."""

@@ -228,7 +228,8 @@ class Connection(Answering):
         """There may be so many bytes under way; now for their memory."""
         assert self._request is not None and self._request.content_length is not None
         self._reserved = True
-        self._find_room(self._request, self._request.content_length)
+        begun = self._view[self._start : self._end]
+        self._find_room(self._request, self._request.content_length, begun)
         if self._refusal is not None:
             self._arrived(self._unreceived)
         if "expect" in self._request.headers and self._start == self._end and self._refusal is None:
@@ -240,9 +241,9 @@ class Connection(Answering):
         self._unreceived -= nbytes
         self._server.bodies.came(self.client, nbytes)
 
-    def _find_room(self, request: HttpRequest, nbytes: int) -> None:
+    def _find_room(self, request: HttpRequest, nbytes: int, begun: memoryview) -> None:
         try:
-            body = self._server.application.body(request, nbytes)
+            body = self._server.application.body(request, nbytes, begun)
             if body is not None and len(body.view) != nbytes:
                 body.release()
                 raise ValueError(f"the application gave {len(body.view)} bytes for a body of {nbytes}")
@@ -287,7 +288,7 @@ class Connection(Answering):
             self._pace(nbytes)
             return False
         if nbytes:
-            self._find_room(self._request, nbytes)
+            self._find_room(self._request, nbytes, memoryview(self._chunks.data))
             if self._request.body is not None:
                 self._request.body.view[:] = self._chunks.data
         self._drop_chunks()

@@ -3,8 +3,9 @@
 Rules of this file
 - Everything that a client can get wrong is found before the backend is asked, and answered with `{"error": ...}` that
   says what was expected.
-- Names that Triton reserves keep their meaning (`priority`, `timeout`); ours are `slo_ms` and `tenant`. These two may
-  come as headers as well, and then the header wins: a gateway that sets it has the last word.
+- Names that Triton reserves keep their meaning (`priority`, `timeout`); ours are `slo_ms` and `tenant`. These two and
+  `priority` may come as headers as well, and then the header wins: a gateway that sets it has the last word.
+- The class in a header is known before the body. There may be room for one class and not for another.
 - The status tells a client what to do: 400 to 415 change the request, 429 and 503 come back after `Retry-After`,
   504 it is too late, 500 tell us.
 
@@ -28,7 +29,18 @@ from .backend import Answer, Backend, Call, ModelInfo
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
 from .gate import Gate
 from .http import HttpServer, serve
-from .oip_request import InferRequest, Place, Upload, call_of, inputs_of, only_input, parse, wanted_of
+from .oip_request import (
+    InferRequest,
+    Place,
+    Upload,
+    call_of,
+    claimed,
+    inputs_of,
+    only_input,
+    parse,
+    peek,
+    wanted_of,
+)
 from .tensors import Elements, OutputTensor, Parameters, decode_raw, encode
 
 __all__ = ["EXTENSIONS", "OpenInference", "start"]
@@ -39,7 +51,7 @@ MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per
 MAX_QUESTION_BYTES = 64 << 10  # of a body that is no inference
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
-_OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant")
+_OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _BINARY = "application/octet-stream"
 _REFUSALS = {"shed": 429, "expired": 504, "failed": 500, "cancelled": 499}
@@ -100,18 +112,31 @@ class OpenInference:
 
     def check(self, request: HttpRequest, nbytes: int) -> int:
         """Whether a body may be sent at all, and how urgent its request is."""
-        self._expected(request, nbytes)
-        return 1
+        expected = self._expected(request, nbytes)
+        if expected is None:
+            return 1
+        info = expected[0]
+        try:
+            priority = claimed(request.headers)
+            self._backend.claims(info.name, priority)
+        except BadRequest as error:
+            raise _as_refusal(error) from None
+        return priority or info.priority
 
-    def body(self, request: HttpRequest, nbytes: int) -> Upload | _Question | None:
+    def body(self, request: HttpRequest, nbytes: int, begun: memoryview) -> Upload | _Question | None:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
         expected = self._expected(request, nbytes)
         if expected is None:
             if self._route(request)[1] == "index" and nbytes <= MAX_QUESTION_BYTES:
                 return _Question(nbytes)
             return None
+        info, json_bytes = expected
         try:
-            return Upload(self._backend, expected[0], nbytes, expected[1])
+            priority = claimed(request.headers)
+            if not priority and json_bytes <= len(begun) and self._backend.crowded():
+                priority = peek(bytes(begun[:json_bytes]))
+                self._backend.claims(info.name, priority)
+            return Upload(self._backend, info, nbytes, json_bytes, priority)
         except Exception as error:
             raise _as_refusal(error) from None
 

@@ -21,9 +21,11 @@ __all__ = [
     "Place",
     "Upload",
     "call_of",
+    "claimed",
     "inputs_of",
     "only_input",
     "parse",
+    "peek",
     "wanted_of",
 ]
 
@@ -56,13 +58,13 @@ Place = tuple[int, int, str, tuple[int, ...]]
 class Upload:
     """The body of an inference request, placed so that models can read its first binary tensor aligned."""
 
-    def __init__(self, backend: Backend, info: ModelInfo, nbytes: int, json_bytes: int) -> None:
+    def __init__(self, backend: Backend, info: ModelInfo, nbytes: int, json_bytes: int, priority: int = 0) -> None:
         self.info = info
         self.json_bytes = json_bytes
         self._pad = -json_bytes % BODY_ALIGN_BYTES if json_bytes < nbytes else 0
         #: Where the tensors lie that were asked for: arguments of `ref`.
         self.places: list[Place] = []
-        self._body = backend.body(info.name, nbytes + self._pad)
+        self._body = backend.body(info.name, nbytes + self._pad, priority)
         self.view = self._body.view[self._pad : self._pad + nbytes]
         self.release = self._body.release
 
@@ -151,6 +153,29 @@ def _flag(parameters: Parameters, name: str, default: bool) -> bool:
     return value
 
 
+def claimed(headers: dict[str, str]) -> int:
+    """The class that the head of a request claims; 0 if none."""
+    text = headers.get("x-dovetail-priority", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise BadRequest(f"X-Dovetail-Priority must be a class from 1 (highest) on, got {text!r}")
+    return int(text)
+
+
+class _Peek(msgspec.Struct):
+    """What is looked at before there is room for the rest."""
+
+    parameters: Parameters = {}
+
+
+def peek(text: bytes) -> int:
+    """The class that the JSON of a request claims; 0 if none, or if it is not sound, as will be told later."""
+    try:
+        priority = msgspec.json.decode(text, type=_Peek).parameters.get("priority", 0)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
+    return priority if type(priority) is int and priority >= 0 else 0
+
+
 def call_of(info: ModelInfo, header: InferRequest, inputs: dict[str, object], headers: dict[str, str]) -> Call:
     numbers: dict[str, int] = {}
     for name in ("priority", "timeout"):
@@ -158,6 +183,7 @@ def call_of(info: ModelInfo, header: InferRequest, inputs: dict[str, object], he
         if type(value) is not int or not 0 <= value < 2**63:
             raise BadRequest(f"the parameter {name} must be an integer from 0 on, got {value!r}")
         numbers[name] = value
+    numbers["priority"] = claimed(headers) or numbers["priority"]
     slo = headers.get("x-dovetail-slo-ms", header.parameters.get("slo_ms", 0.0))
     try:
         slo_ms = math.nan if isinstance(slo, bool) else float(slo)

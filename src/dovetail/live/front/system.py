@@ -249,8 +249,8 @@ class LiveSystem:
 
         Whatever is refused for want of memory is refused here, before any of its work is done.
         """
-        if self.memory.full():
-            raise Overloaded(f"the memory of worker {self.memory.full()} is full of results still in use", 1000)
+        if ident := self.memory.full(priority):
+            raise Overloaded(f"the memory of worker {ident} is full of results still in use", 1000)
         refs, made = self.memory.place(inputs)
         try:
             self._admission.enter(workflow, priority)
