@@ -75,7 +75,7 @@ class Values:
             if not a.path and a.element < 0 and not a.gather and a.refs:
                 return value(a.refs[0])
             if a.gather:
-                return [value(ref) for ref in a.refs]
+                return [part(value(ref), a.path) for ref in a.refs]
             if not a.refs:
                 return None  # a step that its condition skipped, without an `otherwise`
             whole = part(value(a.refs[0]), a.path)
