@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import BadRequest, Overloaded
-from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, ModelInfo
+from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, Metric, ModelInfo
 from dovetail.serve.framing import Limits
 from dovetail.serve.http import HttpServer
 from dovetail.serve.oip import start
@@ -103,6 +103,9 @@ class MemoryBackend:
         if nbytes > self.room_bytes:
             raise Overloaded("no room for the body", 1500)
         return MemoryBody(self, nbytes)
+
+    def metrics(self, http: list[Metric]) -> str:
+        return "".join(f"{name} {value}\n" for name, _, _, value in http)
 
     def crowded(self) -> bool:
         return self.is_crowded

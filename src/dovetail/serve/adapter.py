@@ -14,7 +14,8 @@ from ..live.tensors.codec import Ref
 from ..units import MS, US, format_bytes
 from ..workflow.graph import Graph, Port
 from ..workflow.local import count_of
-from .backend import Answer, Call, ModelInfo
+from .backend import Answer, Call, Metric, ModelInfo
+from .metrics import render
 
 __all__ = ["LiveBackend"]
 
@@ -130,6 +131,10 @@ class LiveBackend:
         """Entries of Triton's `model_stats`."""
         names = list(self._graphs) if model is None else [model]
         return [self._system.statistics.model_stats(name) for name in names]
+
+    def metrics(self, http: list[Metric]) -> str:
+        """From the books, at the moment of asking."""
+        return render(self._system, http)
 
     def infer(self, call: Call, done: Callable[[Answer | Exception], None]) -> Callable[[], None]:
         """Put the call to the controller; its end is told to `done`."""

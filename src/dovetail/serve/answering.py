@@ -149,6 +149,7 @@ class Answering(asyncio.BufferedProtocol):
             joined.append(part)
         else:
             self._queue.append(b"".join(joined))
+        self._server.answers += 1
         if (log := self._server.access_log) is not None:
             took_s = self._server.loop.time() - self._asked_s if request is not None else 0.0
             log.answered(self.client, request, response.status, took_s, sum(map(len, parts)))

@@ -8,16 +8,20 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from ..workflow.graph import Port
 
-__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "ModelInfo"]
+__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "Metric", "ModelInfo"]
 
 #: The front lays a request out so that its first binary tensor is as aligned as the body is, up to this much.
 BODY_ALIGN_BYTES = 64
+
+
+#: Name, kind, meaning and value.
+Metric = tuple[str, Literal["counter", "gauge"], str, float]
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -107,6 +111,9 @@ class Backend(Protocol):
 
     def statistics(self, model: str | None) -> list[dict[str, Any]]:
         """Entries of Triton's `model_stats`, for one model or for all."""
+
+    def metrics(self, http: list[Metric]) -> str:
+        """Everything that is measured, in Prometheus' text form; `http` are values of the front."""
 
     def infer(self, call: Call, done: Callable[[Answer | Exception], None]) -> Callable[[], object]:
         """Begins one call. What is returned cancels it: nobody waits any more, and the work may be dropped.

@@ -18,6 +18,7 @@ from email.utils import formatdate
 from .access_log import AccessLog
 from .answering import Answering
 from .application import Application
+from .backend import Metric
 from .bodies import Bodies
 from .connection import Connection
 from .crowd import Crowd
@@ -45,7 +46,7 @@ class HttpServer:
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.draining = False
-        self.chunked_bytes = 0
+        self.chunked_bytes = self.answers = 0
         self.heads = Heads((gate or Gate()).check)
         self.port = 0
         self.access_log: AccessLog | None = None
@@ -144,6 +145,21 @@ class HttpServer:
         if self._connections or self.handling:
             self._empty.clear()
             await self._empty.wait()
+
+    def metrics(self) -> list[Metric]:
+        """How it is."""
+        return [
+            ("dovetail_http_connections", "gauge", "Open connections.", len(self._connections)),
+            ("dovetail_http_requests_total", "counter", "Answers of any status.", self.answers),
+            ("dovetail_http_handling", "gauge", "Requests that are being handled.", len(self.handling)),
+            (
+                "dovetail_http_unreceived_bytes",
+                "gauge",
+                "Bytes of bodies that have room and have not arrived.",
+                self.bodies.unreceived_bytes,
+            ),
+            ("dovetail_http_chunked_bytes", "gauge", "Bytes of chunked bodies on the heap.", self.chunked_bytes),
+        ]
 
     def came(self, connection: Connection) -> None:
         """There is a connection."""

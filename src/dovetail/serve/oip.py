@@ -25,7 +25,7 @@ from .. import __version__
 from ..errors import BadRequest, Forbidden, Overloaded
 from ..workflow.graph import Port
 from .application import Cancel
-from .backend import Answer, Backend, Call, ModelInfo
+from .backend import Answer, Backend, Call, Metric, ModelInfo
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
 from .gate import Gate
 from .http import HttpServer, serve
@@ -53,6 +53,7 @@ MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each
 MAX_KNOWN_BYTES = 2048  # of one JSON
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
 _HEADER_LENGTH = "Inference-Header-Content-Length"
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _BINARY = "application/octet-stream"
 _REFUSALS = {"shed": 429, "expired": 504, "failed": 500, "cancelled": 499}
 
@@ -101,6 +102,8 @@ class OpenInference:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        #: What the front measures of itself.
+        self.http_metrics: Callable[[], list[Metric]] = list
         #: (model, bytes of the body, JSON) -> what it means.
         self._known: dict[tuple[str, int, bytes], _Known] = {}
         #: Path of an inference as clients write it -> model; as many as there are models, and no more.
@@ -168,6 +171,8 @@ class OpenInference:
             return self._infer(request, request.body, done)
         info, action = self._route(request)
         backend = self._backend
+        if action == "metrics":
+            return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
         if action == "index":
             return _json(_index(backend.models(), request.body))
         if action == "infer":
@@ -192,6 +197,8 @@ class OpenInference:
         match request.path.removesuffix("/").split("/")[1:]:
             case ["v2"]:
                 action = "metadata"
+            case ["metrics"]:
+                action = "metrics"
             case ["v2", "health", ("live" | "ready") as action]:
                 pass
             case ["v2", "models", "stats"]:
@@ -400,4 +407,7 @@ async def start(
     gate: Gate | None = None,
 ) -> HttpServer:
     """Serves `backend`; port 0 takes a free one. There is neither encryption nor a password: keep it on loopback."""
-    return await serve(OpenInference(backend), host, port, limits, gate)
+    application = OpenInference(backend)
+    server = await serve(application, host, port, limits, gate)
+    application.http_metrics = server.metrics
+    return server

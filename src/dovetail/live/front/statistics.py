@@ -77,6 +77,13 @@ class Statistics:
             row = self._outcomes[name][action.priority] = dict.fromkeys(OUTCOMES, 0)
         row[action.outcome] += 1
 
+    def batches(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """Of each stage that has run: size of a batch -> how many, and how long they took together."""
+        return {
+            stage: {size: (count, ns) for size, (count, ns) in sizes.items()}
+            for stage, sizes in sorted(self._batches.items())
+        }
+
     def model_stats(self, workflow: str) -> dict[str, Any]:
         """One entry of `model_stats`. A workflow's executions are the batches of its stages."""
         answered, latency = self._answered[workflow], self._latency_ns[workflow]
