@@ -14,18 +14,17 @@ Sources: kserve/open-inference-protocol, inference_rest.md; Triton's docs/protoc
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from .. import __version__
-from ..errors import BadRequest, Forbidden, Overloaded
+from ..errors import BadRequest
 from ..workflow.graph import Port
 from .application import Cancel
-from .backend import Answer, Backend, Call, Metric, ModelInfo
+from .backend import Backend, Call, Metric, ModelInfo
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
 from .gate import Gate
 from .http import HttpServer, serve
@@ -41,29 +40,28 @@ from .oip_request import (
     peek,
     wanted_of,
 )
-from .tensors import Elements, OutputTensor, Parameters, decode_raw, encode
+from .oip_response import (
+    HEADER_LENGTH,
+    MODEL_VERSION,
+    Question,
+    as_refusal,
+    config_of,
+    index_of,
+    json_of,
+    metadata_of,
+    response_of,
+)
+from .tensors import decode_raw
 
 __all__ = ["EXTENSIONS", "OpenInference", "start"]
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics", "schedule_policy"]
-MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
 MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per MiB; larger tensors go in binary
 MAX_QUESTION_BYTES = 64 << 10  # of a body that is no inference
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
-_HEADER_LENGTH = "Inference-Header-Content-Length"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
-_BINARY = "application/octet-stream"
-_REFUSALS = {"shed": 429, "expired": 504, "failed": 500, "cancelled": 499}
-
-
-class _InferResponse(msgspec.Struct, omit_defaults=True):
-    model_name: str
-    model_version: str
-    outputs: list[OutputTensor]
-    parameters: Parameters
-    id: str = ""
 
 
 class _Known(msgspec.Struct, frozen=True, gc=False):
@@ -78,23 +76,6 @@ class _Known(msgspec.Struct, frozen=True, gc=False):
     places: tuple[tuple[str, Place], ...]
     wanted: dict[str, bool]
     binary: bool
-
-
-class _Question:
-    """A small body that is read as a whole."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.data = bytearray(nbytes)
-        self.view = memoryview(self.data)
-
-    def release(self) -> None:
-        """It is on the heap, and goes by itself."""
-
-
-class _Which(msgspec.Struct):
-    """The body of a question for the index."""
-
-    ready: bool = False
 
 
 class OpenInference:
@@ -123,15 +104,15 @@ class OpenInference:
             priority = claimed(request.headers)
             self._backend.claims(info.name, priority)
         except BadRequest as error:
-            raise _as_refusal(error) from None
+            raise as_refusal(error) from None
         return priority or info.priority
 
-    def body(self, request: HttpRequest, nbytes: int, begun: memoryview) -> Upload | _Question | None:
+    def body(self, request: HttpRequest, nbytes: int, begun: memoryview) -> Upload | Question | None:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
         expected = self._expected(request, nbytes)
         if expected is None:
             if self._route(request)[1] == "index" and nbytes <= MAX_QUESTION_BYTES:
-                return _Question(nbytes)
+                return Question(nbytes)
             return None
         info, json_bytes = expected
         try:
@@ -141,7 +122,7 @@ class OpenInference:
                 self._backend.claims(info.name, priority)
             return Upload(self._backend, info, nbytes, json_bytes, priority)
         except Exception as error:
-            raise _as_refusal(error) from None
+            raise as_refusal(error) from None
 
     def _expected(self, request: HttpRequest, nbytes: int) -> tuple[ModelInfo, int] | None:
         """The model that a body is for, and how many of its bytes are JSON; None: nobody asked for it."""
@@ -153,12 +134,10 @@ class OpenInference:
             raise HttpError(
                 415, f"Content-Encoding {coding!r} is not supported; send tensors uncompressed, in binary"
             )
-        given = request.headers.get(_HEADER_LENGTH.lower(), str(nbytes))
+        given = request.headers.get(HEADER_LENGTH.lower(), str(nbytes))
         json_bytes = int(given) if given.isascii() and given.isdigit() and len(given) < 20 else nbytes + 1
         if json_bytes > nbytes:
-            raise HttpError(
-                400, f"{_HEADER_LENGTH} must be a number within the body of {nbytes} bytes, got {given!r}"
-            )
+            raise HttpError(400, f"{HEADER_LENGTH} must be a number within the body of {nbytes} bytes, got {given!r}")
         if json_bytes > MAX_JSON_BYTES:
             raise HttpError(413, f"{json_bytes} bytes of JSON are more than {MAX_JSON_BYTES}; send tensors in binary")
         return info, json_bytes
@@ -174,19 +153,19 @@ class OpenInference:
         if action == "metrics":
             return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
         if action == "index":
-            return _json(_index(backend.models(), request.body))
+            return json_of(index_of(backend.models(), request.body))
         if action == "infer":
             raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         if action == "live" or (action == "ready" and info is None):
             well = backend.live() if action == "live" else backend.ready()
-            return _json({action: well}, 200 if well else 503)
+            return json_of({action: well}, 200 if well else 503)
         if action == "stats":
-            return _json({"model_stats": backend.statistics(info.name if info else None)})
+            return json_of({"model_stats": backend.statistics(info.name if info else None)})
         if info is None:
-            return _json({"name": "dovetail", "version": __version__, "extensions": EXTENSIONS})
+            return json_of({"name": "dovetail", "version": __version__, "extensions": EXTENSIONS})
         if action == "ready":
-            return _json({"name": info.name, "ready": info.ready}, 200 if info.ready else 503)
-        return _json(_config(info) if action == "config" else _metadata(info))
+            return json_of({"name": info.name, "ready": info.ready}, 200 if info.ready else 503)
+        return json_of(config_of(info) if action == "config" else metadata_of(info))
 
     def _route(self, request: HttpRequest) -> tuple[ModelInfo | None, str]:
         """The model that a path names, if any, and what is wanted of it."""
@@ -245,10 +224,10 @@ class OpenInference:
         try:
             call, wanted, binary = self._read(request, upload)
             return self._backend.infer(
-                call, lambda answer: done(_response(upload.info, call, wanted, binary, answer))
+                call, lambda answer: done(response_of(upload.info, call, wanted, binary, answer))
             )
         except Exception as error:
-            raise _as_refusal(error) from None
+            raise as_refusal(error) from None
 
     def _read(self, request: HttpRequest, upload: Upload) -> tuple[Call, dict[str, bool], bool]:
         """What is asked for, which outputs are wanted, and whether others go out in binary."""
@@ -279,124 +258,6 @@ class OpenInference:
             empty.inputs = {}
             self._known[key] = _Known(info.inputs, info.outputs, empty, places, wanted, binary)
         return call, wanted, binary
-
-
-def _response(
-    info: ModelInfo, call: Call, wanted: dict[str, bool], binary: bool, answer: Answer | Exception
-) -> HttpResponse | Exception:
-    if isinstance(answer, Exception):
-        return _as_refusal(answer)
-    try:
-        return _success(info, call, wanted, binary, answer) if answer.outcome in ("ok", "late") else _failure(answer)
-    except Exception as error:
-        if answer.release is not None:
-            answer.release()
-        return _as_refusal(error)
-
-
-def _as_refusal(error: Exception) -> Exception:
-    """What a client is told of an error; what it should not know is left as it is."""
-    if isinstance(error, Forbidden):
-        return HttpError(403, str(error))
-    if isinstance(error, BadRequest):
-        return HttpError(400, str(error))
-    if isinstance(error, Overloaded):
-        return HttpError(503, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
-    return error
-
-
-def _numbered(request: int) -> dict[str, object]:
-    """An answer without results to a request that the log has says under which number (`dovetail explain`)."""
-    return {"dovetail_request": request} if request else {}
-
-
-def _come_back(after_ms: int) -> tuple[tuple[str, str], ...]:
-    """Whole seconds, which is all that `Retry-After` can say, and the exact time beside it."""
-    return ("Retry-After", str(max(1, math.ceil(after_ms / 1000)))), ("retry-after-ms", str(after_ms))
-
-
-def _json(content: object, status: int = 200) -> HttpResponse:
-    return HttpResponse(status, [msgspec.json.encode(content)])
-
-
-def _index(models: Mapping[str, ModelInfo], question: _Question | None) -> list[dict[str, str]]:
-    """All workflows, or those that are ready if that is asked."""
-    try:
-        which = msgspec.json.decode(question.data, type=_Which) if question is not None else _Which()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HttpError(400, f'a question for the index is {{"ready": true}}, or nothing: {error}') from None
-    return [
-        {
-            "name": info.name,
-            "version": MODEL_VERSION,
-            "state": "READY" if info.ready else "UNAVAILABLE",
-            "reason": "" if info.ready else "a stage has no worker",
-        }
-        for info in models.values()
-        if info.ready or not which.ready
-    ]
-
-
-def _metadata(info: ModelInfo) -> dict[str, object]:
-    return {
-        "name": info.name,
-        "versions": [MODEL_VERSION],
-        "platform": info.platform,
-        "inputs": info.inputs,
-        "outputs": info.outputs,
-    }
-
-
-def _config(info: ModelInfo) -> dict[str, object]:
-    """As Triton prints a model configuration; batching is ours and clients see none of it."""
-
-    def tensors(specs: tuple[Port, ...]) -> list[dict[str, object]]:
-        kinds = {"BYTES": "STRING"}
-        return [
-            {"name": spec.name, "data_type": f"TYPE_{kinds.get(spec.datatype, spec.datatype)}", "dims": spec.shape}
-            for spec in specs
-        ]
-
-    return {
-        "name": info.name,
-        "platform": info.platform,
-        "backend": "dovetail",
-        "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": 0,
-        "input": tensors(info.inputs),
-        "output": tensors(info.outputs),
-        **info.config,
-    }
-
-
-def _success(info: ModelInfo, call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) -> HttpResponse:
-    wanted = wanted or dict.fromkeys(answer.outputs, binary)
-    missing = [name for name in wanted if name not in answer.outputs]
-    if missing:
-        raise HttpError(500, f"{call.model!r} gave no output {', '.join(map(repr, missing))}")
-    elements = Elements()
-    declared = {spec.name: spec.datatype for spec in info.outputs}
-    outputs = [
-        encode(name, answer.outputs[name], in_binary, elements, declared.get(name, ""))
-        for name, in_binary in wanted.items()
-    ]
-    parameters = {**answer.parameters, "dovetail_outcome": answer.outcome}
-    tensors = [tensor for tensor, _ in outputs]
-    head = msgspec.json.encode(_InferResponse(call.model, MODEL_VERSION, tensors, parameters, call.request_id))
-    blobs = [raw for _, parts in outputs if parts is not None for raw in parts]
-    if all(parts is None for _, parts in outputs):
-        return HttpResponse(200, [head], release=answer.release)
-    return HttpResponse(200, [head, *blobs], ((_HEADER_LENGTH, str(len(head))),), _BINARY, release=answer.release)
-
-
-def _failure(answer: Answer) -> HttpResponse:
-    status = _REFUSALS[answer.outcome]
-    headers = _come_back(answer.retry_after_ms) if answer.outcome == "shed" else ()
-    reason = answer.reason or f"the request was {answer.outcome}"
-    number = _numbered(int(answer.parameters.get("dovetail_request", 0)))
-    response = HttpError(status, reason, *headers, close=answer.outcome == "cancelled", more=number).response()
-    response.release = answer.release
-    return response
 
 
 async def start(
