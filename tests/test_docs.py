@@ -90,6 +90,15 @@ def test_python_of_the_workflow_page_runs(tmp_path: Path, monkeypatch: pytest.Mo
     assert set(scope["app"].workflows) == {"which_way", "loud", "headline"}  # type: ignore[attr-defined]
 
 
+@pytest.mark.cpu
+def test_python_of_the_page_on_bringing_models_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    text = (PROJECT / "docs/bring.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    exec(compile(block, "docs/bring.md", "exec"), {})
+    assert "output" in capsys.readouterr().out
+
+
 def test_python_of_the_device_page_runs() -> None:
     text = (PROJECT / "docs/device.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -10,6 +10,7 @@ __all__ = [
     "CatalogueError",
     "DeclarationError",
     "DovetailError",
+    "Forbidden",
     "LogError",
     "ModelError",
     "Overloaded",
@@ -48,6 +49,10 @@ class LogError(DovetailError):
 
 class BadRequest(DovetailError):
     """A request that no retry can repair; the reason goes back to the client."""
+
+
+class Forbidden(BadRequest):
+    """A request for what its client may not have; the reason goes back to the client."""
 
 
 class Overloaded(DovetailError):

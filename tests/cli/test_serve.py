@@ -169,7 +169,7 @@ def test_the_quickstart_is_served_recorded_and_explained(serve, tmp_path):
     workers = worker_pids(serving)
     serving.signal(signal.SIGTERM)
     assert serving.wait() == 0
-    assert serving.said[-1] == "dovetail: stopped"
+    assert serving.said[-1].endswith("Z dovetail: stopped")
     assert all(map(gone, workers))
     found = replay(log)
     assert found.same
@@ -219,6 +219,42 @@ def test_a_second_signal_stops_at_once(serve, number):
     until(lambda: all(map(gone, workers)))
 
 
+def test_the_end_of_a_terminal_does_not_end_the_server(serve):
+    serving = serve("tests.live.apps:hosted", "--device", "cpu:1")
+    workers = worker_pids(serving)
+    for pid in (*workers, serving.process.pid):
+        os.kill(pid, signal.SIGHUP)
+    until(lambda: any("SIGHUP" in line for line in serving.said))
+    assert serving.infer("gated", 0) == 200
+    assert worker_pids(serving) == workers
+
+
+def test_a_service_manager_that_signals_every_process_does_not_disturb_a_drain(serve):
+    serving = serve("tests.live.apps:hosted", "--device", "cpu:1")
+    workers = worker_pids(serving)
+    with ExitStack() as stack:
+        *admitted, _ = sent(serving, GATE + 3, 2, stack)
+        for pid in (*workers, serving.process.pid):
+            os.kill(pid, signal.SIGTERM)
+        until(lambda: any("draining 2 open request(s)" in line for line in serving.said))
+        assert worker_pids(serving) == workers
+        apps.open_gate(GATE + 3)
+        assert [wire.reply("POST").status for wire in admitted] == [200] * 2
+    assert serving.wait() == 0
+
+
+def test_a_restart_keeps_the_log_of_the_run_before(serve, tmp_path):
+    log = tmp_path / "run.log"
+    for _ in range(3):
+        serving = serve("tests.live.apps:hosted", "--device", "cpu:1", "--log", log)
+        assert serving.infer("gated", 0) == 200
+        serving.signal(signal.SIGTERM)
+        assert serving.wait() == 0
+    assert any("run.log of an earlier run is kept as" in line for line in serving.said)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.log", "run.log.1", "run.log.2"]
+    assert all(replay(path).same for path in tmp_path.iterdir())
+
+
 def test_workers_end_with_a_server_that_is_killed(serve):
     serving = serve("tests.live.apps:app", "--device", "cpu:1")
     workers = worker_pids(serving)
@@ -237,7 +273,7 @@ def test_what_a_stage_prints_goes_to_stderr(serve, tmp_path):
     )
     serving = serve("chatty:app", cwd=tmp_path)
     assert serving.infer("say", 1) == 200
-    until(lambda: "hello from the stage" in serving.said)
+    until(lambda: any(line.endswith("worker host-0: hello from the stage") for line in serving.said))
     serving.signal(signal.SIGTERM)
     assert serving.wait() == 0
     assert serving.process.stdout.read() == ""
@@ -262,7 +298,16 @@ def test_a_port_that_is_taken_is_an_error():
         (["tests.live.apps:hosted", "--device", "cpu:999"], "this machine has"),
         (["tests.live.apps:app", "--device", "emulated:v1000"], "no device 'v1000'"),
         (["tests.cli.without_like:app", "--device", "emulated:v100"], "say which catalogue model it is like"),
-        (["tests.live.apps:hosted", "--hosts", "0"], "must be a whole number from 1 on"),
+        (["tests.live.apps:hosted", "--hosts", "0"], "must be a whole number from 1 to 64"),
+        (["tests.live.apps:hosted", "--hosts", "9999"], "must be a whole number from 1 to 64"),
+        (["tests.live.apps:hosted", "--arena", "4KiB"], "--arena 4.1 KB is too small for anything"),
+        (["tests.live.apps:hosted", "--arena", "64MiB", "--max-body", "64MiB"], "does not fit twice into --arena"),
+        (["tests.live.apps:hosted", "--max-body", "0B"], "'0B' must be above 0"),
+        (["tests.live.apps:hosted", "--hang", "0"], "must be above 0: no batch ends at once"),
+        (["tests.live.apps:hosted", "--drain", "-1"], "must be a number of seconds"),
+        (["tests.live.apps:hosted", "--port", "99999"], "must be a port from 0 to 65535"),
+        (["tests.live.apps:hosted", "--max-fan-out", "0"], "must be a whole number from 1 on"),
+        (["tests.live.apps:hosted", "--policy", "place", "--share", "50"], "does not look at it"),
         (["tests.live.apps:hosted", "--arena", "much"], "is not a number with a unit"),
         (["tests.live.apps:hosted", "--log", "/nowhere/run.log"], "cannot write the log /nowhere/run.log"),
         (["tests.live.apps:hosted", "--store", "pyproject.toml"], "that is not an SQLite file"),
@@ -361,12 +406,13 @@ def test_it_says_what_it_knows_and_what_nobody_can_meet_with_the_store_beside_th
     ProfileStore(package / "profiles.sqlite").put(Key.of(ponder, this_machine()), points, 0)
     serving = serve("hurried_package.flow:app", cwd=tmp_path)
     store = Path("hurried_package", "profiles.sqlite")
-    assert f"dovetail: profile store {store}, beside the application" in serving.said
-    assert "dovetail: how long stages take: of 2, 1 profiled, 1 not known yet (glance)" in serving.said
+    told = [line.partition(" ")[2] for line in serving.said]
+    assert f"dovetail: profile store {store}, beside the application" in told
+    assert "dovetail: how long stages take: of 2, 1 profiled, 1 not known yet (glance)" in told
     assert (
         "dovetail: nobody can meet the objective of 'hurried', 10 ms: the stages that are known take alone 50 ms on "
         "average on idle devices (profiled: ponder; unknown: glance)"
-    ) in serving.said
+    ) in told
     serving.signal(signal.SIGTERM)
     assert serving.wait() == 0
     assert not (tmp_path / "profiles.sqlite").exists(), "what is learned goes to the same store"

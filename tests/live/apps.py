@@ -24,7 +24,7 @@ if "DOVETAIL_TEST_SCRATCH" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["DOVETAIL_TEST_SCRATCH"], ignore_errors=True)
 SCRATCH = Path(os.environ["DOVETAIL_TEST_SCRATCH"])
 
-POISON, SEVEN, QUITS, HANGS = 666.0, 7.0, 8.0, 5.0
+POISON, SEVEN, QUITS, HANGS, HALF_A_LETTER, SPEECHLESS = 666.0, 7.0, 8.0, 5.0, 9.0, 10.0
 ITEM = tensor("float32", 3)
 BYTES = tensor("bytes", 1)
 
@@ -101,6 +101,11 @@ def bounds(items):
     return [(item - 1, item + 1) for item in items]
 
 
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
 @stage(batch=(1, 2, 4, 8))
 def fragile(items):
     """Does to its worker what the first number says."""
@@ -111,6 +116,10 @@ def fragile(items):
             raise ValueError("seven is not allowed")
         if item[0] == QUITS:
             sys.exit("enough")
+        if item[0] == HALF_A_LETTER:
+            raise ValueError("\ud800")
+        if item[0] == SPEECHLESS:
+            raise Speechless
         while item[0] == HANGS:
             time.sleep(0.05)
     return items

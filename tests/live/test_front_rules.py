@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dovetail.control.actions import NEVER_NS, RunBatch
 from dovetail.live.front import fleet as fleet_module
 from dovetail.live.front.batches import Batches, Running
+from dovetail.live.front.checks import Asked
 from dovetail.live.front.fleet import HEALTHY_NS, RESTART_SECONDS, Fleet, Settings
 from dovetail.live.front.memory import Memory
 from dovetail.live.links.wire import Done, Failed, Hello
@@ -27,7 +30,10 @@ def action(items: int) -> RunBatch:
 def running(items: int, counts: int) -> Running:
     """A batch of so many items that has to report so many counts."""
     made = Running(action(items), 0)
-    made.readers = [LiveRequest([], lambda _ref: None, lambda: None) for _ in range(items)]
+    graph: Any = SimpleNamespace(index=0, graph=SimpleNamespace(lists=set, results=(), outputs=()), nodes=[])
+    for i in range(items):
+        made.items.append(Asked(LiveRequest([], lambda _ref: None, lambda: None), graph, i))
+        graph.nodes.append(SimpleNamespace(counted=(0,) * counts if i == 0 else (), stage=None, node=None))
     made.counts = counts
     return made
 
@@ -58,16 +64,16 @@ def test_an_answer_that_does_not_fit_is_none_and_leaves_the_batch_as_it_was() ->
     async def scene() -> None:
         memory = Memory(1 << 16, {})
         memory.blocks[1] = memory.used_bytes[1] = 0
-        batches = Batches(memory)
+        batches = Batches(memory, max_fan_out=5)
         one = batches.running[7] = running(2, 1)
         assert batches.end(1, done(1, 1)) is None, "a result is missing"
         assert batches.end(2, done(2, 1)) is None, "it was another worker that was asked"
         assert batches.end(1, done(2, 1, batch=8)) is None, "there is no such batch"
         assert batches.running == {7: one}
         assert memory.blocks[1] == 0, "none of its results was taken"
-        assert batches.end(1, done(2, 1)) is one
+        assert batches.end(1, done(2, 1)) == (one, done(2, 1))
         assert memory.blocks[1] == 2
-        assert [request.values for request in one.readers] == [{(0, 0): ref(0)}, {(0, 0): ref(8)}]
+        assert [item.request.values for item in one.items] == [{(0, 0): ref(0)}, {(0, 0): ref(8)}]
         assert batches.end(1, done(2, 1)) is None, "it was answered"
         memory.close()
 
@@ -84,7 +90,9 @@ def test_a_batch_counts_from_when_it_may_begin() -> None:
 class Dying:
     """Stands for a worker process; the test says when it dies."""
 
-    def __init__(self, hello: Hello, _arena: object, _said: object, lost: Callable[[Dying, str], None]) -> None:
+    def __init__(
+        self, hello: Hello, _arena: object, _said: object, lost: Callable[[Dying, str], None], _say: object
+    ) -> None:
         self.ident, self.spec, self.pid = hello.worker, hello.spec, 1000 + hello.worker
         self.answered = False
         self.arena = None

@@ -116,7 +116,7 @@ def test_it_introduces_itself_and_ends_when_told(play):
     play(scene)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_signal_that_ends_it_is_told(play, number):
     async def scene(worker):
         await worker.until(lambda: worker.heard)

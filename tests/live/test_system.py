@@ -177,6 +177,8 @@ def test_an_error_names_the_stage_and_fails_only_the_request_that_caused_it(live
     ("workflow", "value", "said"),
     [
         ("breakable", apps.QUITS, ["'fragile'", "SystemExit", "enough"]),
+        ("breakable", apps.HALF_A_LETTER, ["'fragile'", "ValueError", r"\ud800"]),
+        ("breakable", apps.SPEECHLESS, ["'fragile'", "no words"]),
         ("too_short", 1, ["'short'", "list of 0", "same length"]),
         ("too_strange", 1, ["'strange'", "object", "Allowed"]),
     ],
@@ -357,6 +359,10 @@ def test_a_disk_that_is_full_ends_the_log_and_not_the_service(make_live, tmp_pat
     class FullDisk:
         def step(self, *_):
             raise LogError("no space left on device")
+
+        def flush(self): ...
+
+        def close(self): ...
 
     live = make_live("tests.live.apps:hosted", log=lambda _: FullDisk())
     assert live.ask("big", 1).outcome in ("ok", "late")

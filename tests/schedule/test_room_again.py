@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.control import Action, Event, Reject, Reply
-from dovetail.serve.oip import _come_back
+from dovetail.serve.oip_response import _come_back
 from dovetail.tools.simulate import ScenarioRun
 from dovetail.units import MS, SECOND
 

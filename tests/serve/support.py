@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import BadRequest, Overloaded
-from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, ModelInfo
+from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, Metric, ModelInfo
 from dovetail.serve.framing import Limits
 from dovetail.serve.http import HttpServer
 from dovetail.serve.oip import start
@@ -90,15 +90,29 @@ class MemoryBackend:
     room_bytes: int = 1 << 30
     bodies: list[MemoryBody] = field(default_factory=list)
     answers: int = 0
+    #: Classes of those that asked for room, as far as they were known.
+    classes: list[int] = field(default_factory=list)
+    is_crowded: bool = False
     calls: list[Call] = field(default_factory=list)
     entered: threading.Event = field(default_factory=threading.Event)
     cancelled: threading.Event = field(default_factory=threading.Event)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def body(self, model: str, nbytes: int) -> MemoryBody:
+    def body(self, model: str, nbytes: int, priority: int = 0) -> MemoryBody:
+        self.classes.append(priority)
         if nbytes > self.room_bytes:
             raise Overloaded("no room for the body", 1500)
         return MemoryBody(self, nbytes)
+
+    def metrics(self, http: list[Metric]) -> str:
+        return "".join(f"{name} {value}\n" for name, _, _, value in http)
+
+    def crowded(self) -> bool:
+        return self.is_crowded
+
+    def claims(self, model: str, priority: int) -> None:
+        if priority > 10:
+            raise BadRequest("there are ten classes")
 
     def models(self) -> Mapping[str, ModelInfo]:
         return MODELS

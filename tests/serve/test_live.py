@@ -194,7 +194,7 @@ def test_a_deadline_that_passes_is_504(toy):
 
 def test_a_body_beyond_the_limit_is_413(toy):
     with Wire(toy.port) as wire:
-        wire.send(b"POST /v2/models/plain/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n")
+        wire.send(b"POST /v2/models/plain/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n")
         assert wire.reply().status == 413
 
 
@@ -235,11 +235,11 @@ def test_too_many_requests_are_429_with_retry_after(serve):
 
 def test_a_body_that_finds_no_memory_is_503_with_retry_after(serve):
     server = serve("tests.live.apps:hosted", device="cpu:1", arena_bytes=1 << 20)
+    front = server.system.memory.front
+    held = server.call(lambda: front.alloc(700_000))
     with Wire(server.port) as wire:
-        wire.send(
-            b"POST /v2/models/big/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\n" + bytes(2_000_000)
-        )
-        reply = wire.reply()
+        reply = wire.ask("POST", "/v2/models/big/infer", bytes(400_000))
+    server.call(lambda: front.free(held))
     assert reply.status == 503
     assert "no memory for a body" in reply.error
     assert reply.headers["retry-after"] == "1"
@@ -261,6 +261,8 @@ def test_draining_answers_what_was_admitted_and_refuses_the_rest(serve):
             draining = server.submit(server.served.stop(30.0))
             until(lambda: server.call(lambda: server.system.controller.draining))
             refused = wire.send(item_request("gated", GATE + 4)).reply()
+            assert wire.ended(), "it was told so"
+        with Wire(server.port) as wire:
             ready = wire.ask("GET", "/v2/health/ready")
         apps.open_gate(GATE + 4)
         server._stopped = True
@@ -273,6 +275,7 @@ def test_draining_answers_what_was_admitted_and_refuses_the_rest(serve):
     assert refused.status == 429
     assert refused.error == "the server is draining"
     assert int(refused.headers["retry-after"]) >= 1
+    assert refused.headers["connection"] == "close"
     assert ready.status == 503
 
 

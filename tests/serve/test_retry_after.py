@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.serve.oip import MOST_RETRY_MS, _come_back
+from dovetail.serve.oip_response import MOST_RETRY_MS, _come_back
 
 
 @given(st.integers(min_value=-(1 << 62), max_value=1 << 62))

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.serve.support import MemoryBackend, MemoryBody, spec
 
 from dovetail.errors import BadRequest
-from dovetail.serve.tensors import InputTensor, OutputTensor, decode, decode_raw, encode
+from dovetail.serve import tensors
+from dovetail.serve.tensors import InputTensor, OutputTensor, decode, decode_raw
 from dovetail.workflow.tensor import NUMPY_OF
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -29,6 +30,15 @@ def body(data: bytes) -> MemoryBody:
     memory = MemoryBody(MemoryBackend(), len(data))
     memory.view[:] = data
     return memory
+
+
+def encode(name: str, value: object, binary: bool) -> tuple[OutputTensor, bytes | memoryview | None]:
+    """As `tensors.encode`, of what is no list of arrays: there is one part, or none."""
+    tensor, parts = tensors.encode(name, value, binary)
+    if parts is None:
+        return tensor, None
+    (raw,) = parts
+    return tensor, raw
 
 
 def read(tensor: OutputTensor, raw: bytes | memoryview | None, *shape: int) -> Any:
@@ -190,7 +200,8 @@ def test_the_ends_of_the_ranges_fit() -> None:
         ("BYTES", [1], b"\x05\0\0\0abcd", "element 0 of 1 reaches beyond"),
         ("BYTES", [1], b"\x03\0\0\0abcd", "1 bytes are left over"),
         ("BYTES", [2], b"\x04\0\0\0abcd\0\0", "element 1 of 2 reaches beyond"),
-        ("BYTES", [2**31 - 1], b"\xff\xff\xff\xff", "take at least"),
+        ("BYTES", [2**31 - 1], b"\xff\xff\xff\xff", "are more than the"),
+        ("BYTES", [2], b"\xff\xff\xff\xff", "take at least"),
     ],
 )
 def test_bad_binary(datatype: str, shape: list[int], data: bytes, says: str) -> None:

@@ -38,7 +38,7 @@ def test_health_and_metadata(client: triton.InferenceServerClient) -> None:
     assert not client.is_model_ready("asleep")
     assert not client.is_model_ready("absent")
     assert client.get_server_metadata()["extensions"] == [
-        "binary_tensor_data", "model_configuration", "statistics", "schedule_policy",
+        "binary_tensor_data", "model_configuration", "model_repository", "statistics", "schedule_policy",
     ]  # fmt: skip
     assert client.get_model_metadata("add_one") == {
         "name": "add_one",

@@ -8,6 +8,7 @@ used, so that `dovetail --help` is quick.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -53,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except DovetailError as error:
-        print(f"dovetail {args.verb}: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # nobody may be there to read it
+            print(f"dovetail {args.verb}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -27,12 +27,13 @@ def refuse(args: argparse.Namespace, *flags: str, because: str) -> None:
             raise DeclarationError(f"{flag}: {because}")
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Reads a whole number from `least` on."""
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Reads a whole number from `least` on, or up to `most`."""
+    bounds = f"from {least} on" if most is None else f"from {least} to {most}"
 
     def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from {least} on")
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number {bounds}")
         return int(text)
 
     return read

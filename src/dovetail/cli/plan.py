@@ -19,7 +19,7 @@ from ..tools.table import results_console
 from ..units import parse_duration, parse_rate
 from .flags import refuse, whole
 from .reading import new_table, print_json
-from .stores import add_store, chosen_store
+from .stores import add_store, chosen_store, to_stderr
 
 __all__ = ["configure", "run"]
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         wanted,
         rate_per_s=parse_rate(float(args.rate) if _is_number(args.rate) else args.rate, "--rate"),
         device=args.device,
-        store=chosen_store(args, "dovetail plan") if ":" in args.target else None,
+        store=chosen_store(args, to_stderr("dovetail plan")) if ":" in args.target else None,
         named_store=args.store is not None,
         slo_ns=parse_duration(args.slo, "--slo") if args.slo else 0,
         percentile=args.percentile,

@@ -32,7 +32,7 @@ from ..units import MS, SECOND, format_ns
 from ..workflow.app import App, load_target
 from .flags import refuse
 from .reading import new_table, print_json
-from .stores import add_store, chosen_store
+from .stores import add_store, chosen_store, to_stderr
 
 #: Longest description of items in a table's title.
 ITEMS_CHARS = 60
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.target is None and not (args.kernels or args.learned):
         raise DeclarationError("which application? Write for example dovetail profile examples.quickstart:app")
     app = None if args.target is None else load_target(args.target)
-    store = chosen_store(args, "dovetail profile")
+    store = chosen_store(args, to_stderr("dovetail profile"))
     identity = this_machine()
     if args.forget:
         return _forget(store, args.kernels)

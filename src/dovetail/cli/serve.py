@@ -1,6 +1,6 @@
 """`dovetail serve app:wf`: HTTP on loopback until SIGTERM or Ctrl-C, then drain.
 
-Everything goes to stderr. One line is for programs, and comes when every model is loaded:
+Everything goes to stderr, with the time before it. One line is for programs, and comes when every model is loaded:
 
     {"ready": true, "host": "127.0.0.1", "port": 8000, "pid": 4242, "models": ["document"], "device": "cpu"}
 
@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import gc
 import json
+import logging
 import os
 import signal
 import sys
@@ -24,7 +25,9 @@ from pathlib import Path
 from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
 from ..schedule import Goal
+from ..serve.gate import is_loopback
 from ..serve.launch import Options, Served, launch
+from ..serve.voice import LogToVoice, Voice, keep_standard_descriptors
 from ..state.worker import FULL_SHARE
 from ..tools.knowledge import outlook
 from ..units import US, format_bytes, parse_bytes, parse_duration
@@ -38,6 +41,8 @@ __all__ = ["configure", "run"]
 #: How long before the end of a batch the next is sent, unless told otherwise.
 LEAD_US = 1000
 ARENA_BYTES = 1 << 30
+#: Processes for Python stages [our choice]: each takes some 50 MB and a start.
+MOST_HOSTS = 64
 _SECONDS = seconds(0, sys.float_info.max, "a number of seconds")
 
 
@@ -66,8 +71,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", help="module:attribute of an App or a workflow, such as examples.quickstart:app")
     parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a name in Host to answer to; '*' is any"
+    )
+    parser.add_argument(
+        "--allow-origin", action="append", default=[], metavar="URL", help="a site whose pages may ask; '*' is any"
+    )
+    parser.add_argument(
+        "--trust-priority", action="store_true", help="let clients elsewhere claim a higher class than a workflow's"
+    )
     parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
-    parser.add_argument("--hosts", type=whole(1), metavar="N", help="processes for Python stages (1)")
+    parser.add_argument("--hosts", type=whole(1, MOST_HOSTS), metavar="N", help="processes for Python stages (1)")
     parser.add_argument("--workers", type=whole(1), metavar="N", help="processes for models on the cores (1)")
     parser.add_argument(
         "--kernels",
@@ -102,7 +116,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="how long before the end of a batch the next is sent to its worker (default: 1ms; 0 waits for the end)",
     )
     parser.add_argument("--max-open", type=whole(1), default=1000, metavar="N", help="requests open before 429")
-    parser.add_argument("--max-body", type=_SIZE, default=64 << 20, metavar="SIZE", help="largest body (64MiB)")
+    parser.add_argument("--max-body", type=_some_bytes, metavar="SIZE", help="largest body (64MiB)")
+    parser.add_argument(
+        "--max-fan-out", type=whole(1), default=1024, metavar="N", help="items of a request at one stage (1024)"
+    )
     parser.add_argument("--arena", type=_SIZE, metavar="SIZE", help="memory per worker (1GiB)")
     shared = parser.add_mutually_exclusive_group()
     shared.add_argument(
@@ -120,11 +137,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
     parser.add_argument("--log", type=Path, metavar="FILE", help="record the run for replay and explain")
     parser.add_argument(
+        "--access-log", type=Path, metavar="FILE", help="add a line of JSON for each answer; '-' is stderr"
+    )
+    parser.add_argument(
         "--drain", type=_SECONDS, default=30.0, metavar="S", help="seconds to finish what was admitted"
     )
     parser.add_argument(
         "--hang", type=_patience, default=30.0, metavar="S", help="kill a worker whose batch takes longer than this"
     )
+
+
+def _some_bytes(text: str) -> int:
+    if not _SIZE(text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0")
+    return _SIZE(text)
 
 
 def _port(text: str) -> int:
@@ -139,14 +165,17 @@ def _patience(text: str) -> float:
     return float(text)
 
 
-def say(text: str) -> None:
-    """A line for the operator."""
-    print(f"dovetail: {text}", file=sys.stderr, flush=True)
-
-
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    return asyncio.run(_serve(args))
+    keep_standard_descriptors()
+    voice = Voice()
+    handler = LogToVoice(voice.say)
+    logging.getLogger().addHandler(handler)
+    try:
+        return asyncio.run(_serve(args, voice))
+    finally:
+        logging.getLogger().removeHandler(handler)
+        voice.close()
 
 
 def _load(target: str) -> App:
@@ -207,7 +236,8 @@ def _check_join(args: argparse.Namespace) -> None:
             )
 
 
-async def _serve(args: argparse.Namespace) -> int:
+async def _serve(args: argparse.Namespace, voice: Voice) -> int:
+    say = voice.say
     _check_flags(args)
     _check_join(args)
     app = _load(args.target)
@@ -217,6 +247,9 @@ async def _serve(args: argparse.Namespace) -> int:
     options = Options(
         device=device,
         host=args.host,
+        allow_hosts=tuple(args.allow_host),
+        allow_origins=tuple(args.allow_origin),
+        trust_priority=True if args.trust_priority else None,
         port=args.port,
         hosts=args.hosts or 1,
         workers=args.workers or 1,
@@ -227,8 +260,10 @@ async def _serve(args: argparse.Namespace) -> int:
         policy=_policy(args, app),
         lead_us=LEAD_US if args.lead is None else args.lead // US,
         log=args.log,
+        access_log=args.access_log,
         arena_bytes=args.arena or ARENA_BYTES,
         max_body_bytes=args.max_body,
+        max_fan_out=args.max_fan_out,
         hang_s=args.hang,
         share_workers=args.share_workers,
         join=args.join,
@@ -241,9 +276,11 @@ async def _serve(args: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    # The end of the terminal is no reason to stop, and there is nothing to read anew.
+    loop.add_signal_handler(signal.SIGHUP, lambda: say("SIGHUP: nothing is read anew; SIGTERM stops the server"))
     where = f"on {device}" if args.join is None else f"with the workers at {args.join}"
     say(f"loading {args.target} {where} ...")
-    store = chosen_store(args, "dovetail")
+    store = chosen_store(args, say)
     entries = store.entries(app.specs, this_machine())
     starting = asyncio.ensure_future(launch(app, args.target, options, entries=entries, store=store, say=say))
     stopping = asyncio.ensure_future(stop.wait())
@@ -254,7 +291,7 @@ async def _serve(args: argparse.Namespace) -> int:
         say("stopped before it was ready")
         return 1
     served = starting.result()
-    _announce(served, app, args)
+    _announce(served, app, args, voice)
     # What was loaded stays: keep the collector from walking it every time.
     gc.collect()
     gc.freeze()
@@ -268,10 +305,13 @@ async def _serve(args: argparse.Namespace) -> int:
     return 0 if clean else 1
 
 
-def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
+def _announce(served: Served, app: App, args: argparse.Namespace, voice: Voice) -> None:
+    say = voice.say
     port = served.http.port
     if served.label:
         say(f"EMULATED device {served.label}: times are a GPU's, answers are held from the first input")
+    if not is_loopback(args.host):
+        say(f"WARNING: {args.host} can be reached from elsewhere, and there is neither encryption nor a password")
     for line in memory_lines(served):
         say(line)
     controller = served.system.controller
@@ -282,7 +322,7 @@ def _announce(served: Served, app: App, args: argparse.Namespace) -> None:
         say(f"ready at http://{args.host}:{port}/v2/models/{name}/infer")
     models = list(app.workflows)
     ready = {"ready": True, "host": args.host, "port": port, "pid": os.getpid(), "models": models}
-    print(json.dumps({**ready, "device": served.device}), file=sys.stderr, flush=True)
+    voice.line(json.dumps({**ready, "device": served.device}))
 
 
 def memory_lines(served: Served) -> list[str]:

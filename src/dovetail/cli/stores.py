@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from ..profile.find import find_store
 from ..profile.store import DEFAULT_STORE, ProfileStore
 from ..workflow.app import target_folder
 
-__all__ = ["add_store", "chosen_store"]
+__all__ = ["add_store", "chosen_store", "to_stderr"]
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +24,15 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def chosen_store(args: argparse.Namespace, who: str) -> ProfileStore:
-    """The store for `args.target`, whose module is loaded; which one that is goes to stderr if nobody named it."""
+def to_stderr(who: str) -> Callable[[str], None]:
+    """Says something on stderr, as a command that ends soon may."""
+    return lambda text: print(f"{who}: {text}", file=sys.stderr)
+
+
+def chosen_store(args: argparse.Namespace, say: Callable[[str], None]) -> ProfileStore:
+    """The store for `args.target`, whose module is loaded; which one that is is said if nobody named it."""
     folder = None if args.target is None else target_folder(args.target)
     found = find_store(args.store, folder)
     if found.note and found.path.exists():
-        print(f"{who}: {found.note}", file=sys.stderr)
+        say(found.note)
     return ProfileStore(found.path)

@@ -11,10 +11,10 @@ Neither side holds more than one frame and a buffer of fixed size, however long 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Protocol, Self
 from zlib import crc32
 
 import msgspec
@@ -85,6 +85,20 @@ def make_header(
     return Header(VERSION, world, tuple(graphs), policy, tuple(entries), cores, *rest)
 
 
+class LogFile(Protocol):
+    """Where frames go: a file that is open for writing."""
+
+    @property
+    def closed(self) -> bool: ...
+    def write(self, data: bytes, /) -> int: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def _buffered(path: Path) -> LogFile:
+    return path.open("wb", buffering=_BUFFER_BYTES)
+
+
 class LogWriter:
     """Appends steps to a file. `step` has the shape of an observer of either driver.
 
@@ -92,13 +106,14 @@ class LogWriter:
     on serving without its log.
     """
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: Header, open_file: Callable[[Path], LogFile] | None = None) -> None:
+        """`open_file` makes the file, if it is not to be an ordinary one."""
         self.path = path
         #: It could not write and has given up.
         self.failed = False
         self._encode = msgspec.msgpack.Encoder().encode
         try:
-            self._file: BinaryIO = path.open("wb", buffering=_BUFFER_BYTES)
+            self._file: LogFile = (open_file or _buffered)(path)
         except OSError as error:
             raise LogError(f"cannot write the log {path}: {error.strerror}") from None
         self._write(self._encode(header))
@@ -139,7 +154,10 @@ class LogWriter:
         """Close the file."""
         if not self._file.closed:
             self.flush()
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:
+                self._give_up(error)
 
     def __enter__(self) -> Self:
         return self

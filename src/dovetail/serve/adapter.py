@@ -6,16 +6,23 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..errors import BadRequest, Overloaded
+from ..errors import BadRequest, Forbidden, Overloaded
+from ..live.front.checks import fan_out_refused
 from ..live.front.system import LiveSystem, Result
 from ..live.tensors.arena import Arena, ArenaFull
 from ..live.tensors.codec import Ref
-from ..units import MS, US
+from ..units import MS, US, format_bytes
 from ..workflow.graph import Graph, Port
 from ..workflow.local import count_of
-from .backend import Answer, Call, ModelInfo
+from .backend import Answer, Call, Metric, ModelInfo
+from .metrics import render
 
 __all__ = ["LiveBackend"]
+
+LOWEST_CLASS = 10
+#: Part of the memory for bodies that is for every class; the rest is for class 1, as it is in the workers' memory
+#: (`memory_admission.FOR_THE_HIGHEST`).
+FOR_ALL = 0.8
 
 
 class _Body:
@@ -50,10 +57,14 @@ class _BodyRef(NamedTuple):
 class LiveBackend:
     """Answers the HTTP front from a live system."""
 
-    def __init__(self, system: LiveSystem, *, label: str = "") -> None:
+    def __init__(self, system: LiveSystem, *, label: str = "", trust_priority: bool = True) -> None:
+        """Without `trust_priority` no client may claim a higher class than its workflow has."""
         self._system = system
+        self._trust_priority = trust_priority
         self._graphs = {g.name: g for g in system.settings.graphs}
         self._counted = {g.name: g.counted_inputs() for g in system.settings.graphs}
+        #: Inputs of each workflow that stages are mapped over.
+        self._lists = {g.name: {-1 - node for node, _ in g.lists() if node < 0} for g in system.settings.graphs}
         #: Set on emulated devices: goes into every answer.
         self._label = label
         self._infos = {name: self._info(graph, ready=True) for name, graph in self._graphs.items()}
@@ -73,16 +84,36 @@ class LiveBackend:
             outputs=tuple(Port(p.name, p.datatype, p.shape or (1,)) for p in graph.outputs),
             ready=ready,
             config={"parameters": parameters},
+            priority=graph.priority,
         )
 
-    def body(self, model: str, nbytes: int) -> _Body:
+    def body(self, model: str, nbytes: int, priority: int = 0) -> _Body:
         """Room for a request body in shared memory. Who finds none is on record, though its id has not been read."""
+        front = self._system.memory.front
         try:
-            return _Body(self._system.memory.front, nbytes)
+            if (priority or self._graphs[model].priority) > 1 and front.used_bytes + nbytes > front.size * FOR_ALL:
+                raise ArenaFull(f"the last {1 - FOR_ALL:.0%} of {format_bytes(front.size)} are for class 1")
+            return _Body(front, nbytes)
         except ArenaFull as error:
             refusal = Overloaded(f"no memory for a body of {nbytes} bytes now: {error}", retry_after_ms=1000)
-            self._system.refuse(model, refusal)
+            self._system.refuse(model, refusal, priority=priority)
             raise refusal from error
+
+    def crowded(self) -> bool:
+        """Whether half of the memory for bodies is in use: below that nobody is refused for want of it."""
+        front = self._system.memory.front
+        return front.used_bytes > front.size // 2
+
+    def claims(self, model: str, priority: int) -> None:
+        """Whether a client may claim a class."""
+        if not 0 <= priority <= LOWEST_CLASS:
+            raise BadRequest(f"priority {priority} must be from 1 (highest) to {LOWEST_CLASS}, or 0 for the default")
+        own = self._graphs[model].priority
+        if 0 < priority < own and not self._trust_priority:
+            raise Forbidden(
+                f"class {priority} is above {model!r}'s own, {own}; a server that others can reach takes that from "
+                "nobody unless it is started with --trust-priority"
+            )
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All workflows."""
@@ -101,6 +132,10 @@ class LiveBackend:
         names = list(self._graphs) if model is None else [model]
         return [self._system.statistics.model_stats(name) for name in names]
 
+    def metrics(self, http: list[Metric]) -> str:
+        """From the books, at the moment of asking."""
+        return render(self._system, http)
+
     def infer(self, call: Call, done: Callable[[Answer | Exception], None]) -> Callable[[], None]:
         """Put the call to the controller; its end is told to `done`."""
         inputs: list[Any] = []
@@ -111,9 +146,13 @@ class LiveBackend:
                 bodies.append(value.body)
                 value = value.ref
             inputs.append(value)
-        if not 0 <= call.priority <= 10:
-            raise BadRequest(f"priority {call.priority} must be from 1 (highest) to 10, or 0 for the default")
+        self.claims(call.model, call.priority)
         counts = tuple([_count(inputs[i]) for i in self._counted[call.model]])
+        most = self._system.settings.max_fan_out
+        for i, count in zip(self._counted[call.model], counts, strict=True):
+            if count > most and i in self._lists[call.model]:
+                name = self._graphs[call.model].inputs[i].name
+                raise BadRequest(fan_out_refused(f"input {name!r} is", count, most))
         for body in bodies:
             body.hold()
 

@@ -8,16 +8,20 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from ..workflow.graph import Port
 
-__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "ModelInfo"]
+__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "Metric", "ModelInfo"]
 
 #: The front lays a request out so that its first binary tensor is as aligned as the body is, up to this much.
 BODY_ALIGN_BYTES = 64
+
+
+#: Name, kind, meaning and value.
+Metric = tuple[str, Literal["counter", "gauge"], str, float]
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -29,6 +33,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     outputs: tuple[Port, ...]
     ready: bool
     config: dict[str, Any] = {}  # merged into the answer of `/config`
+    priority: int = 1  # class of requests that claim none
 
 
 class Body(Protocol):
@@ -83,8 +88,17 @@ class Answer(msgspec.Struct):
 class Backend(Protocol):
     """The live system."""
 
-    def body(self, model: str, nbytes: int) -> Body:
-        """Room for the body of a request to this model. Raises `Overloaded` when there is none now."""
+    def body(self, model: str, nbytes: int, priority: int = 0) -> Body:
+        """Room for the body of a request of a class to this model (0: the model's own).
+
+        Raises `Overloaded` when there is none now for this class.
+        """
+
+    def crowded(self) -> bool:
+        """Whether room is so short that it depends on its class whether a request is let in."""
+
+    def claims(self, model: str, priority: int) -> None:
+        """Raises `BadRequest` if there is no such class, or `Forbidden` if a client may not claim it."""
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All models by name; cheap, it is asked for each request."""
@@ -97,6 +111,9 @@ class Backend(Protocol):
 
     def statistics(self, model: str | None) -> list[dict[str, Any]]:
         """Entries of Triton's `model_stats`, for one model or for all."""
+
+    def metrics(self, http: list[Metric]) -> str:
+        """Everything that is measured, in Prometheus' text form; `http` are values of the front."""
 
     def infer(self, call: Call, done: Callable[[Answer | Exception], None]) -> Callable[[], object]:
         """Begins one call. What is returned cancels it: nobody waits any more, and the work may be dropped.

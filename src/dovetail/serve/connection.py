@@ -1,19 +1,16 @@
-"""HTTP/1.1 on asyncio: bodies and the life of one connection. This file knows nothing of inference.
+"""HTTP/1.1 on asyncio: how one client asks. `answering` has the other half. This file knows nothing of inference.
 
 Rules of this file
 - Where a message ends is decided by `framing`, once, and strictly.
 - Nothing grows without a bound: head, body, chunk lines, trailers, chunked bodies of all clients together, number of
   connections, and the time a client may take for each step. What would be too large is refused before it is read.
 - A body of known length is received straight into the memory that the application gives; only what came in the same
-  packet as the head is copied. An application that refuses a request does so before its body is read.
-- An answer is written in the turn of the event loop in which it is known: neither tasks nor futures are in between.
+  packet as the head is copied. That memory is asked for when the body begins to arrive, and there is room for it
+  (`bodies`). An application that refuses a request does so before its body is read.
+- A body has to arrive at a steady pace. Who rests gives way when there are too many (`crowd`).
 - One request at a time per connection, so answers keep their order. What a client sends ahead waits in the head
   buffer, and when that is full, in the socket.
 - The end of a client's stream means that the client is gone, as nginx takes it: its request is cancelled.
-- Memory lent for a body or a response is given back exactly once, and only when neither the handler nor the socket
-  reads it any more. For that the transport keeps no backlog: it counts as full as soon as the socket takes no more.
-- After an answer to a client that may still be sending we read on for a moment: closing a socket with unread bytes
-  resets it, and the client might never see the answer (RFC 9112, 9.6).
 
     HEAD -> BODY | CHUNKS -> HANDLING -> SENDING -> HEAD ... -> CLOSING
 """
@@ -21,133 +18,102 @@ Rules of this file
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import enum
-import logging
-import math
-from collections import deque
-from collections.abc import Callable
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
-from .framing import Chunks, HttpError, HttpRequest, HttpResponse, Limits
+from .answering import Answering, as_http_error
+from .application import Phase
+from .bodies import RESERVE_FROM_BYTES
+from .framing import Chunks, HttpError, HttpRequest, Limits
 
 if TYPE_CHECKING:
     from .http import HttpServer
 
-__all__ = ["Application", "Buffer", "Cancel", "Connection"]
+__all__ = ["Connection"]
 
-JOIN_BYTES = 64 << 10  # smaller parts of a response are joined: one system call costs as much as copying this
-MAX_TURNED_AWAY = 128  # connections beyond the limit that are told so; the next ones are just closed
-PIECE_BYTES = 256 << 10  # handed to the transport at once; CPython 3.11 copies what the socket does not take of it
-_PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed HttpRequest"}
-_LOG = logging.getLogger(__name__)
-
-Cancel = Callable[[], object]
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Buffer(Protocol):
-    """Memory for one request body."""
-
-    @property
-    def view(self) -> memoryview: ...
-    def release(self) -> None: ...
-
-
-class Application(Protocol):
-    """What is served. Both methods may refuse with `HttpError`."""
-
-    def body(self, request: HttpRequest, nbytes: int) -> Buffer | None:
-        """Memory of exactly `nbytes` for the body that follows; None: it is read and thrown away."""
-
-    def respond(
-        self, request: HttpRequest, done: Callable[[HttpResponse | Exception], None]
-    ) -> HttpResponse | Cancel:
-        """The answer, or a call that cancels it, used when the client goes away.
-
-        In the second case `done` is called with the answer or an error, once, be it cancelled or not, and perhaps
-        before this returns.
-        """
-
-
-class _Phase(enum.Enum):
-    HEAD = enum.auto()
-    BODY = enum.auto()
-    CHUNKS = enum.auto()
-    HANDLING = enum.auto()
-    SENDING = enum.auto()
-    CLOSING = enum.auto()
-
-
-class Connection(asyncio.BufferedProtocol):
+class Connection(Answering):
     """One client. `_advance` moves it on; it is called last by whatever asyncio reports."""
 
-    def __init__(self, server: HttpServer) -> None:
-        self.deadline = math.inf  # of the event loop's clock
-        self._cancel: Cancel | None = None  # of the request that is being handled
-        self._asking = False  # the application is being asked, so an answer is early
-        self._early: HttpResponse | None = None
-        self._server = server
-        self._phase = _Phase.HEAD
+    def __init__(self, server: HttpServer, client: str = "") -> None:
+        super().__init__(server, client)
+        self.waiting = False  # for room for its body
         self._buffer = bytearray(server.limits.max_head_bytes)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0  # what is unread in the buffer
         self._received = 0  # bytes of the body
-        self._request: HttpRequest | None = None
-        self._refusal: HttpError | None = None  # sent once the body has been read past
+        self._reserved = False  # room for the body was asked for, and found or refused
+        self._unreceived = 0  # bytes of it that are reserved and have not come
+        self._urgency = 0
+        self._began_s = 0.0  # when the body did
+        self._beyond = False  # one too many: only for questions after our health
         self._chunks: Chunks | None = None
-        self._response: HttpResponse | None = None
-        self._queue: deque[bytes | memoryview] = deque()
-        self._keep_alive = self._lingers = self._stalled = self._deaf = False
+        self._deaf = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=0)
-        self._wait(_Phase.HEAD, self._server.limits.idle_timeout_s)
-        too_many = self._server.admit(self) - self._server.limits.max_connections
-        if too_many > MAX_TURNED_AWAY:
+        limits = self._server.limits
+        self._server.came(self)
+        standing = self._server.crowd.admit(self)
+        if standing == "refused":
             self._transport.abort()
-        elif too_many > 0:
-            self._refuse(HttpError(503, "too many connections", ("Retry-After", "1")))
+            return
+        self._beyond = standing == "beyond"
+        self._rest(min(limits.head_timeout_s, limits.idle_timeout_s) if self._beyond else limits.idle_timeout_s)
+
+    def _rest(self, timeout_s: float) -> None:
+        self._wait(Phase.HEAD, timeout_s)
+        self._server.crowd.rests(self)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.waiting = False
         self._server.forget(self)
-        self._wait(_Phase.CLOSING)
+        self._wait(Phase.CLOSING)
         if self._cancel is None:
             self._finish()
         else:
             self._cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._phase is _Phase.BODY and self._request and self._request.body is not None:
+        if self._phase is Phase.BODY and self._request and self._request.body is not None:
             return cast(memoryview, self._request.body.view)[self._received :]
         return self._view[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._phase is _Phase.BODY and self._request and self._request.body is not None:
+        if self._phase is Phase.BODY and self._request and self._request.body is not None:
             self._received += nbytes
         else:
             self._end += nbytes
         self._advance()
 
-    def pause_writing(self) -> None:
-        self._stalled = True
-
-    def resume_writing(self) -> None:
-        self._stalled = False
-        self._pump()
-        self._advance()
-
     def expire(self) -> None:
         """The client took too long for what it is doing."""
-        if self._phase in (_Phase.BODY, _Phase.CHUNKS) or (self._phase is _Phase.HEAD and self._end):
+        if self.waiting:
+            self._refuse(HttpError(503, "too many bodies at once: no room for this one", ("Retry-After", "1")))
+            self._advance()
+        elif self._phase in (Phase.BODY, Phase.CHUNKS) or (self._phase is Phase.HEAD and self._end):
             self._refuse(HttpError(408, "the request did not arrive in time"))
             self._advance()
         else:
             self._transport.abort()
 
+    def give_way(self) -> None:
+        self._transport.abort()
+
+    def room_found(self, nbytes: int) -> None:
+        self._unreceived = nbytes
+        self._server.loop.call_soon(self._go_on_with_body)
+
+    def _go_on_with_body(self) -> None:
+        if self._phase is Phase.BODY and not self._reserved and not self._transport.is_closing():
+            self._begin_body()
+            self._take_room()
+            self._advance()
+
     def close_if_idle(self) -> None:
-        if self._phase is _Phase.HEAD and not self._end:
+        if self._phase is Phase.HEAD and not self._end:
             self._transport.close()
 
     def abort(self) -> None:
@@ -155,28 +121,24 @@ class Connection(asyncio.BufferedProtocol):
         if self._cancel is not None:
             self._cancel()
 
-    def _wait(self, phase: _Phase, timeout_s: float | None = None) -> None:
-        self._phase = phase
-        self.deadline = math.inf if timeout_s is None else self._server.loop.time() + timeout_s
-
     def _advance(self) -> None:
         """Goes on as far as the bytes in the buffer allow, then makes room in it or stops listening."""
         try:
             while not self._transport.is_closing() and (
-                (self._phase is _Phase.HEAD and self._take_head())
-                or (self._phase is _Phase.BODY and self._take_body())
-                or (self._phase is _Phase.CHUNKS and self._take_chunks())
+                (self._phase is Phase.HEAD and self._take_head())
+                or (self._phase is Phase.BODY and self._take_body())
+                or (self._phase is Phase.CHUNKS and self._take_chunks())
             ):
                 pass
         except HttpError as error:
             self._refuse(error)
-        if self._start == self._end or self._phase is _Phase.CLOSING:
+        if self._start == self._end or self._phase is Phase.CLOSING:
             self._start = self._end = 0
         elif self._end == len(self._buffer):
             self._end -= self._start
             self._buffer[: self._end] = self._buffer[self._start :]
             self._start = 0
-        if (self._end == len(self._buffer)) is not self._deaf:
+        if (self.waiting or self._end == len(self._buffer)) is not self._deaf:
             self._deaf = not self._deaf
             (self._transport.pause_reading if self._deaf else self._transport.resume_reading)()
 
@@ -204,6 +166,12 @@ class Connection(asyncio.BufferedProtocol):
     def _open(self, request: HttpRequest, limits: Limits) -> None:
         """Prepares for the body of a request whose head is sound."""
         self._request = request
+        self._asked_s = self._server.loop.time()
+        self._server.crowd.works(self)
+        if self._beyond:
+            request.keep_alive = False
+            if not self._server.application.vital(request):
+                raise HttpError(503, "too many connections", ("Retry-After", "1"))
         length = request.content_length
         expects = request.headers.get("expect", "").lower() if request.version == "1.1" else ""
         if expects not in ("", "100-continue"):
@@ -211,38 +179,97 @@ class Connection(asyncio.BufferedProtocol):
         if length == 0:
             self._handle()
             return
+        self._phase = Phase.BODY
         if length is None:
             self._chunks = Chunks(limits)
+            self._phase = Phase.CHUNKS
         elif length > limits.max_body_bytes:
             raise HttpError(413, f"the body of {length} bytes is larger than {limits.max_body_bytes} bytes")
         else:
-            self._received = 0
-            self._find_room(request, length)
+            self._received, self._reserved = 0, False
+            try:
+                self._urgency = self._server.application.check(request, length)
+            except Exception as error:
+                self._refusal, self._reserved = as_http_error(error), True
+            if expects and not self._reserved:
+                self._reserve(length)
             if self._refusal is not None and expects:
                 raise self._refusal  # the client waits to hear whether it should send the body at all
-        self._wait(_Phase.CHUNKS if length is None else _Phase.BODY, limits.body_timeout_s)
-        if expects and self._start == self._end:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._begin_body()
+        if expects and length is None and self._start == self._end:
+            self._transport.write(_CONTINUE)
 
-    def _find_room(self, request: HttpRequest, nbytes: int) -> None:
+    def _begin_body(self) -> None:
+        self._began_s = self._server.loop.time()
+        self._pace(0)
+
+    def _pace(self, nbytes: int) -> None:
+        """The client has sent so much of a body: that gives it so much time for the rest."""
+        limits = self._server.limits
+        assert self._request is not None
+        length = self._request.content_length
+        if length is None:
+            more_s = min(limits.body_timeout_s, nbytes / limits.min_chunked_bytes_per_s)
+        else:
+            more_s = limits.body_timeout_s * nbytes / length
+        self.deadline = self._began_s + min(limits.body_grace_s, limits.body_timeout_s) + more_s
+
+    def _reserve(self, length: int) -> bool:
+        """Asks for room for the body; False if it has to wait."""
+        rest = length - (self._end - self._start)
+        if self._server.bodies.ask(self, rest, self._urgency):
+            self._unreceived = rest
+            self._take_room()
+            return True
+        self.deadline = self._server.loop.time() + self._server.limits.body_grace_s
+        return False
+
+    def _take_room(self) -> None:
+        """There may be so many bytes under way; now for their memory."""
+        assert self._request is not None and self._request.content_length is not None
+        self._reserved = True
+        begun = self._view[self._start : self._end]
+        self._find_room(self._request, self._request.content_length, begun)
+        if self._refusal is not None:
+            self._arrived(self._unreceived)
+        if "expect" in self._request.headers and self._start == self._end and self._refusal is None:
+            self._transport.write(_CONTINUE)
+
+    def _arrived(self, nbytes: int) -> None:
+        """So many of the reserved bytes are here, or will not come."""
+        nbytes = max(0, min(nbytes, self._unreceived))
+        self._unreceived -= nbytes
+        self._server.bodies.came(self.client, nbytes)
+
+    def _find_room(self, request: HttpRequest, nbytes: int, begun: memoryview) -> None:
         try:
-            body = self._server.application.body(request, nbytes)
+            body = self._server.application.body(request, nbytes, begun)
             if body is not None and len(body.view) != nbytes:
                 body.release()
                 raise ValueError(f"the application gave {len(body.view)} bytes for a body of {nbytes}")
             request.body = body
         except Exception as error:
-            self._refusal = _as_http_error(error)
+            self._refusal = as_http_error(error)
 
     def _take_body(self) -> bool:
         assert self._request is not None and self._request.content_length is not None
-        taken = min(self._end - self._start, self._request.content_length - self._received)
+        length, here = self._request.content_length, self._end - self._start
+        if not self._reserved:
+            if self.waiting or here < min(length, RESERVE_FROM_BYTES):
+                if not self.waiting:
+                    self._pace(here)
+                return False
+            if not self._reserve(length):
+                return False
+        taken = min(here, length - self._received)
         body = self._request.body
         if body is not None:
             body.view[self._received : self._received + taken] = self._view[self._start : self._start + taken]
         self._start += taken
         self._received += taken
-        if self._received < self._request.content_length:
+        self._arrived(self._unreceived - (length - self._received))
+        if self._received < length:
+            self._pace(self._received)
             return False
         self._handle()
         return True
@@ -258,128 +285,22 @@ class Connection(asyncio.BufferedProtocol):
         if self._server.chunked_bytes > self._server.limits.max_chunked_bytes:
             raise HttpError(503, "too many chunked bodies at once; send a Content-Length", ("Retry-After", "1"))
         if not self._chunks.done:
+            self._pace(nbytes)
             return False
         if nbytes:
-            self._find_room(self._request, nbytes)
+            self._find_room(self._request, nbytes, memoryview(self._chunks.data))
             if self._request.body is not None:
                 self._request.body.view[:] = self._chunks.data
         self._drop_chunks()
         self._handle()
         return True
 
-    def _handle(self) -> None:
-        assert self._request is not None
-        self._wait(_Phase.HANDLING)
-        self._asking = True
-        answer: HttpResponse | Cancel | None
-        try:
-            if self._refusal is not None:
-                raise self._refusal
-            answer = self._server.application.respond(self._request, self._handled)
-        except Exception as error:
-            answer = _as_http_error(error).response()
-        self._asking = False
-        if self._early is not None:
-            answer, self._early = self._early, None
-        if isinstance(answer, HttpResponse):
-            self._send(answer)
-        else:
-            self._cancel = answer
-            self._server.handling.add(self)
-
-    def _handled(self, answer: HttpResponse | Exception) -> None:
-        """The answer is known."""
-        response = answer if isinstance(answer, HttpResponse) else _as_http_error(answer).response()
-        if self._asking:
-            self._early = response
-            return
-        self._cancel = None
-        self._server.handling.discard(self)
-        if self._phase is _Phase.CLOSING:  # nobody to tell
-            self._response = response
-            self._finish()
-            self._server.check_empty()
-        else:
-            self._send(response)
-            self._advance()
-
-    def _refuse(self, error: HttpError) -> None:
-        """Answers a request that was not read to its end."""
-        error.close = self._lingers = True
-        self._send(error.response())
-
-    def _send(self, response: HttpResponse) -> None:
-        request = self._request
-        self._response = response
-        self._keep_alive = bool(request and request.keep_alive and not response.close and not self._server.draining)
-        parts = [] if request and request.method == "HEAD" else response.parts
-        head = (
-            f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, '')}\r\n"
-            f"Date: {self._server.date}\r\n"
-            f"Content-Type: {response.content_type}\r\n"
-            f"Content-Length: {sum(map(len, response.parts))}\r\n"
-        )
-        for name, value in response.headers:
-            head += f"{name}: {value}\r\n"
-        if not self._keep_alive or (request and request.version == "1.0"):
-            head += f"Connection: {'keep-alive' if self._keep_alive else 'close'}\r\n"
-        joined: list[bytes | memoryview] = [f"{head}\r\n".encode("latin-1")]
-        for index, part in enumerate(parts):
-            if len(part) > JOIN_BYTES:
-                self._queue.extend([b"".join(joined), *parts[index:]])
-                break
-            joined.append(part)
-        else:
-            self._queue.append(b"".join(joined))
-        self._wait(_Phase.SENDING)
-        self._pump()
-
-    def _pump(self) -> None:
-        """Hands the response to the transport for as long as the socket takes it all."""
-        if self._phase is not _Phase.SENDING:
-            return  # the client read our 100 Continue late, or is gone
-        while self._queue and not self._stalled:
-            piece = self._queue.popleft()
-            if len(piece) > PIECE_BYTES:
-                view = memoryview(piece)
-                self._queue.appendleft(view[PIECE_BYTES:])
-                piece = view[:PIECE_BYTES]
-            self._transport.write(piece)
-            if self._transport.is_closing():
-                break  # the client is gone, and `connection_lost` is about to come
-        if self._stalled or self._queue:
-            self._wait(_Phase.SENDING, self._server.limits.send_timeout_s)
-            return
-        self._finish()
-        if self._keep_alive and not self._server.draining:
-            self._wait(_Phase.HEAD, self._server.limits.idle_timeout_s)
-            return
-        self._wait(_Phase.CLOSING, self._server.limits.linger_s)
-        if not self._lingers:
-            self._transport.close()
-            return
-        with contextlib.suppress(OSError):  # the client may be gone already
-            self._transport.write_eof()
-
-    def _finish(self) -> None:
-        """Gives back everything that the request held."""
-        request, response = self._request, self._response
-        self._request = self._response = self._refusal = None
-        self._queue.clear()
+    def _let_go(self) -> None:
+        self.waiting = False
+        self._arrived(self._unreceived)
         self._drop_chunks()
-        if response is not None and response.release is not None:
-            response.release()
-        if request is not None and request.body is not None:
-            request.body.release()
 
     def _drop_chunks(self) -> None:
         if self._chunks is not None:
             self._server.chunked_bytes -= len(self._chunks.data)
             self._chunks = None
-
-
-def _as_http_error(error: BaseException) -> HttpError:
-    if isinstance(error, HttpError):
-        return error
-    _LOG.error("a request failed unexpectedly", exc_info=error)
-    return HttpError(500, "internal error; the server's log has the cause")

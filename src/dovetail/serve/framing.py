@@ -34,9 +34,15 @@ class Limits(msgspec.Struct, frozen=True):
     max_head_bytes: int = 32 << 10
     max_body_bytes: int = 64 << 20
     max_chunked_bytes: int = 256 << 20  # of all connections: chunked bodies are gathered on the heap
+    max_unreceived_bytes: int = 256 << 20  # of bodies that have begun to arrive, of all connections
     max_connections: int = 1024
+    #: Of one address. It is not lower because the address may be a proxy's.
+    max_client_connections: int = 512
     head_timeout_s: float = 10.0
+    #: A body has to arrive evenly: after this grace, half of it within half of the timeout, and so on.
+    body_grace_s: float = 5.0
     body_timeout_s: float = 60.0
+    min_chunked_bytes_per_s: int = 64 << 10  # of a body whose length nobody knows
     send_timeout_s: float = 60.0  # without the client taking a piece
     idle_timeout_s: float = 75.0
     linger_s: float = 2.0
@@ -140,7 +146,9 @@ def parse_head(data: bytes) -> HttpRequest:
 class Heads:
     """Reads heads as `parse_head` does, but the same bytes only once: a client sends the same head each time."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[HttpRequest], None] = lambda _: None) -> None:
+        """`check` raises `HttpError` for heads that are sound, but refused."""
+        self._check = check
         self._known: dict[bytes, HttpRequest] = {}
 
     def parse(self, data: bytes) -> HttpRequest:
@@ -148,6 +156,7 @@ class Heads:
         request = self._known.get(data)
         if request is None:
             request = parse_head(data)
+            self._check(request)
             if len(data) <= MAX_KNOWN_BYTES:
                 if len(self._known) == MAX_KNOWN_HEADS:
                     self._known.clear()

@@ -12,6 +12,7 @@ import msgspec
 
 from ..errors import DeclarationError, DovetailError
 from ..live.devices import hosts_for, parse_device
+from ..live.front.background import BackgroundFile, keep_earlier
 from ..live.front.share import FirstFront, JoinedFront, Serves
 from ..live.front.stores import KernelStore, TimesStore
 from ..live.front.system import LiveSystem, Settings
@@ -20,11 +21,13 @@ from ..profile.store import ProfileStore
 from ..profile.table import Entry
 from ..record.log import LogWriter, make_header
 from ..state.worker import FULL_SHARE
-from ..units import SECOND
+from ..units import SECOND, format_bytes
 from ..wiring import PolicySpec, find_policy, make_controller
 from ..workflow.app import App
+from .access_log import AccessLog
 from .adapter import LiveBackend
-from .framing import Limits
+from .framing import DEFAULT_LIMITS, Limits
+from .gate import Gate, is_loopback
 from .http import HttpServer
 from .oip import start
 
@@ -32,6 +35,8 @@ __all__ = ["Options", "Served", "launch"]
 
 #: How long answers may take to be written after the last request has ended.
 WRITE_SECONDS = 5.0
+#: Least shared memory of the front and of each worker [our choice]: room for some ordinary requests.
+LEAST_ARENA_BYTES = 1 << 20
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -39,6 +44,11 @@ class Options(msgspec.Struct, frozen=True):
 
     device: str = "cpu"
     host: str = "127.0.0.1"
+    #: Names in `Host`, and sites in `Origin`, that are allowed beside the server's own; "*" is all.
+    allow_hosts: tuple[str, ...] = ()
+    allow_origins: tuple[str, ...] = ()
+    #: Whether clients may claim a higher class than their workflow's; None: if only this machine can reach us.
+    trust_priority: bool | None = None
     #: 0 takes any free port.
     port: int = 8000
     #: Processes for ordinary Python stages.
@@ -58,10 +68,14 @@ class Options(msgspec.Struct, frozen=True):
     #: How long before a batch's expected end the next is sent: what a decision takes to come back, and some more.
     lead_us: int = 1000
     log: Path | None = None
+    #: Where a line for each answer goes; "-" is stderr.
+    access_log: Path | None = None
     #: Shared memory of the front and of each worker; pages cost nothing until they are written.
     arena_bytes: int = 1 << 30
-    #: Largest request body.
-    max_body_bytes: int = 64 << 20
+    #: Largest request body; None is 64 MiB, or half of the arena where that is less.
+    max_body_bytes: int | None = None
+    #: Most items of one request at one stage.
+    max_fan_out: int = 1024
     #: A batch that ran for this long (and 50 times what was expected) hangs.
     hang_s: float = 30.0
     seed: int = 1
@@ -87,11 +101,14 @@ class Served(msgspec.Struct):
 
         Set `hurry` to give up at once.
         """
-        # The system first: while it drains, requests on open connections are refused with a reason.
+        # The system first: while it drains, requests are refused with a reason, and told to come back elsewhere.
+        self.http.retire()
         clean = await _first(self.system.drain(drain_s), hurry)
         if not clean:
             self.system.give_up("the server stopped before it was done")
         await self.http.drain(WRITE_SECONDS)
+        if self.http.access_log is not None:
+            self.http.access_log.close()
         await self.system.close()
         if self.times is not None:
             await self.times.close()
@@ -149,7 +166,20 @@ async def launch(
         raise DeclarationError(
             "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one out"
         )
+    if options.join is None and options.arena_bytes < LEAST_ARENA_BYTES:
+        raise DeclarationError(
+            f"--arena {format_bytes(options.arena_bytes)} is too small for anything; give it at least "
+            f"{format_bytes(LEAST_ARENA_BYTES)}, pages cost nothing until they are written"
+        )
     serves, share = _devices(app, options)
+    # A body lies in it beside others.
+    if options.max_body_bytes is not None and options.max_body_bytes > serves.arena_bytes // 2:
+        if share is not None:
+            share.close()
+        raise DeclarationError(
+            f"--max-body {format_bytes(options.max_body_bytes)} does not fit twice into --arena "
+            f"{format_bytes(serves.arena_bytes)}; change one of them"
+        )
     try:
         return await _launch(app, target, options, serves, share, entries, store, say)
     except BaseException:
@@ -232,7 +262,9 @@ async def _launch(
             learned=learned,
             ingress=ingress,
         )
-        log = LogWriter(options.log, header)
+        if (earlier := keep_earlier(options.log)) is not None:
+            say(f"{options.log} of an earlier run is kept as {earlier}")
+        log = LogWriter(options.log, header, BackgroundFile)
     settings = Settings(
         target,
         app.graphs,
@@ -245,17 +277,25 @@ async def _launch(
         kernels=options.kernels,
         kernel_log="" if options.kernel_log is None else str(_emptied(options.kernel_log)),
         ageing_ns=options.ageing_ns,
+        max_fan_out=options.max_fan_out,
     )
     kernels = None
     if options.kernels != "never" and not emulated and not joined:
         kernels = KernelStore(store, this_machine(), {s.model for s in app.specs}, say)
     system = LiveSystem(settings, controller, log=log, kernels=kernels, share=share, say=say)
     label = serves.device if emulated else ""
-    limits = Limits(max_body_bytes=options.max_body_bytes)
+    # Bodies under way take at most a quarter of the front's arena, so that they never shut out what is complete.
+    largest = options.max_body_bytes or min(DEFAULT_LIMITS.max_body_bytes, serves.arena_bytes // 2)
+    limits = Limits(max_body_bytes=largest, max_unreceived_bytes=serves.arena_bytes // 4)
     try:
+        access_log = None if options.access_log is None else AccessLog(options.access_log)
         await system.start()
         try:
-            http = await start(LiveBackend(system, label=label), options.host, options.port, limits)
+            trusts = is_loopback(options.host) if options.trust_priority is None else options.trust_priority
+            backend = LiveBackend(system, label=label, trust_priority=trusts)
+            gate = Gate(options.host, options.allow_hosts, options.allow_origins)
+            http = await start(backend, options.host, options.port, limits, gate)
+            http.access_log = access_log
         except OSError as error:
             where = f"{options.host}:{options.port}"
             raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error

@@ -3,8 +3,9 @@
 Rules of this file
 - Everything that a client can get wrong is found before the backend is asked, and answered with `{"error": ...}` that
   says what was expected.
-- Names that Triton reserves keep their meaning (`priority`, `timeout`); ours are `slo_ms` and `tenant`. These two may
-  come as headers as well, and then the header wins: a gateway that sets it has the last word.
+- Names that Triton reserves keep their meaning (`priority`, `timeout`); ours are `slo_ms` and `tenant`. These two and
+  `priority` may come as headers as well, and then the header wins: a gateway that sets it has the last word.
+- The class in a header is known before the body. There may be room for one class and not for another.
 - The status tells a client what to do: 400 to 415 change the request, 429 and 503 come back after `Retry-After`,
   504 it is too late, 500 tell us.
 
@@ -13,7 +14,6 @@ Sources: kserve/open-inference-protocol, inference_rest.md; Triton's docs/protoc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from copy import copy
 from urllib.parse import quote, unquote
@@ -21,36 +21,47 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from .. import __version__
-from ..errors import BadRequest, Overloaded
+from ..errors import BadRequest
 from ..workflow.graph import Port
-from .backend import Answer, Backend, Call, ModelInfo
-from .connection import Cancel
+from .application import Cancel
+from .backend import Backend, Call, Metric, ModelInfo
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
+from .gate import Gate
 from .http import HttpServer, serve
-from .oip_request import InferRequest, Place, Upload, call_of, inputs_of, only_input, parse, wanted_of
-from .tensors import OutputTensor, Parameters, decode_raw, encode
+from .oip_request import (
+    InferRequest,
+    Place,
+    Upload,
+    call_of,
+    claimed,
+    inputs_of,
+    only_input,
+    parse,
+    peek,
+    wanted_of,
+)
+from .oip_response import (
+    HEADER_LENGTH,
+    MODEL_VERSION,
+    Question,
+    as_refusal,
+    config_of,
+    index_of,
+    json_of,
+    metadata_of,
+    response_of,
+)
+from .tensors import decode_raw
 
 __all__ = ["EXTENSIONS", "OpenInference", "start"]
 
-EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "schedule_policy"]
-MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
-MAX_JSON_BYTES = 4 << 20  # decoding holds up every other client, 5 to 15 ms per MiB; larger tensors go in binary
+EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics", "schedule_policy"]
+MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per MiB; larger tensors go in binary
+MAX_QUESTION_BYTES = 64 << 10  # of a body that is no inference
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
-_OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant")
-#: Nobody knows further ahead than this when there will be room. [our choice]
-MOST_RETRY_MS = 60_000
-_HEADER_LENGTH = "Inference-Header-Content-Length"
-_BINARY = "application/octet-stream"
-_REFUSALS = {"shed": 429, "expired": 504, "failed": 500, "cancelled": 499}
-
-
-class _InferResponse(msgspec.Struct, omit_defaults=True):
-    model_name: str
-    model_version: str
-    outputs: list[OutputTensor]
-    parameters: Parameters
-    id: str = ""
+_OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Known(msgspec.Struct, frozen=True, gc=False):
@@ -72,13 +83,49 @@ class OpenInference:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        #: What the front measures of itself.
+        self.http_metrics: Callable[[], list[Metric]] = list
         #: (model, bytes of the body, JSON) -> what it means.
         self._known: dict[tuple[str, int, bytes], _Known] = {}
         #: Path of an inference as clients write it -> model; as many as there are models, and no more.
         self._infer_paths = {f"/v2/models/{name}/infer": name for name in backend.models() if quote(name) == name}
 
-    def body(self, request: HttpRequest, nbytes: int) -> Upload | None:
+    def vital(self, request: HttpRequest) -> bool:
+        """Whether the server lives and is ready is told to whoever asks."""
+        return request.path.startswith("/v2/health/") and request.content_length == 0
+
+    def check(self, request: HttpRequest, nbytes: int) -> int:
+        """Whether a body may be sent at all, and how urgent its request is."""
+        expected = self._expected(request, nbytes)
+        if expected is None:
+            return 1
+        info = expected[0]
+        try:
+            priority = claimed(request.headers)
+            self._backend.claims(info.name, priority)
+        except BadRequest as error:
+            raise as_refusal(error) from None
+        return priority or info.priority
+
+    def body(self, request: HttpRequest, nbytes: int, begun: memoryview) -> Upload | Question | None:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
+        expected = self._expected(request, nbytes)
+        if expected is None:
+            if self._route(request)[1] == "index" and nbytes <= MAX_QUESTION_BYTES:
+                return Question(nbytes)
+            return None
+        info, json_bytes = expected
+        try:
+            priority = claimed(request.headers)
+            if not priority and json_bytes <= len(begun) and self._backend.crowded():
+                priority = peek(bytes(begun[:json_bytes]))
+                self._backend.claims(info.name, priority)
+            return Upload(self._backend, info, nbytes, json_bytes, priority)
+        except Exception as error:
+            raise as_refusal(error) from None
+
+    def _expected(self, request: HttpRequest, nbytes: int) -> tuple[ModelInfo, int] | None:
+        """The model that a body is for, and how many of its bytes are JSON; None: nobody asked for it."""
         info, action = self._route(request)
         if info is None or action != "infer":
             return None
@@ -87,39 +134,38 @@ class OpenInference:
             raise HttpError(
                 415, f"Content-Encoding {coding!r} is not supported; send tensors uncompressed, in binary"
             )
-        given = request.headers.get(_HEADER_LENGTH.lower(), str(nbytes))
+        given = request.headers.get(HEADER_LENGTH.lower(), str(nbytes))
         json_bytes = int(given) if given.isascii() and given.isdigit() and len(given) < 20 else nbytes + 1
         if json_bytes > nbytes:
-            raise HttpError(
-                400, f"{_HEADER_LENGTH} must be a number within the body of {nbytes} bytes, got {given!r}"
-            )
+            raise HttpError(400, f"{HEADER_LENGTH} must be a number within the body of {nbytes} bytes, got {given!r}")
         if json_bytes > MAX_JSON_BYTES:
             raise HttpError(413, f"{json_bytes} bytes of JSON are more than {MAX_JSON_BYTES}; send tensors in binary")
-        try:
-            return Upload(self._backend, info, nbytes, json_bytes)
-        except Exception as error:
-            raise _as_refusal(error) from None
+        return info, json_bytes
 
     def respond(
         self, request: HttpRequest, done: Callable[[HttpResponse | Exception], None]
     ) -> HttpResponse | Cancel:
         """Answers at once what needs no inference."""
-        if request.body is not None:
+        if isinstance(request.body, Upload):
             return self._infer(request, request.body, done)
         info, action = self._route(request)
         backend = self._backend
+        if action == "metrics":
+            return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
+        if action == "index":
+            return json_of(index_of(backend.models(), request.body))
         if action == "infer":
             raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         if action == "live" or (action == "ready" and info is None):
             well = backend.live() if action == "live" else backend.ready()
-            return _json({action: well}, 200 if well else 503)
+            return json_of({action: well}, 200 if well else 503)
         if action == "stats":
-            return _json({"model_stats": backend.statistics(info.name if info else None)})
+            return json_of({"model_stats": backend.statistics(info.name if info else None)})
         if info is None:
-            return _json({"name": "dovetail", "version": __version__, "extensions": EXTENSIONS})
+            return json_of({"name": "dovetail", "version": __version__, "extensions": EXTENSIONS})
         if action == "ready":
-            return _json({"name": info.name, "ready": info.ready}, 200 if info.ready else 503)
-        return _json(_config(info) if action == "config" else _metadata(info))
+            return json_of({"name": info.name, "ready": info.ready}, 200 if info.ready else 503)
+        return json_of(config_of(info) if action == "config" else metadata_of(info))
 
     def _route(self, request: HttpRequest) -> tuple[ModelInfo | None, str]:
         """The model that a path names, if any, and what is wanted of it."""
@@ -130,10 +176,24 @@ class OpenInference:
         match request.path.removesuffix("/").split("/")[1:]:
             case ["v2"]:
                 action = "metadata"
+            case ["metrics"]:
+                action = "metrics"
             case ["v2", "health", ("live" | "ready") as action]:
                 pass
             case ["v2", "models", "stats"]:
                 action = "stats"
+            case ["v2", "repository", "index"]:
+                action = "index"
+            case ["v2", "repository", "models", name, ("load" | "unload")]:
+                raise HttpError(400, "workflows are loaded when the server starts; none can be loaded or unloaded")
+            case ["v2", ("trace" | "logging" | "systemsharedmemory" | "cudasharedmemory"), *_] | [
+                "v2",
+                "models",
+                _,
+                "trace",
+                *_,
+            ]:
+                raise HttpError(501, f"{request.path}: this extension is not supported; GET /v2 lists those that are")
             case ["v2", "models", name, *rest]:
                 info = self._model(name)
                 if rest[:1] == ["versions"]:
@@ -145,7 +205,7 @@ class OpenInference:
                     raise HttpError(404, f"no such path: {request.path}")
             case _:
                 raise HttpError(404, f"no such path: {request.path}")
-        allowed = ("POST",) if action == "infer" else ("GET", "HEAD")
+        allowed = ("POST",) if action in ("infer", "index") else ("GET", "HEAD")
         if request.method not in allowed:
             raise HttpError(405, f"{request.method} is not allowed on {request.path}", ("Allow", ", ".join(allowed)))
         return info, action
@@ -163,9 +223,11 @@ class OpenInference:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
-            return self._backend.infer(call, lambda answer: done(_response(call, wanted, binary, answer)))
+            return self._backend.infer(
+                call, lambda answer: done(response_of(upload.info, call, wanted, binary, answer))
+            )
         except Exception as error:
-            raise _as_refusal(error) from None
+            raise as_refusal(error) from None
 
     def _read(self, request: HttpRequest, upload: Upload) -> tuple[Call, dict[str, bool], bool]:
         """What is asked for, which outputs are wanted, and whether others go out in binary."""
@@ -198,107 +260,15 @@ class OpenInference:
         return call, wanted, binary
 
 
-def _response(
-    call: Call, wanted: dict[str, bool], binary: bool, answer: Answer | Exception
-) -> HttpResponse | Exception:
-    if isinstance(answer, Exception):
-        return _as_refusal(answer)
-    try:
-        return _success(call, wanted, binary, answer) if answer.outcome in ("ok", "late") else _failure(answer)
-    except Exception as error:
-        if answer.release is not None:
-            answer.release()
-        return _as_refusal(error)
-
-
-def _as_refusal(error: Exception) -> Exception:
-    """What a client is told of an error; what it should not know is left as it is."""
-    if isinstance(error, BadRequest):
-        return HttpError(400, str(error))
-    if isinstance(error, Overloaded):
-        return HttpError(503, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
-    return error
-
-
-def _numbered(request: int) -> dict[str, object]:
-    """An answer without results to a request that the log has says under which number (`dovetail explain`)."""
-    return {"dovetail_request": request} if request else {}
-
-
-def _come_back(after_ms: int) -> tuple[tuple[str, str], ...]:
-    """Whole seconds, which is all that `Retry-After` can say, and the exact time beside it.
-
-    Nothing for a request that would be refused again whenever it came.
-    """
-    if after_ms <= 0:
-        return ()
-    after_ms = min(after_ms, MOST_RETRY_MS)
-    return ("Retry-After", str(max(1, math.ceil(after_ms / 1000)))), ("retry-after-ms", str(after_ms))
-
-
-def _json(content: object, status: int = 200) -> HttpResponse:
-    return HttpResponse(status, [msgspec.json.encode(content)])
-
-
-def _metadata(info: ModelInfo) -> dict[str, object]:
-    return {
-        "name": info.name,
-        "versions": [MODEL_VERSION],
-        "platform": info.platform,
-        "inputs": info.inputs,
-        "outputs": info.outputs,
-    }
-
-
-def _config(info: ModelInfo) -> dict[str, object]:
-    """As Triton prints a model configuration; batching is ours and clients see none of it."""
-
-    def tensors(specs: tuple[Port, ...]) -> list[dict[str, object]]:
-        kinds = {"BYTES": "STRING"}
-        return [
-            {"name": spec.name, "data_type": f"TYPE_{kinds.get(spec.datatype, spec.datatype)}", "dims": spec.shape}
-            for spec in specs
-        ]
-
-    return {
-        "name": info.name,
-        "platform": info.platform,
-        "backend": "dovetail",
-        "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": 0,
-        "input": tensors(info.inputs),
-        "output": tensors(info.outputs),
-        **info.config,
-    }
-
-
-def _success(call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) -> HttpResponse:
-    wanted = wanted or dict.fromkeys(answer.outputs, binary)
-    missing = [name for name in wanted if name not in answer.outputs]
-    if missing:
-        raise HttpError(500, f"{call.model!r} gave no output {', '.join(map(repr, missing))}")
-    outputs = [encode(name, answer.outputs[name], in_binary) for name, in_binary in wanted.items()]
-    parameters = {**answer.parameters, "dovetail_outcome": answer.outcome}
-    tensors = [tensor for tensor, _ in outputs]
-    head = msgspec.json.encode(_InferResponse(call.model, MODEL_VERSION, tensors, parameters, call.request_id))
-    blobs = [raw for _, raw in outputs if raw is not None]
-    if not blobs:
-        return HttpResponse(200, [head], release=answer.release)
-    return HttpResponse(200, [head, *blobs], ((_HEADER_LENGTH, str(len(head))),), _BINARY, release=answer.release)
-
-
-def _failure(answer: Answer) -> HttpResponse:
-    status = _REFUSALS[answer.outcome]
-    headers = _come_back(answer.retry_after_ms) if answer.outcome == "shed" else ()
-    reason = answer.reason or f"the request was {answer.outcome}"
-    number = _numbered(int(answer.parameters.get("dovetail_request", 0)))
-    response = HttpError(status, reason, *headers, close=answer.outcome == "cancelled", more=number).response()
-    response.release = answer.release
-    return response
-
-
 async def start(
-    backend: Backend, host: str = "127.0.0.1", port: int = 0, limits: Limits = DEFAULT_LIMITS
+    backend: Backend,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+    gate: Gate | None = None,
 ) -> HttpServer:
     """Serves `backend`; port 0 takes a free one. There is neither encryption nor a password: keep it on loopback."""
-    return await serve(OpenInference(backend), host, port, limits)
+    application = OpenInference(backend)
+    server = await serve(application, host, port, limits, gate)
+    application.http_metrics = server.metrics
+    return server

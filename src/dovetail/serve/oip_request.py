@@ -13,7 +13,7 @@ import msgspec
 from ..errors import BadRequest
 from ..workflow.graph import Port
 from .backend import BODY_ALIGN_BYTES, Backend, Call, ModelInfo
-from .tensors import InputTensor, Parameters, decode
+from .tensors import MAX_JSON_ELEMENTS, Elements, InputTensor, Parameters, decode
 
 __all__ = [
     "MAX_NAME_CHARS",
@@ -21,14 +21,17 @@ __all__ = [
     "Place",
     "Upload",
     "call_of",
+    "claimed",
     "inputs_of",
     "only_input",
     "parse",
+    "peek",
     "wanted_of",
 ]
 
 MAX_TENSORS = 64  # inputs, or requested outputs, of one request
 MAX_NAME_CHARS = 256  # request ids and tenants: they go into logs and labels
+LONGEST_MS = 1e12  # a longer objective, 31 years, is none
 _UNSUPPORTED = {"classification", "shared_memory_region", "sequence_id"}  # silence would give wrong results
 
 
@@ -55,13 +58,13 @@ Place = tuple[int, int, str, tuple[int, ...]]
 class Upload:
     """The body of an inference request, placed so that models can read its first binary tensor aligned."""
 
-    def __init__(self, backend: Backend, info: ModelInfo, nbytes: int, json_bytes: int) -> None:
+    def __init__(self, backend: Backend, info: ModelInfo, nbytes: int, json_bytes: int, priority: int = 0) -> None:
         self.info = info
         self.json_bytes = json_bytes
         self._pad = -json_bytes % BODY_ALIGN_BYTES if json_bytes < nbytes else 0
         #: Where the tensors lie that were asked for: arguments of `ref`.
         self.places: list[Place] = []
-        self._body = backend.body(info.name, nbytes + self._pad)
+        self._body = backend.body(info.name, nbytes + self._pad, priority)
         self.view = self._body.view[self._pad : self._pad + nbytes]
         self.release = self._body.release
 
@@ -100,12 +103,13 @@ def inputs_of(info: ModelInfo, header: InferRequest, upload: Upload) -> dict[str
     specs = {spec.name: spec for spec in info.inputs}
     values: dict[str, object] = {}
     at = upload.json_bytes
+    elements = Elements()
     for tensor in header.inputs:
         if tensor.name not in specs:
             raise BadRequest(f"unknown input {tensor.name!r}; {info.name!r} takes {_names(info.inputs)}")
         if tensor.name in values:
             raise BadRequest(f"input {tensor.name!r} is given twice")
-        values[tensor.name], nbytes = decode(specs[tensor.name], tensor, upload, at)
+        values[tensor.name], nbytes = decode(specs[tensor.name], tensor, upload, at, elements)
         at += nbytes
     missing = [name for name in specs if name not in values]
     if missing:
@@ -118,6 +122,7 @@ def inputs_of(info: ModelInfo, header: InferRequest, upload: Upload) -> dict[str
 def wanted_of(info: ModelInfo, header: InferRequest) -> dict[str, bool]:
     """The requested outputs and whether each goes out in binary; empty if all are wanted."""
     datatypes = {spec.name: spec.datatype for spec in info.outputs}
+    shapes = {spec.name: spec.shape for spec in info.outputs}
     everything = _flag(header.parameters, "binary_data_output", False)
     wanted: dict[str, bool] = {}
     for output in header.outputs:
@@ -129,6 +134,11 @@ def wanted_of(info: ModelInfo, header: InferRequest) -> dict[str, bool]:
     for name, in_binary in (wanted or dict.fromkeys(datatypes, everything)).items():
         if datatypes[name] == "FP16" and not in_binary:  # said now rather than after the work is done
             raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
+        count = math.prod(shapes[name])
+        if count > MAX_JSON_ELEMENTS and min(shapes[name]) > 0 and not in_binary:
+            raise BadRequest(
+                f"output {name!r} has {count} elements, more than {MAX_JSON_ELEMENTS} in JSON; ask for binary_data"
+            )
     return wanted
 
 
@@ -143,6 +153,29 @@ def _flag(parameters: Parameters, name: str, default: bool) -> bool:
     return value
 
 
+def claimed(headers: dict[str, str]) -> int:
+    """The class that the head of a request claims; 0 if none."""
+    text = headers.get("x-dovetail-priority", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise BadRequest(f"X-Dovetail-Priority must be a class from 1 (highest) on, got {text!r}")
+    return int(text)
+
+
+class _Peek(msgspec.Struct):
+    """What is looked at before there is room for the rest."""
+
+    parameters: Parameters = {}
+
+
+def peek(text: bytes) -> int:
+    """The class that the JSON of a request claims; 0 if none, or if it is not sound, as will be told later."""
+    try:
+        priority = msgspec.json.decode(text, type=_Peek).parameters.get("priority", 0)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
+    return priority if type(priority) is int and priority >= 0 else 0
+
+
 def call_of(info: ModelInfo, header: InferRequest, inputs: dict[str, object], headers: dict[str, str]) -> Call:
     numbers: dict[str, int] = {}
     for name in ("priority", "timeout"):
@@ -150,6 +183,7 @@ def call_of(info: ModelInfo, header: InferRequest, inputs: dict[str, object], he
         if type(value) is not int or not 0 <= value < 2**63:
             raise BadRequest(f"the parameter {name} must be an integer from 0 on, got {value!r}")
         numbers[name] = value
+    numbers["priority"] = claimed(headers) or numbers["priority"]
     slo = headers.get("x-dovetail-slo-ms", header.parameters.get("slo_ms", 0.0))
     try:
         slo_ms = math.nan if isinstance(slo, bool) else float(slo)
@@ -160,4 +194,5 @@ def call_of(info: ModelInfo, header: InferRequest, inputs: dict[str, object], he
     tenant = headers.get("x-dovetail-tenant", header.parameters.get("tenant", ""))
     if not isinstance(tenant, str) or len(tenant) > MAX_NAME_CHARS:
         raise BadRequest(f"tenant must be a text of at most {MAX_NAME_CHARS} characters")
+    slo_ms = min(slo_ms, LONGEST_MS)
     return Call(info.name, inputs, header.id, numbers["priority"], numbers["timeout"], slo_ms, tenant)

@@ -4,6 +4,7 @@ Rules of this file
 - Nothing is allocated for a tensor before its declared shape fits the model and its data fits the shape.
 - A fixed-size tensor that arrived in binary is never copied: it becomes a reference into the request body.
 - What is wrong with a tensor raises `BadRequest` and says what was expected and what came.
+- Whatever is done for each element in Python is bounded by `Elements`: other clients wait meanwhile.
 
 Sources: kserve/open-inference-protocol, specification/protocol/inference_rest.md; Triton's extension_binary_data.md.
 """
@@ -25,10 +26,27 @@ from ..workflow.graph import Port
 from ..workflow.tensor import NUMPY_OF
 from .backend import Body
 
-__all__ = ["MAX_RANK", "InputTensor", "OutputTensor", "Parameters", "decode", "decode_raw", "encode"]
+__all__ = [
+    "MAX_JSON_ELEMENTS",
+    "MAX_RANK",
+    "MAX_TEXTS",
+    "Elements",
+    "InputTensor",
+    "OutputTensor",
+    "Parameters",
+    "decode",
+    "decode_raw",
+    "encode",
+]
 
 MAX_RANK = 16  # twice what any model of ours or of the public zoos has
 MAX_DIM = 2**31 - 1  # a longer axis cannot be sent anyway, and products of 16 of them stay cheap
+
+#: Elements of all tensors of a request, or of an answer, that are written as JSON, and BYTES elements in any form.
+#: Each costs 80 to 150 ns, and a BYTES element 500 ns, on the thread that serves everybody: 20 to 40 ms at most, on a
+#: Xeon of 2023 with other work on it (bench/front_stall.py).
+MAX_JSON_ELEMENTS = 256 << 10
+MAX_TEXTS = 32 << 10
 
 Parameters = dict[str, bool | int | float | str]
 # Looked up once: numpy's own `dtype.name` takes microseconds each time.
@@ -57,8 +75,33 @@ class OutputTensor(msgspec.Struct, omit_defaults=True):
     data: list[Any] | None = None
 
 
-def decode(spec: Port, tensor: InputTensor, body: Body, offset: int) -> tuple[object, int]:
-    """The value of one input, and how many bytes of `body` from `offset` on it took (none if it came as JSON)."""
+class Elements:
+    """Counts the elements of one request or of one answer that Python has to touch one by one."""
+
+    def __init__(self) -> None:
+        self._json = self._texts = 0
+
+    def add(self, where: str, datatype: str, count: int, binary: bool) -> None:
+        """So many more; raises `BadRequest` if that is too many."""
+        if datatype == "BYTES":
+            self._texts += count
+        if not binary:
+            self._json += count
+        if self._texts > MAX_TEXTS:
+            raise BadRequest(f"{where}: {self._texts} BYTES elements are more than the {MAX_TEXTS} of a request")
+        if self._json > MAX_JSON_ELEMENTS:
+            raise BadRequest(
+                f"{where}: {self._json} elements are more than the {MAX_JSON_ELEMENTS} of JSON; use binary data"
+            )
+
+
+def decode(
+    spec: Port, tensor: InputTensor, body: Body, offset: int, elements: Elements | None = None
+) -> tuple[object, int]:
+    """The value of one input, and how many bytes of `body` from `offset` on it took (none if it came as JSON).
+
+    `elements` counts for all inputs of the request.
+    """
     where = f"input {spec.name!r}"
     if tensor.datatype != spec.datatype:
         raise BadRequest(f"{where} has datatype {spec.datatype}, got {tensor.datatype}")
@@ -70,7 +113,11 @@ def decode(spec: Port, tensor: InputTensor, body: Body, offset: int) -> tuple[ob
             f"{where} has shape {list(spec.shape)} (-1 is any length), got {list(shape)}; "
             "a request carries one item and has no batch dimension"
         )
-    if "binary_data_size" not in tensor.parameters:
+    if 0 in shape and math.prod(filter(None, shape)) >= 1 << 48:  # numpy takes none beyond 2**63 bytes, even empty
+        raise BadRequest(f"{where}: shape {list(shape)} is too large, though it has no elements")
+    binary = "binary_data_size" in tensor.parameters
+    (elements or Elements()).add(where, spec.datatype, math.prod(shape), binary)
+    if not binary:
         return _value(spec, _from_json(where, spec.datatype, shape, bytes(tensor.data))), 0
     if bytes(tensor.data):
         raise BadRequest(f"{where} has both data and binary_data_size; give one of them")
@@ -96,15 +143,30 @@ def decode_raw(spec: Port, body: Body) -> object:
     return _from_binary(spec, shape, body, 0, nbytes)
 
 
-def encode(name: str, value: object, binary: bool) -> tuple[OutputTensor, bytes | memoryview | None]:
-    """An output as clients read it, and its raw bytes if `binary`. Arrays are not copied unless they are strided."""
-    datatype, shape, content = _describe(name, value)
+def encode(
+    name: str, value: object, binary: bool, elements: Elements | None = None, declared: str = ""
+) -> tuple[OutputTensor, list[bytes | memoryview] | None]:
+    """An output as clients read it, and its raw bytes if `binary`. Arrays are not copied unless they are strided.
+
+    `elements` counts for all outputs of the answer. Where numbers are `declared`, a Python number becomes one of
+    that datatype, and a list of equal arrays one tensor.
+    """
+    elements = elements or Elements()
+    numeric = NUMPY_OF[declared] if declared in _NUMPY_NAME_OF and declared != "BYTES" else None
+    if numeric is not None and isinstance(value, bool | int | float):
+        value = np.array([value], numeric)
+    if numeric is not None and isinstance(value, list) and value and _alike(value, numeric):
+        return _encode_list(name, declared, value, binary, elements)
+    datatype, shape, content = _describe(name, value, elements)
+    if numeric is not None:  # what is declared without a length is shown to clients as [1]
+        shape = shape or (1,)
+    elements.add(f"output {name!r}", datatype, math.prod(shape), binary)
     tensor = OutputTensor(name, datatype, list(shape))
     if isinstance(content, list):
         if binary:
             raw = b"".join([part for text in content for part in (struct.pack("<I", len(text)), text)])
             tensor.parameters = {"binary_data_size": len(raw)}
-            return tensor, raw
+            return tensor, [raw]
         try:
             tensor.data = [text.decode() for text in content]
         except UnicodeDecodeError:
@@ -113,13 +175,41 @@ def encode(name: str, value: object, binary: bool) -> tuple[OutputTensor, bytes 
             ) from None
         return tensor, None
     if binary:
-        if not content.flags.c_contiguous or content.dtype.str[0] == ">":
-            content = np.ascontiguousarray(content, content.dtype.newbyteorder("<"))
         tensor.parameters = {"binary_data_size": content.nbytes}
-        return tensor, content.data.cast("B") if content.size else b""
+        return tensor, [_raw(content)]
     if datatype == "FP16":
         raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
     tensor.data = content.reshape(-1).tolist()  # JSON has no NaN and no infinity: they become null
+    return tensor, None
+
+
+def _raw(array: npt.NDArray[Any]) -> bytes | memoryview:
+    if not array.flags.c_contiguous or array.dtype.str[0] == ">":
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return array.reshape(-1).data.cast("B") if array.size else b""
+
+
+def _alike(values: list[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether these are arrays that make one when they are stacked."""
+    first = values[0]
+    return isinstance(first, np.ndarray) and all(
+        isinstance(value, np.ndarray) and value.dtype == dtype and value.shape == first.shape for value in values
+    )
+
+
+def _encode_list(
+    name: str, datatype: str, arrays: list[npt.NDArray[Any]], binary: bool, elements: Elements
+) -> tuple[OutputTensor, list[bytes | memoryview] | None]:
+    """Arrays behind each other are one tensor; they need not be copied for that."""
+    shape = [len(arrays), *arrays[0].shape]
+    elements.add(f"output {name!r}", datatype, math.prod(shape), binary)
+    tensor = OutputTensor(name, datatype, shape)
+    if binary:
+        tensor.parameters = {"binary_data_size": sum(array.nbytes for array in arrays)}
+        return tensor, [_raw(array) for array in arrays]
+    if datatype == "FP16":
+        raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")
+    tensor.data = [number for array in arrays for number in array.reshape(-1).tolist()]
     return tensor, None
 
 
@@ -213,30 +303,37 @@ def _value(spec: Port, content: npt.NDArray[Any] | list[bytes]) -> object:
     return content[0] if spec.datatype == "BYTES" and spec.shape == (1,) else content
 
 
-def _describe(name: str, value: object) -> tuple[str, tuple[int, ...], npt.NDArray[Any] | list[bytes]]:
+def _describe(
+    name: str, value: object, elements: Elements
+) -> tuple[str, tuple[int, ...], npt.NDArray[Any] | list[bytes]]:
     """Datatype, shape, and either a numeric array or the elements of a BYTES tensor."""
     if isinstance(value, np.generic | bool | float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
         value = np.array([value])
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "OSU":
-            return "BYTES", value.shape, [_text(item) for item in value.reshape(-1).tolist()]
+            elements.add(f"output {name!r}", "BYTES", 0 if value.size <= MAX_TEXTS else value.size, True)
+            return "BYTES", value.shape, [_text(name, item, elements) for item in value.reshape(-1).tolist()]
         datatype = _OIP_NAME_OF.get(value.dtype)
         if datatype is None:
             raise TypeError(f"output {name!r} is an array of {value.dtype}, which the protocol cannot carry")
         return datatype, value.shape, value
     if isinstance(value, list | tuple) and all(isinstance(item, str | bytes) for item in value):
-        return "BYTES", (len(value),), [_text(item) for item in value]
-    return "BYTES", (1,), [_text(value)]
+        elements.add(f"output {name!r}", "BYTES", 0 if len(value) <= MAX_TEXTS else len(value), True)
+        return "BYTES", (len(value),), [_text(name, item, elements) for item in value]
+    return "BYTES", (1,), [_text(name, value, elements)]
 
 
-def _text(value: object) -> bytes:
+def _text(name: str, value: object, elements: Elements) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    return value.encode() if isinstance(value, str) else msgspec.json.encode(value, enc_hook=_plain)
+    if isinstance(value, str):
+        return value.encode()
 
+    def plain(part: object) -> object:
+        """Numpy values inside a JSON text."""
+        if isinstance(part, np.ndarray | np.generic):
+            elements.add(f"output {name!r}", "", part.size, False)
+            return part.tolist()
+        raise TypeError(f"a {type(part).__name__} cannot be written as JSON")
 
-def _plain(value: object) -> object:
-    """Numpy values inside a JSON text."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+    return msgspec.json.encode(value, enc_hook=plain)

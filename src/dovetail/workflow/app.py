@@ -16,17 +16,24 @@ __all__ = ["App", "load_target", "target_folder"]
 
 
 class App:
-    """Workflows that share devices: ``app = App(ocr, moderate)``."""
+    """Workflows that share devices: ``app = App(ocr, moderate)``. An App stands for its workflows: ``App(a, b)``."""
 
-    def __init__(self, *workflows: Workflow, name: str = "app") -> None:
+    def __init__(self, *parts: Workflow | App, name: str = "app") -> None:
         self.name = name
         self.workflows: dict[str, Workflow] = {}
         self.stages: dict[str, Stage] = {}
-        if not workflows:
+        if not parts:
             raise DeclarationError("an App needs at least one workflow: App(my_workflow)")
+        workflows: list[Workflow] = []
+        for part in parts:
+            if not isinstance(part, Workflow | App):
+                raise DeclarationError(
+                    f"App(...) takes workflows, not {part!r}; decorate the function with @workflow"
+                )
+            workflows += part.workflows.values() if isinstance(part, App) else [part]
         for w in workflows:
-            if not isinstance(w, Workflow):
-                raise DeclarationError(f"App(...) takes workflows, not {w!r}; decorate the function with @workflow")
+            if self.workflows.get(w.name) is w:
+                continue  # two of the apps have it
             if w.name in self.workflows:
                 raise DeclarationError(f"two workflows are named {w.name!r}; give one another name with name=...")
             self.workflows[w.name] = w

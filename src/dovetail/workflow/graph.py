@@ -129,9 +129,13 @@ class Graph(msgspec.Struct, frozen=True):
         """Inputs of the workflow whose count the controller needs, as indices into `inputs`."""
         return tuple(sorted({-1 - s.node for s in self._counted() if s.node < 0}))
 
-    def _counted(self) -> set[Source]:
+    def lists(self) -> set[tuple[int, int]]:
+        """Node and output (a node below zero is an input) of every list that some node is mapped over."""
+        return {(s.node, s.output) for s in self._counted(conditions=False)}
+
+    def _counted(self, *, conditions: bool = True) -> set[Source]:
         """Sources that decide how often some node runs, be it in place of a step that was skipped."""
-        todo = [s for n in self.nodes for s in counted_sources(n)]
+        todo = [s for n in self.nodes for s in counted_sources(n) if conditions or s is not n.when]
         found: set[Source] = set()
         while todo:
             source = todo.pop()

@@ -44,6 +44,8 @@ def run_graph(
 
     def value_of(source: Source) -> Any:
         whole = inputs[-1 - source.node] if source.node < 0 else values[source.node]
+        if source.node >= 0 and source.output != WHOLE and graph.nodes[source.node].mapped:
+            return [pick(element, source.output) for element in whole]
         return pick(whole, source.output)
 
     for index, node in enumerate(graph.nodes):

@@ -29,6 +29,8 @@ class ModelFile(msgspec.Struct, frozen=True):
     nbytes: int
     inputs: dict[str, TensorSpec]
     outputs: dict[str, TensorSpec]
+    #: Inputs and outputs that are said to be single numbers; of others without a shape nothing is known.
+    numbers: tuple[str, ...] = ()
 
 
 def _fields(data: mmap.mmap | bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -40,8 +42,9 @@ def _fields(data: mmap.mmap | bytes, start: int, end: int) -> Iterator[tuple[int
             yield number, varint(data, begin)[0], -1
 
 
-def _value_info(data: mmap.mmap | bytes, start: int, end: int) -> tuple[str, TensorSpec]:
-    name, datatype, shape = "", "FP32", []
+def _value_info(data: mmap.mmap | bytes, start: int, end: int) -> tuple[str, TensorSpec, bool]:
+    """Name, type, and whether it is said to be a single number."""
+    name, datatype, shape, known = "", "FP32", [], False
     for number, a, b in _fields(data, start, end):
         if number == 1 and b >= 0:
             name = bytes(data[a:b]).decode()
@@ -53,8 +56,8 @@ def _value_info(data: mmap.mmap | bytes, start: int, end: int) -> tuple[str, Ten
                     if part == 1:
                         datatype = OIP_OF_ONNX.get(e, "FP32")
                     elif part == 2:
-                        shape = [_dim(data, g, h) for n, g, h in _fields(data, e, f) if n == 1]
-    return name, TensorSpec(datatype, tuple(shape))
+                        shape, known = [_dim(data, g, h) for n, g, h in _fields(data, e, f) if n == 1], True
+    return name, TensorSpec(datatype, tuple(shape)), known and not shape
 
 
 def _dim(data: mmap.mmap | bytes, start: int, end: int) -> int:
@@ -71,6 +74,7 @@ def read_onnx(path: Path, stage: str) -> ModelFile:
     nbytes = path.stat().st_size
     inputs: dict[str, TensorSpec] = {}
     outputs: dict[str, TensorSpec] = {}
+    numbers: list[str] = []
     weights: set[str] = set()
     graph_seen = False
     if nbytes:
@@ -85,8 +89,10 @@ def read_onnx(path: Path, stage: str) -> ModelFile:
                         if part == 5 and d >= 0:
                             weights.update(bytes(data[e:f]).decode() for n, e, f in _fields(data, c, d) if n == 8)
                         elif part in (11, 12):
-                            name, spec = _value_info(data, c, d)
+                            name, spec, number_only = _value_info(data, c, d)
                             (inputs if part == 11 else outputs)[name] = spec
+                            if number_only:
+                                numbers.append(name)
             except (NotProtobuf, UnicodeDecodeError):
                 graph_seen = False
     if not graph_seen or not outputs:
@@ -95,4 +101,5 @@ def read_onnx(path: Path, stage: str) -> ModelFile:
             f"an ordinary @stage"
         )
     inputs = {name: spec for name, spec in inputs.items() if name not in weights}
-    return ModelFile(digest, nbytes, inputs, outputs)
+    numbers = [name for name in numbers if name in inputs or name in outputs]
+    return ModelFile(digest, nbytes, inputs, outputs, tuple(numbers))

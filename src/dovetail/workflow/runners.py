@@ -47,13 +47,21 @@ class PythonRunner:
             raise DeclarationError(f"stage {stage.name!r} has no Python function to run")
         self._spec = stage.spec
         self._function = stage.function
+        self._loaded: tuple[Any, ...] = ()
+        if stage.load is not None:
+            try:
+                self._loaded = (stage.load(),)
+            except Exception as error:
+                raise StageFailed(
+                    f"stage {stage.name!r}: what it needs could not be loaded: {type(error).__name__}: {error}"
+                ) from error
 
     def run(self, columns: Columns) -> list[Any]:
         """Call the function on the whole batch and check that it kept the contract."""
         size = len(columns[0])
         name = self._spec.name
         try:
-            values = self._function(*(list(c) for c in columns))
+            values = self._function(*self._loaded, *(list(c) for c in columns))
         except Exception as error:
             raise StageFailed(f"stage {name!r} raised {type(error).__name__}: {error}") from error
         if isinstance(values, str | bytes) or not hasattr(values, "__len__"):

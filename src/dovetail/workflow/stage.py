@@ -37,9 +37,12 @@ class Stage:
         function: Callable[..., Any] | None = None,
         file: ModelFile | None = None,
         arity: tuple[int, int | None] = (1, None),
+        load: Callable[[], Any] | None = None,
     ) -> None:
         self.spec = spec
         self.function = function
+        #: Makes what the function takes first; called once in each process, before its first batch.
+        self.load = load
         self.file = file
         #: Fewest and most arguments; None is no limit.
         self.arity = arity
@@ -93,7 +96,11 @@ def stage(function: Callable[..., Any]) -> Stage: ...
 
 @overload
 def stage(
-    *, batch: Sequence[int] | int = ..., outputs: Sequence[str] = ..., name: str | None = ...
+    *,
+    batch: Sequence[int] | int = ...,
+    outputs: Sequence[str] = ...,
+    name: str | None = ...,
+    load: Callable[[], Any] | None = ...,
 ) -> Callable[[Callable[..., Any]], Stage]: ...
 
 
@@ -103,8 +110,13 @@ def stage(
     batch: Sequence[int] | int = (1, 2, 4, 8),
     outputs: Sequence[str] = (),
     name: str | None = None,
+    load: Callable[[], Any] | None = None,
 ) -> Stage | Callable[[Callable[..., Any]], Stage]:
-    """Make a stage of a function that takes lists and returns a list of the same length."""
+    """Make a stage of a function that takes lists and returns a list of the same length.
+
+    `load` is called once in each process that runs the stage, before its first batch and before the server is ready.
+    What it returns, a model say, is the function's first argument.
+    """
 
     def declare(function: Callable[..., Any]) -> Stage:
         own = check_name(name or function.__name__)
@@ -112,10 +124,9 @@ def stage(
             raise DeclarationError(
                 f"stage {own!r}: must be a plain function that returns a list, not async or a generator"
             )
-        try:
-            source = inspect.getsource(function)
-        except (OSError, TypeError):
-            source = repr(function.__code__.co_code)
+        if load is not None and not callable(load):
+            raise DeclarationError(f"stage {own!r}: load={load!r} must be a function without arguments")
+        source = "".join(_source(f) for f in (function, load) if f is not None)
         spec = StageSpec(
             name=own,
             kind="python",
@@ -123,12 +134,22 @@ def stage(
             outputs=tuple(outputs),
             model=hashlib.sha256(source.encode()).hexdigest(),
         )
-        return Stage(spec, function=function, arity=_arity(own, function))
+        return Stage(spec, function=function, arity=_arity(own, function, loaded=load is not None), load=load)
 
     return declare if function is None else declare(function)
 
 
-def _arity(name: str, function: Callable[..., Any]) -> tuple[int, int | None]:
+def _source(function: Callable[..., Any]) -> str:
+    """What tells one function from another."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        return repr(function if code is None else code.co_code)
+
+
+def _arity(name: str, function: Callable[..., Any], *, loaded: bool = False) -> tuple[int, int | None]:
+    """Fewest and most lists that it takes; what was `loaded` comes before them."""
     least = 0
     most: int | None = 0
     for p in inspect.signature(function).parameters.values():
@@ -139,8 +160,11 @@ def _arity(name: str, function: Callable[..., Any]) -> tuple[int, int | None]:
             most = None if most is None else most + 1
         elif p.kind is p.KEYWORD_ONLY and p.default is p.empty:
             raise DeclarationError(f"stage {name!r}: argument {p.name!r} must be positional; stages are called so")
-    if most == 0:
-        raise DeclarationError(f"stage {name!r}: takes no argument; a stage takes at least one list")
+    if loaded:
+        least, most = max(0, least - 1), None if most is None else most - 1
+    if most is not None and most < 1:
+        after = " after what load=... gives" if loaded else ""
+        raise DeclarationError(f"stage {name!r}: takes no argument{after}; a stage takes at least one list")
     return max(1, least), most
 
 
@@ -161,6 +185,11 @@ def onnx(
     own = check_name(name or file_path.stem)
     sizes = check_batch(own, batch)
     file = read_onnx(file_path, own)
+    if file.numbers:
+        raise DeclarationError(
+            f"stage {own!r}: {file.numbers[0]!r} of {file_path.name} has no batch axis: it is a single number for a "
+            f"whole batch; export the model with a batch axis first in every input and output"
+        )
     fixed = [n for n, spec in file.inputs.items() if spec.shape and spec.shape[0] not in (-1, 1)]
     if fixed:
         raise DeclarationError(

@@ -137,14 +137,19 @@ def call(
         raise DeclarationError(
             f"stage {stage.name!r}: the condition of when(...) is a mapped list; join it to one value in a @stage"
         )
-    if stage.spec.outputs and isinstance(otherwise, Handle) and otherwise._outputs != stage.spec.outputs:
+    if (
+        stage.spec.outputs
+        and isinstance(otherwise, Handle)
+        and node.otherwise is not None
+        and (otherwise._outputs != stage.spec.outputs or _is_mapped(trace, node.otherwise))
+    ):
         raise DeclarationError(
             f"stage {stage.name!r} has the outputs {', '.join(stage.spec.outputs)}, but {otherwise!r} in "
             f"when(..., otherwise) has {', '.join(otherwise._outputs) or 'one only'}; both must have the same"
         )
     trace.nodes.append(node)
-    outputs = stage.spec.outputs if not mapped else ()
-    return Handle(trace, Source(len(trace.nodes) - 1), f"the result of stage {stage.name!r}", outputs)
+    # An output of a mapped stage is the list of that output of each element.
+    return Handle(trace, Source(len(trace.nodes) - 1), f"the result of stage {stage.name!r}", stage.spec.outputs)
 
 
 def _unique(name: str, nodes: list[Node]) -> str:

@@ -14,6 +14,7 @@ from ...control import RunBatch
 from ..links.wire import Done, Failed, Run
 from ..tensors.codec import Ref
 from ..tensors.values import LiveRequest
+from .checks import Asked, ResultChecks
 from .memory import Memory
 
 __all__ = ["Batches", "Running"]
@@ -25,8 +26,8 @@ class Running:
 
     action: RunBatch
     since_ns: int
-    #: The request of each item.
-    readers: list[LiveRequest] = field(default_factory=list)
+    #: The request of each item, its graph, and its node.
+    items: list[Asked] = field(default_factory=list)
     #: How many counts the worker has to report.
     counts: int = 0
 
@@ -37,20 +38,21 @@ class Running:
         """Whether this can be its answer."""
         if isinstance(message, Failed):
             return True
-        return len(message.results) == len(self.readers) and len(message.counts) == self.counts
+        return len(message.results) == len(self.items) and len(message.counts) == self.counts
 
     def drop(self) -> None:
         """It reads no more."""
-        for request in self.readers:
+        for request, _, _ in self.items:
             request.drop()
 
 
 class Batches:
     """What runs, by the number of the batch."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, max_fan_out: int) -> None:
         self.running: dict[int, Running] = {}
         self._memory = memory
+        self._checks = ResultChecks(memory.arenas, max_fan_out)
 
     def begin(self, action: RunBatch, requests: Mapping[int, LiveRequest], now_ns: int) -> Run:
         """The message that starts a batch; from here on it reads the blocks of its requests."""
@@ -60,9 +62,10 @@ class Batches:
         for ident, node_index, index in action.items:
             request = requests[ident]
             request.hold()
-            running.readers.append(request)
             assert request.state is not None
-            compiled = request.state.graph.nodes[node_index]
+            graph = request.state.graph
+            running.items.append(Asked(request, graph, node_index))
+            compiled = graph.nodes[node_index]
             node = compiled.node
             if not columns:
                 columns = [[] for _ in node.args]
@@ -72,23 +75,34 @@ class Batches:
             running.counts += len(compiled.counted)
         return Run(action, columns, counted, self._memory.to_free(action.worker))
 
-    def end(self, worker: int, message: Done | Failed) -> Running | None:
-        """The batch that a worker has answered; None if this cannot be the answer to anything it was asked.
+    def end(self, worker: int, message: Done | Failed) -> tuple[Running, Done | Failed] | None:
+        """The batch that a worker has answered, and the answer; None if it was asked nothing of the kind.
 
-        Results are the requests' from now on. Whoever has told of the end calls `drop`.
+        Results are the requests' from now on, unless they must not be used: then the batch has failed. Whoever has
+        told of the end calls `drop`.
         """
         running = self.running.get(message.batch)
         if running is None or running.action.worker != worker or not running.fits(message):
             return None
         del self.running[message.batch]
         if isinstance(message, Done):
+            if why := self._checks.why_not(running.items, message):
+                for ref in message.results:
+                    self._memory.keep(ref)
+                    self._memory.free(ref)
+                times = (message.begin_ns, message.end_ns)
+                return running, Failed(message.batch, message.cause, *times, "error", why)
             self._keep(running, message.results)
-        return running
+        return running, message
 
     def _keep(self, running: Running, results: Sequence[Ref]) -> None:
-        for (_, node, index), request, ref in zip(running.action.items, running.readers, results, strict=True):
+        for (_, node, index), item, ref in zip(running.action.items, running.items, results, strict=True):
             self._memory.keep(ref)
-            request.values[node, index] = ref
+            item.request.values[node, index] = ref
+
+    def busy(self, worker: int) -> bool:
+        """Whether a worker owes an answer."""
+        return any(running.action.worker == worker for running in self.running.values())
 
     def lose(self, worker: int) -> None:
         """Batches that ran there may be run again elsewhere, but this reader of their inputs is gone."""

@@ -33,8 +33,11 @@ __all__ = ["Fleet", "Settings"]
 
 #: Wait before a worker that died is started again: at once the first time, then longer, never more than the last.
 RESTART_SECONDS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
-#: A worker that has answered a batch or lived this long was healthy, and the next wait starts from the beginning.
+#: A worker that has answered a batch or lived this long was healthy, and the next wait starts from the beginning. So
+#: was one that died of a batch: whoever sends what kills workers must not make others wait for the next.
 HEALTHY_NS = 30 * SECOND
+#: Stuck workers for Python stages that have a substitute at once [our choice: each is a process of some 50 MB].
+MOST_SUBSTITUTES = 4
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -57,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True):
     kernel_log: str = ""
     #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
     ageing_ns: int = 0
+    #: Most items of one request at one stage. A controller's step for so many takes some 20 ms.
+    max_fan_out: int = 1024
 
 
 class Fleet:
@@ -92,6 +97,11 @@ class Fleet:
         #: How models are cut, as found out here; and where that was written, by model.
         self.cuts: list[Cut] = []
         self._cut_files: dict[str, str] = {}
+        #: Whether a worker owes an answer; whoever keeps the batches says so.
+        self.busy: Callable[[int], bool] = lambda _: False
+        #: Stuck workers that have a substitute: they are not started again.
+        self._substituted: set[int] = set()
+        self._substitutes = 0
         self._started_ns: dict[int, int] = {}
         #: Number of the last worker, where no directory keeps it.
         self._last = arena_of(self._ingress)
@@ -146,7 +156,7 @@ class Fleet:
             ingress=self._ingress,
         )
         self._started_ns[self._last] = time.monotonic_ns()
-        self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost)
+        self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost, self._say)
 
     def _message(self, worker: WorkerLink, message: FromWorker) -> None:
         if isinstance(message, Refused):
@@ -191,17 +201,49 @@ class Fleet:
         name = worker.spec.name
         del self.workers[worker.ident]
         lived_ns = time.monotonic_ns() - self._started_ns.pop(worker.ident)
-        healthy = worker.answered or lived_ns > HEALTHY_NS
+        healthy = worker.answered or lived_ns > HEALTHY_NS or self.busy(worker.ident)
         before = 0 if healthy else self.deaths.get(name, (0, ""))[0]
         self.deaths[name] = before + 1, why
         wait_s = RESTART_SECONDS[min(before, len(RESTART_SECONDS) - 1)]
-        again = f"; starting it again in {wait_s:g} s" if wait_s else "; starting it again"
-        self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
+        substituted = worker.ident in self._substituted
+        self._substituted.discard(worker.ident)
+        if not substituted:
+            self._start_later(worker.spec, wait_s)
         self._on_lost(worker, why)
         self.memory.lose(worker.ident)
         if self._share is not None:
             self._share.ended(name, worker.ident)
-        self._start_later(worker.spec, wait_s)
+        # Talk comes last: nothing above may depend on it.
+        again = f"; starting it again in {wait_s:g} s" if wait_s else "; starting it again"
+        if substituted:
+            again = "; its substitute stays"
+        self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
+
+    def substitute(self, ident: int, stage: str) -> None:
+        """A worker for Python stages is stuck; others need not wait. It ends when its batch does, or is killed."""
+        worker = self.workers.get(ident)
+        if (
+            worker is None
+            or not worker.spec.on_host
+            or ident in self._substituted
+            or len(self._substituted) >= MOST_SUBSTITUTES
+            or self._stopping
+        ):
+            return
+        self._substitutes += 1
+        name = f"{worker.spec.name.partition('+')[0]}+{self._substitutes}"
+        try:
+            self._start(msgspec.structs.replace(worker.spec, name=name))
+        except OSError as error:
+            self._say(f"worker {name} could not be started: {error}")
+            return
+        self._substituted.add(ident)
+        self._say(f"worker {worker.spec.name} is stuck in stage {stage!r}; {name} takes its place for the others")
+
+    def retire(self) -> None:
+        """Stuck workers that have come to an end after all are not needed beside their substitutes."""
+        for ident in [i for i in self._substituted if not self.busy(i)]:
+            self.workers[ident].kill("its substitute took its place")
 
     def _start_later(self, spec: WorkerSpec, wait_s: float) -> None:
         def start() -> None:

@@ -160,9 +160,9 @@ class JoinedFleet(Fleet):
         if self.workers.pop(worker.ident, None) is None:
             return
         self._over.add(worker.path)
-        self._say(f"worker {worker.spec.name} (pid {worker.pid}) is lost: {why}; joining it again when it is back")
         self._on_lost(worker, why)
         self.memory.lose(worker.ident)
+        self._say(f"worker {worker.spec.name} (pid {worker.pid}) is lost: {why}; joining it again when it is back")
 
     async def stop(self) -> None:
         """End our host workers, and leave the others."""

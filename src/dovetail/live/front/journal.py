@@ -1,7 +1,8 @@
 """The run log of a live system: as `record.log` writes it, but its troubles are its own.
 
-A service must not end because a disk is full. The first error is told and ends the log, which stays readable up to
-there; whatever would have been written after it is dropped.
+A service must not end because a disk is full, nor wait because it is slow: a thread writes (`background`). The
+first error is told and ends the log, which stays readable up to there. What would have been written after it is
+dropped.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...control import Action, Event
-from ...errors import LogError
 from ...record.log import LogWriter
 
 __all__ = ["Journal"]
@@ -39,6 +39,6 @@ class Journal:
         if self._writer is not None:
             try:
                 do(self._writer)
-            except (LogError, OverflowError, UnicodeEncodeError) as error:
-                self._say(f"{error}; serving goes on without a log")
+            except Exception as error:  # a value that msgpack cannot hold, too
                 self._writer = None
+                self._say(f"{error}; serving goes on without a log")

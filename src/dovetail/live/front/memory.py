@@ -23,8 +23,9 @@ __all__ = ["Memory"]
 
 #: How long a freed block may wait for a batch to ride with: longer than most batches take, so that most do.
 FREE_SECONDS = 0.05
-#: Share of a worker's arena in use above which nothing new is admitted; the rest is for what is under way.
-FULL_ABOVE = 0.75
+#: Share of a worker's arena in use above which nothing new is admitted, of class 1 and of lower ones; the rest is for
+#: what is under way.
+FULL_ABOVE, FULL_ABOVE_FOR_LOWER = 0.75, 0.6
 
 
 class Memory:
@@ -71,10 +72,11 @@ class Memory:
         if ident in self.used_bytes:
             self._others_bytes[ident] = max(0, arena_bytes - self.used_bytes[ident])
 
-    def full(self) -> int:
-        """The number of a worker whose arena is too full for new requests; 0 if there is none."""
+    def full(self, priority: int = 1) -> int:
+        """The number of a worker whose arena is too full for new requests of a class; 0 if there is none."""
+        above = FULL_ABOVE if priority <= 1 else FULL_ABOVE_FOR_LOWER
         for ident, used in self.used_bytes.items():
-            if used + self._others_bytes[ident] > self.arenas[ident].size * FULL_ABOVE:
+            if used + self._others_bytes[ident] > self.arenas[ident].size * above:
                 return ident
         return 0
 

@@ -108,10 +108,11 @@ class WorkerMessages:
 
     def _answered(self, worker: WorkerLink, message: Done | Failed, now: int) -> None:
         """A batch has come back: results first, then what follows from them."""
-        running = self.batches.end(worker.ident, message)
-        if running is None:
+        ended = self.batches.end(worker.ident, message)
+        if ended is None:
             worker.kill(f"its answer to batch {message.batch} does not fit what it was asked")
             return
+        running, message = ended
         self.watchdog.answered(worker.ident, now)
         batch, cause, ingress = message.batch, message.cause, self.controller.ingress
         begin_ns, end_ns = message.begin_ns, message.end_ns

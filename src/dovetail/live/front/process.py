@@ -17,6 +17,7 @@ from ..links.doorbell import pair
 from ..links.wire import FromWorker, Hello, Ready, Stop, Welcome
 from ..tensors.arena import Arena
 from .link import WorkerLink
+from .output import WorkerOutput
 
 __all__ = ["WorkerProcess"]
 
@@ -33,6 +34,7 @@ class WorkerProcess(WorkerLink):
         front_arena: Arena,
         on_message: Callable[[WorkerLink, FromWorker], None],
         on_lost: Callable[[WorkerProcess, str], None],
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(on_message)
         self.ident = hello.worker
@@ -42,19 +44,36 @@ class WorkerProcess(WorkerLink):
         self._gone = asyncio.Event()
         ours, theirs = pair()
         try:
+            # What a user's stage prints must not end up among our results, and must not wait for who reads ours.
+            self._output = WorkerOutput(hello.spec.name, say, self._loop)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        try:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dovetail.live.worker.main", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what a user's stage prints must not end up among our results
+                stdout=self._output.write_fd,
+                stderr=self._output.write_fd,
                 env=_environment(),
             )
         except BaseException:
             ours.close()
+            self._output.close()
             raise
         finally:
             theirs.close()
-        self._pidfd = os.pidfd_open(self.process.pid)
+            os.close(self._output.write_fd)
+        try:
+            self._pidfd = os.pidfd_open(self.process.pid)
+        except OSError:  # no descriptors left: nobody would notice its end
+            self.process.kill()
+            self.process.wait()
+            self._output.close()
+            ours.close()
+            raise
         self._connect(ours)
         self._loop.add_reader(self._pidfd, self._ended)
         self.send(hello, [front_arena.fd])
@@ -84,6 +103,7 @@ class WorkerProcess(WorkerLink):
         self._hang_up()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        self._output.close()
         code = self.process.wait()
         self._gone.set()
         if not self._stopping:

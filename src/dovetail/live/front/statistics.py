@@ -1,4 +1,11 @@
-"""Running totals for the statistics extension: how often each workflow and stage ran, and for how long."""
+"""Running totals for the statistics extension: how often each workflow and stage ran, and for how long.
+
+Rules of this file, from what Triton's own clients expect (perf_analyzer refuses all else)
+- Of one workflow, `queue` and the three `compute` parts count the same requests: those that were answered with
+  results. Of one batch size the three parts count the same batches.
+- `last_inference` is milliseconds since 1970.
+- What Triton has no word for is under `dovetail_`: outcomes by class, and the memory of workers.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...control import Reject, Reply, RunBatch
+from ...state import OUTCOMES
 from ...workflow.graph import Graph
 from ..links.wire import State
 
@@ -16,7 +24,11 @@ __all__ = ["Statistics"]
 class Statistics:
     """Counts in the layout of Triton's statistics extension, without growing with the run."""
 
-    def __init__(self, graphs: Sequence[Graph]) -> None:
+    def __init__(self, graphs: Sequence[Graph], started_unix_ns: int = 0) -> None:
+        """`started_unix_ns` is the wall clock at time 0."""
+        self._started_unix_ns = started_unix_ns
+        #: Workflow -> class -> outcome -> how often.
+        self._outcomes: dict[str, dict[int, dict[str, int]]] = {g.name: {} for g in graphs}
         self._names = [g.name for g in graphs]
         self._stages = {g.name: sorted({n.stage for n in g.nodes}) for g in graphs}
         self._answered: dict[str, Counter[str]] = {g.name: Counter() for g in graphs}
@@ -59,7 +71,18 @@ class Statistics:
         kind = "success" if isinstance(action, Reply) else "fail"
         self._answered[name][kind] += 1
         self._latency_ns[name][kind] += latency_ns
-        self._last_ms[name] = (action.arrived_ns + latency_ns) // 1_000_000
+        self._last_ms[name] = (self._started_unix_ns + action.arrived_ns + latency_ns) // 1_000_000
+        row = self._outcomes[name].get(action.priority)
+        if row is None:
+            row = self._outcomes[name][action.priority] = dict.fromkeys(OUTCOMES, 0)
+        row[action.outcome] += 1
+
+    def batches(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """Of each stage that has run: size of a batch -> how many, and how long they took together."""
+        return {
+            stage: {size: (count, ns) for size, (count, ns) in sizes.items()}
+            for stage, sizes in sorted(self._batches.items())
+        }
 
     def model_stats(self, workflow: str) -> dict[str, Any]:
         """One entry of `model_stats`. A workflow's executions are the batches of its stages."""
@@ -72,10 +95,13 @@ class Statistics:
                 times[size] += ns
         compute = sum(times.values())
         nothing = {"count": 0, "ns": 0}
+        answers = answered["success"]
         # Models serve all workflows, so these are the same in every entry.
         memory = {"dovetail_memory": self.memory()} if self._states else {}
+        classes = {str(c): dict(row) for c, row in sorted(self._outcomes[workflow].items())}
         return {
             **memory,
+            "dovetail_outcomes": classes,
             "name": workflow,
             "version": "1",
             "last_inference": self._last_ms[workflow],
@@ -84,19 +110,19 @@ class Statistics:
             "inference_stats": {
                 "success": {"count": answered["success"], "ns": latency["success"]},
                 "fail": {"count": answered["fail"], "ns": latency["fail"]},
-                "queue": {"count": answered["success"], "ns": max(0, latency["success"] - compute)},
-                "compute_input": dict(nothing),
-                "compute_infer": {"count": sum(sizes.values()), "ns": compute},
-                "compute_output": dict(nothing),
+                "queue": {"count": answers, "ns": max(0, latency["success"] - compute)},
+                "compute_input": {"count": answers, "ns": 0},
+                "compute_infer": {"count": answers, "ns": compute},
+                "compute_output": {"count": answers, "ns": 0},
                 "cache_hit": dict(nothing),
                 "cache_miss": dict(nothing),
             },
             "batch_stats": [
                 {
                     "batch_size": size,
-                    "compute_input": dict(nothing),
+                    "compute_input": {"count": sizes[size], "ns": 0},
                     "compute_infer": {"count": sizes[size], "ns": times[size]},
-                    "compute_output": dict(nothing),
+                    "compute_output": {"count": sizes[size], "ns": 0},
                 }
                 for size in sorted(sizes)
             ],

@@ -13,6 +13,7 @@ Rules of this file
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -78,12 +79,13 @@ class LiveSystem:
         say: Callable[[str], None] = lambda _: None,
         observers: Sequence[Callable[[Event, list[Action]], None]] = (),
     ) -> None:
+        say = _never_raises(say)
         self.settings = settings
         self.controller = controller
         self.ledger = Ledger([(g.name, g.slo_ns) for g in settings.graphs])
-        self.statistics = Statistics(settings.graphs)
         self._share = share
         self._origin_ns = time.monotonic_ns() if share is None else share.origin_ns
+        self.statistics = Statistics(settings.graphs, time.time_ns() - self.now_ns())
         self.fleet: Fleet
         if isinstance(share, JoinedFront):
             self.fleet = JoinedFleet(settings, share, self._on_message, self._on_lost, say)
@@ -91,7 +93,8 @@ class LiveSystem:
             self.fleet = Fleet(settings, self._origin_ns, self._on_message, self._on_lost, say, kernels, share)
         self.memory = self.fleet.memory
         self.answers = Answers(self.memory, say)
-        self.batches = Batches(self.memory)
+        self.batches = Batches(self.memory, settings.max_fan_out)
+        self.fleet.busy = self.batches.busy
         self.watchdog = Watchdog(settings.hang_ns)
         #: Done when the controller has broken: nothing can be promised any more.
         self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -246,8 +249,8 @@ class LiveSystem:
 
         Whatever is refused for want of memory is refused here, before any of its work is done.
         """
-        if self.memory.full():
-            raise Overloaded(f"the memory of worker {self.memory.full()} is full of results still in use", 1000)
+        if ident := self.memory.full(priority):
+            raise Overloaded(f"the memory of worker {ident} is full of results still in use", 1000)
         refs, made = self.memory.place(inputs)
         try:
             self._admission.enter(workflow, priority)
@@ -357,11 +360,19 @@ class LiveSystem:
     def _on_lost(self, worker: WorkerLink, why: str) -> None:
         self.messages.lost(worker, why)
 
+    def _others_wait(self, stage: str) -> bool:
+        """Whether another Python stage has work that nobody has begun."""
+        return any(q.size and q.stage.on_host and q.stage.name != stage for q in self.controller.queues.values())
+
     def _sweep(self) -> None:
         """Twice a second: whatever is kept by nothing else."""
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         self.fleet.sweep()
         now = self.now_ns()
+        for ident, stage in self.watchdog.stuck(self.batches.running.values(), now).items():
+            if self._others_wait(stage):
+                self.fleet.substitute(ident, stage)
+        self.fleet.retire()
         for ident, why in self.watchdog.hung(self.batches.running.values(), now):
             if ident in self.fleet.workers:
                 self.fleet.workers[ident].kill(why)
@@ -369,3 +380,13 @@ class LiveSystem:
             if request.state is not None and (why := self._readiness.hopeless(request.state.graph.graph, now)):
                 self._give_up(ident, why)
         self._journal.flush()
+
+
+def _never_raises(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Whoever listens may have gone; that must not reach what is being told of."""
+
+    def told(text: str) -> None:
+        with contextlib.suppress(Exception):
+            say(text)
+
+    return told

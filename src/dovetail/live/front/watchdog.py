@@ -16,6 +16,9 @@ __all__ = ["Watchdog"]
 #: How many times longer than expected a batch may run before its worker is taken to hang, if that is above the
 #: floor of `Settings.hang_ns`. The first run of a stage that nobody profiled is expected to take 10 ms.
 HANG_FACTOR = 50
+#: A batch that takes so long, and so many times longer than expected, keeps its worker from others: they get a worker
+#: of their own meanwhile [our choice: the start of a process takes about a second].
+STUCK_NS, STUCK_FACTOR = 2 * SECOND, 20
 _KILLED = ", so its worker was killed"
 
 
@@ -57,12 +60,26 @@ class Watchdog:
                 found.append((worker, f"the model of stage {stage!r} was not loaded within {limit}{_KILLED}"))
         return found
 
+    def stuck(self, running: Iterable[Running], now_ns: int) -> dict[int, str]:
+        """Workers whose batch takes far longer than expected, though it may still end; and its stage."""
+        found = {}
+        for each in running:
+            action = each.action
+            limit_ns = max(STUCK_NS, STUCK_FACTOR * action.expected_ns)
+            if (action.worker, action.stage) not in self.loading and self._waited_ns(each, now_ns) > limit_ns:
+                found[action.worker] = action.stage
+        return found
+
+    def _waited_ns(self, running: Running, now_ns: int) -> int:
+        """How long a batch has run, or its worker has ended nothing."""
+        return now_ns - max(running.since_ns, self._progress_ns.get(running.action.worker, 0))
+
     def _overdue(self, running: Running, now_ns: int) -> str:
         """Why a batch will never end; empty if it may."""
         action = running.action
         if (action.worker, action.stage) in self.loading:
             return ""  # that has its own limit
         limit_ns = max(self._hang_ns, HANG_FACTOR * action.expected_ns)
-        if now_ns - max(running.since_ns, self._progress_ns.get(action.worker, 0)) <= limit_ns:
+        if self._waited_ns(running, now_ns) <= limit_ns:
             return ""
         return f"stage {action.stage!r} did not answer within {limit_ns / SECOND:g} s{_KILLED}"

@@ -109,7 +109,7 @@ class Argument(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One argument of one item: a value, a part or an element of it, or a list gathered from many values."""
 
     refs: tuple[Ref, ...]
-    #: Which output of the value, which part of that, and so on; empty is the whole of it.
+    #: Which output of the value, or of each value, which part of that, and so on; empty is the whole of it.
     path: tuple[int, ...] = ()
     #: Which element of the list; -1 is the whole of it.
     element: int = -1

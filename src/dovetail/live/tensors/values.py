@@ -21,7 +21,7 @@ __all__ = ["LiveRequest", "part"]
 class LiveRequest:
     """The data side of one request."""
 
-    __slots__ = ("_closed", "_free", "_on_free", "_users", "given_up", "inputs", "state", "values")
+    __slots__ = ("_closed", "_free", "_on_free", "_users", "given_up", "inputs", "state", "values", "weight")
 
     def __init__(self, inputs: list[Ref], free: Callable[[Ref], None], on_free: Callable[[], None]) -> None:
         self.inputs = inputs
@@ -31,6 +31,8 @@ class LiveRequest:
         self.state: Request | None = None
         #: Why it is not finished, if it was us who gave up and not its client.
         self.given_up = ""
+        #: Values in those of its results that its client will read (`codec.weight_of`).
+        self.weight = 0
         self._free = free
         self._on_free = on_free
         #: Running batches and unwritten answers that read its blocks.
@@ -72,12 +74,12 @@ class LiveRequest:
     def argument(self, node: Node, source: Source, index: int) -> Argument:
         """The argument of item `index` of `node` that comes from `source`."""
         if node.mapped and (source.node, index) in self.values and self._is_list(source):
-            return Argument((self.values[source.node, index],))
+            return Argument((self.values[source.node, index],), _path(source))
         refs, path, gather = self._locate(source)
         if not node.mapped:
             return Argument(refs, path, gather=gather)
         if gather:
-            return Argument((refs[index],))
+            return Argument((refs[index],), path)
         return Argument(refs, path, element=index)
 
     def _is_list(self, source: Source) -> bool:
@@ -86,15 +88,18 @@ class LiveRequest:
         return self.state.graph.nodes[source.node].node.mapped
 
     def _locate(self, source: Source) -> tuple[tuple[Ref, ...], tuple[int, ...], bool]:
-        """Blocks of a source, which part of their value, and whether they are the elements of a list."""
+        """Blocks of a source, which part of their value, and whether they are the elements of a list.
+
+        Of elements the part is that of each.
+        """
         assert self.state is not None
-        path = () if source.output == WHOLE else (source.output,)
+        path = _path(source)
         if source.node < 0:
             return (self.inputs[-1 - source.node],), path, False
         node = self.state.graph.nodes[source.node].node
         if node.mapped:
             size = self.state.sizes[source.node]
-            return tuple(self.values[source.node, i] for i in range(size)), (), True
+            return tuple(self.values[source.node, i] for i in range(size)), path, True
         ref = self.values.get((source.node, 0))
         if ref is not None:
             return (ref,), path, False
@@ -102,7 +107,7 @@ class LiveRequest:
         if node.otherwise is None:
             return (), (), False
         refs, other, gather = self._locate(node.otherwise)
-        if gather and path:
+        if gather and path and not other:
             return (refs[path[0]],), path[1:], False
         return refs, other + path, gather
 
@@ -116,6 +121,10 @@ class LiveRequest:
             values = [part(decode(ref, arenas), path) for ref in refs]
             named[port.name] = values if gather else values[0] if values else None
         return named
+
+
+def _path(source: Source) -> tuple[int, ...]:
+    return () if source.output == WHOLE else (source.output,)
 
 
 def part(value: Any, path: tuple[int, ...]) -> Any:

@@ -30,6 +30,7 @@ from .lanes import Lanes, TakenBatch
 from .learning import TELL_NS, Learning, unpacked
 from .loaders import Loaders
 from .models import Models, WholeRun
+from .tracebacks import Tracebacks
 
 __all__ = ["DeviceExecutor"]
 
@@ -105,7 +106,7 @@ class DeviceExecutor:
         name = hello.spec.name
         log = KernelLog(hello.kernel_log) if hello.kernel_log else None
         self._learning = learning = Learning(self._predictor, models, self._lock, partial(answer, hello.ingress))
-        self._lanes = Lanes(name, models, values, answer, now_ns, self._planned, log)
+        self._lanes = Lanes(name, models, values, answer, now_ns, self._planned, log, Tracebacks(now_ns))
         threads = 1 if app is not None else LOADERS
         self._loaders = Loaders(
             name,

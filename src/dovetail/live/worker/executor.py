@@ -75,7 +75,7 @@ class Values:
             if not a.path and a.element < 0 and not a.gather and a.refs:
                 return value(a.refs[0])
             if a.gather:
-                return [value(ref) for ref in a.refs]
+                return [part(value(ref), a.path) for ref in a.refs]
             if not a.refs:
                 return None  # a step that its condition skipped, without an `otherwise`
             whole = part(value(a.refs[0]), a.path)
@@ -181,5 +181,11 @@ def counts(values: list[Any], counted: list[tuple[int, ...]]) -> tuple[int, ...]
 
 def error_text(error: BaseException) -> str:
     """What is said of an error; ours speak for themselves."""
-    text = str(error) if isinstance(error, DovetailError) else f"{type(error).__name__}: {error}"
-    return text[:MAX_DETAIL_CHARS]
+    try:
+        text = str(error)
+    except Exception:  # its own text may be broken, too
+        text = "it cannot say why"
+    if not isinstance(error, DovetailError):
+        text = f"{type(error).__name__}: {text}"
+    # Half a surrogate is text to Python and cannot be sent.
+    return text[:MAX_DETAIL_CHARS].encode(errors="backslashreplace").decode()

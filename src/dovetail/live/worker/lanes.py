@@ -21,6 +21,7 @@ from ..links.wire import Done, Failed, Run
 from ..tensors.arena import ArenaFull
 from .executor import Answer, Values, counts
 from .models import Models, WholeRun, stage_failed
+from .tracebacks import Tracebacks
 from .working_memory import Use
 
 __all__ = ["Lanes", "TakenBatch"]
@@ -63,6 +64,7 @@ class Lanes:
     #: Is told what the kernels of a batch are, before the first of them.
     planned: Callable[[TakenBatch, BatchRun | WholeRun], None]
     log: KernelLog | None
+    tracebacks: Tracebacks
     #: Batches of each ingress whose results wait for room.
     _unstored: Counter[int] = field(default_factory=Counter)
     _counting: threading.Lock = field(default_factory=threading.Lock)
@@ -169,6 +171,8 @@ class Lanes:
         decided, end_ns = batch.message.batch, self.now_ns()
         reason = "no_memory" if isinstance(error, ArenaFull) else "error"
         detail = stage_failed(decided.stage, error)
+        if reason == "error":
+            self.tracebacks.raised(decided.stage, error)
         failed = Failed(decided.batch, decided.cause, batch.begin_ns, end_ns, reason, detail)
         self.answer(decided.ingress, failed)
 

@@ -352,10 +352,21 @@ def _start(doorbell: Doorbell[ToWorker]) -> Worker | None:
     return Worker(doorbell, hello, fds[0], app)
 
 
+_MAIN_PID = os.getpid()
+
+
+def _not_for_workers(number: int, _frame: object) -> None:
+    """Processes that a stage forks have this handler, too, and are ended as usual."""
+    if os.getpid() != _MAIN_PID:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
 def main() -> None:
     """Entry point of the process."""
-    # The front decides when workers stop; a Ctrl-C in the terminal reaches the whole group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The front decides when workers stop. A Ctrl-C, the end of a terminal and a service manager reach all of them.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _not_for_workers)
     # A low number of its own: `select` takes none above 1023, and the front may have many connections open.
     inherited = int(sys.argv[1])
     sock = socket.socket(fileno=os.dup(inherited))
