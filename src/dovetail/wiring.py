@@ -226,6 +226,24 @@ POLICIES: dict[str, PolicyEntry] = {
     "hash": PolicyEntry(
         "each stage of each request on a worker by hash", "lab.rivals.hashed:make", (*_SENT, "seed"), routed=True
     ),
+    "old-dovetail": PolicyEntry(
+        "Dovetail's planner of 16 November 2026: no memory, no giving up, kept for comparison",
+        "lab.rivals.old_dovetail:make",
+        _PLANNED,
+        profiles=True,
+    ),
+    "triton": PolicyEntry(
+        "like Triton: a dynamic batcher per model, fixed instances on each device, queue timeouts",
+        "lab.rivals.triton:make",
+        _PLANNED,
+        profiles=True,
+    ),
+    "ray-serve": PolicyEntry(
+        "like Ray Serve: fixed replicas, power of two choices, batches with a wait",
+        "lab.rivals.ray_serve:make",
+        (*_PLANNED, "seed"),
+        profiles=True,
+    ),
 }
 #: Those that send work ahead to workers that keep queues and their own memory; the others keep it at the ingress.
 ROUTED_POLICIES = tuple(name for name, entry in POLICIES.items() if entry.routed)

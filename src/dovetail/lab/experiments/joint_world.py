@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from ...control import Controller, Policy, RequestArrived
+from ...control import Controller, Policy, Reject, Reply, RequestArrived
 from ...errors import DovetailError
 from ...plan.space import Space, configs_for
 from ...predict import Estimator
@@ -69,11 +69,19 @@ class Setting(msgspec.Struct, frozen=True):
     load: float
     bursty: bool = False
     kind: str = "t4"
+    #: The load is in parts of what so many cards could do; 0: those that are there.
+    load_of: int = 0
+
+    @property
+    def key(self) -> str:
+        """Short name."""
+        return f"{self.devices}x{self.memory_gb:.0f}.{self.load:g}{'b' if self.bursty else 'p'}.{self.kind}"
 
     @property
     def title(self) -> str:
         """For people."""
-        return f"{self.devices} × {self.memory_gb:g} GB, load {self.load:g}, {'bursty' if self.bursty else 'Poisson'}"
+        arrivals = "bursty" if self.bursty else "Poisson"
+        return f"{self.devices} × {self.kind.upper()} with {self.memory_gb:.0f} GB, load {self.load:g}, {arrivals}"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -90,6 +98,27 @@ class Outcome(msgspec.Struct, frozen=True):
     loads: int
     #: Dollars for the cards, used or not, per 1,000 answers in time.
     usd_per_1000: float
+    #: Goodput of a single answer in the whole run.
+    least: float
+
+
+class _TrueClasses(Ledger):
+    """A ledger that knows the classes of requests which the policy was not told of."""
+
+    def __init__(self, workflows: Sequence[tuple[str, int]], *, skip_before_ns: int = 0) -> None:
+        super().__init__(workflows, skip_before_ns=skip_before_ns)
+        self._classes: dict[int, int] = {}
+
+    def hidden(self, arrivals: Iterator[RequestArrived]) -> Iterator[RequestArrived]:
+        """The same requests, all of class 1."""
+        for arrival in arrivals:
+            self._classes[arrival.request] = arrival.priority
+            yield msgspec.structs.replace(arrival, priority=1)
+
+    def add(self, action: Reply | Reject, now_ns: int) -> None:
+        """Take one answer, in the class that it has."""
+        known = self._classes.pop(action.request, 0)
+        super().add(msgspec.structs.replace(action, priority=known) if known else action, now_ns)
 
 
 class World:
@@ -117,7 +146,7 @@ class World:
         work_ns = [self._least_work_ns(graph) for graph in self.graphs]
         mean_ns = sum(w * n for w, n in zip(weights, work_ns, strict=True)) / sum(weights)
         #: Requests per second in all, and of each workflow.
-        self.rate_per_s = setting.load * setting.devices * SECOND / mean_ns
+        self.rate_per_s = setting.load * (setting.load_of or setting.devices) * SECOND / mean_ns
         self.rates_per_s = [self.rate_per_s * w / sum(weights) for w in weights]
 
     def _kind_of(self, on_host: bool) -> str:
@@ -172,11 +201,14 @@ class World:
         streams = [Stream(process(rate * part), i, c) for i, rate in enumerate(self.rates_per_s) for c, part in parts]
         return requests(streams, seed, until_ns=round(seconds * SECOND))
 
-    def run(self, make_policy: Callable[[World], Policy], seed: int, seconds: float) -> Outcome:
-        """Simulate one policy."""
+    def run(
+        self, make_policy: Callable[[World], Policy], seed: int, seconds: float, *, classes: bool = True
+    ) -> Outcome:
+        """Simulate one policy; without `classes` it is told that all requests are of the same one."""
         controller = Controller(self.graphs, make_policy(self))
-        ledger = Ledger([(g.name, g.slo_ns) for g in self.graphs], skip_before_ns=round(WARMUP_S * SECOND))
-        simulation = Simulation(controller, ledger, self.arrivals(seed, seconds))
+        ledger = _TrueClasses([(g.name, g.slo_ns) for g in self.graphs], skip_before_ns=round(WARMUP_S * SECOND))
+        arrivals = self.arrivals(seed, seconds)
+        simulation = Simulation(controller, ledger, arrivals if classes else ledger.hidden(arrivals))
         devices = []
         for number in range(2 * self.setting.devices):
             card, position = number < self.setting.devices, number % self.setting.devices
@@ -203,6 +235,7 @@ class World:
             busy=sum(d.busy_pct_ns for d in devices) / 100 / len(devices) / max(1, end_ns),
             loads=sum(d.loads for d in devices),
             usd_per_1000=1000 * usd / max(1, ok),
+            least=1 / counted_s,
         )
 
     def estimator(self) -> Estimator:
