@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from ..experiment import Lab, over_seeds
+from .joint_runs import HIGH
 from .joint_world import Outcome, Setting
 
 __all__ = ["cards", "goodput", "parts"]
@@ -45,11 +46,11 @@ def cards(
             values = [statistics.fmean(needed[setting, policy]) for policy in policies]
             bars = axes.barh(range(len(values)), values, height=0.7)
             bars[0].set_color("C1")
-            axes.bar_label(bars, [">64" if v > 64 else f"{v:.0f}" for v in values], fontsize=8, padding=2)
+            axes.bar_label(bars, [f"> {HIGH}" if v > HIGH else f"{v:.0f}" for v in values], fontsize=8, padding=2)
             axes.set_yticks(range(len(values)), policies)
             arrivals = "bursty" if setting.bursty else "Poisson"
             axes.set_title(f"{setting.memory_gb:.0f} GB, {arrivals}", fontsize=9)
-            axes.set(xlabel="cards for 95 % in time", xlim=(0, 72))
+            axes.set(xlabel="cards for 95 % in time", xlim=(0, 1.15 * HIGH))
         figure.axes[0].invert_yaxis()
 
 

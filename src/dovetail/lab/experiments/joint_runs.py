@@ -1,4 +1,4 @@
-"""The runs of `joint`: which policy in which setting, with which requests. Plain functions, which processes can share.
+"""The runs of `joint`: which policy in which setting with which requests. Plain functions, which processes can share.
 
 Rivals that place replicas once (`triton`, `ray-serve`) are told how often each workflow is called. `compass` and
 `place` send single items to whole cards, each on the worker that keeps its queue and its memory.
@@ -18,17 +18,32 @@ from ...wiring import PolicySpec, planned_policy
 from ...wiring import make_policy as registered
 from ..rivals.common import Market, rival_policy
 from ..rivals.ray_serve import RayServePlanner
+from ..rivals.refusing import refusing
 from ..rivals.triton import TritonPlanner, triton_policy
 from .joint_world import Outcome, Setting, World
 
-__all__ = ["ABLATIONS", "LOW", "OURS", "TARGET", "Job", "Search", "make_policy", "search", "seconds", "simulate"]
+__all__ = [
+    "ABLATIONS",
+    "HIGH",
+    "LOW",
+    "OURS",
+    "STEP",
+    "TARGET",
+    "Job",
+    "Search",
+    "make_policy",
+    "search",
+    "seconds",
+    "simulate",
+]
 
 OURS = "dovetail"
 #: Part of the requests that has to be in time where the price of that is asked for; fewest and most cards looked at.
-TARGET, LOW = 0.95, 8
-HIGH = 64
+TARGET, LOW, HIGH = 0.95, 4, 40
+#: Cards between two sizes of a cluster that are looked at.
+STEP = 2
 #: Simulated seconds by cards: a larger cluster has more requests in a second. [our choice]
-SECONDS = {8: 50.0, 16: 40.0, 32: 30.0, 64: 22.0}
+SECONDS = {8: 40.0, 16: 30.0, 32: 25.0, 64: 20.0}
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -52,7 +67,7 @@ class Search(msgspec.Struct, frozen=True):
 def seconds(setting: Setting, *, quick: bool) -> float:
     """How long a setting is simulated."""
     whole = next((s for devices, s in SECONDS.items() if setting.devices <= devices), SECONDS[64])
-    return max(20.0, whole * 0.6) if quick else whole
+    return max(20.0, whole * 0.75) if quick else whole
 
 
 def _settings(world: World, settings: PlannerSettings) -> Policy:
@@ -76,10 +91,12 @@ ABLATIONS: dict[str, Callable[[World], Policy]] = {
 
 
 def make_policy(world: World, name: str, seed: int) -> Policy:
-    """The policy of that name for a world; `without X` is an ablation of ours."""
+    """The policy of that name for a world; `without X` is an ablation of ours, `X, refusing` a rival that refuses."""
     what = name.removeprefix("without ")
     if what != name:
         return ABLATIONS[what](world)
+    if name.endswith(", refusing"):
+        return refusing(make_policy(world, name.removesuffix(", refusing"), seed))
     spec = PolicySpec(name, seed=seed if name == "ray-serve" else 0)
     demand = {g.name: rate for g, rate in zip(world.graphs, world.rates_per_s, strict=True)}
     match name:
@@ -113,7 +130,3 @@ def search(job: Search) -> int:
         else:
             low = middle
     return high * STEP
-
-
-#: Cards between two sizes of a cluster that are looked at.
-STEP = 2

@@ -98,8 +98,6 @@ class Outcome(msgspec.Struct, frozen=True):
     loads: int
     #: Dollars for the cards, used or not, per 1,000 answers in time.
     usd_per_1000: float
-    #: Goodput of a single answer in the whole run.
-    least: float
 
 
 class _TrueClasses(Ledger):
@@ -235,7 +233,6 @@ class World:
             busy=sum(d.busy_pct_ns for d in devices) / 100 / len(devices) / max(1, end_ns),
             loads=sum(d.loads for d in devices),
             usd_per_1000=1000 * usd / max(1, ok),
-            least=1 / counted_s,
         )
 
     def estimator(self) -> Estimator:

@@ -1,8 +1,8 @@
 """Fixed replicas: which worker holds which model, decided once. For servers that do not swap models by themselves.
 
 Triton loads the models of its repository, Ray Serve starts a fixed number of replicas; where models do not all fit,
-an operator says what goes where. `place_replicas` is such an operator, who knows the sizes, the work of each model and
-how often it is called:
+an operator says what goes where. `place_replicas` is such an operator, who knows the sizes, the work of each model
+and how often it is called:
 - Every model gets one replica, the largest first. Then the model whose replicas are busiest gets another one, as long
   as one fits. A replica goes to the worker with the least work that has room and not that model yet.
 - A model that fits nowhere beside the others is left to all workers, which then swap.
