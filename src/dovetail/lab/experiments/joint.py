@@ -38,7 +38,7 @@ RIVALS = (
     "triton, refusing",
     "ray-serve",
 )
-#: 14,000,000 KB: what Compass's authors take to be usable of a T4. The other is about a third of what all models need.
+#: 14,000,000 KB: what Compass's authors take to be usable of a T4. All models need 22 GB.
 USABLE_GB, SCARCE_GB = 14.336, 8.0
 SETTINGS = (
     Setting(8, USABLE_GB, 0.6),
@@ -116,8 +116,8 @@ def _equal_cost(lab: Lab, settings: Sequence[Setting], outcomes: _Outcomes) -> N
             lab.claim(
                 f"goodput.{setting.key}.{_name(rival)}",
                 f"{setting.title}: what Dovetail answers in time ({_mean(ours, 'goodput'):.1f}/s) above what {rival} "
-                f"does ({_mean(theirs, 'goodput'):.1f}/s), in per cent of all that came; $ for the cards per 1,000 in "
-                f"time {_mean(ours, 'usd_per_1000'):.3f} against {_mean(theirs, 'usd_per_1000'):.3f}",
+                f"does ({_mean(theirs, 'goodput'):.1f}/s), in per cent of all that came; $ for the cards per 1,000 "
+                f"in time {_mean(ours, 'usd_per_1000'):.3f} against {_mean(theirs, 'usd_per_1000'):.3f}",
                 source=SOURCE,
                 goal=Goal("at least", 0.0, "points"),
                 measured=over_seeds(gains),
@@ -155,8 +155,8 @@ def _equal_goodput(lab: Lab) -> None:
             lab.claim(
                 f"cards.{setting.memory_gb:.0f}.{_name(rival)}",
                 f"cards with {setting.memory_gb:.0f} GB that Dovetail needs ({mine:.0f}, {mine * usd_per_hour:.2f} "
-                f"$/h) over those of {rival} ({other:.0f}, {other * usd_per_hour:.2f} $/h; {HIGH + STEP} stands for more "
-                f"than {HIGH}), {100 * TARGET:.0f} % in time, {'bursty' if setting.bursty else 'Poisson'}",
+                f"$/h) over those of {rival} ({other:.0f}, {other * usd_per_hour:.2f} $/h; {HIGH + STEP} stands for "
+                f"more than {HIGH}), {100 * TARGET:.0f} % in time, {'bursty' if setting.bursty else 'Poisson'}",
                 source=SOURCE,
                 goal=Goal("at most", 1.0),
                 measured=over_seeds([a / b for a, b in zip(ours, theirs, strict=True)]),

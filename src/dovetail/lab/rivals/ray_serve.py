@@ -37,12 +37,12 @@ __all__ = ["RayServePlacer", "RayServePlanner", "RayServeSettings", "make", "two
 class RayServeSettings(msgspec.Struct, frozen=True):
     """What an operator would set; the defaults are what did best in `joint` (docs/rivals.md)."""
 
-    #: `max_ongoing_requests`: those that a replica may have, waiting in it or running. [Ray's default]
-    max_ongoing: int = 5
+    #: `max_ongoing_requests`: those that a replica may have, waiting in it or running. [Ray's default is 5]
+    max_ongoing: int = 3
     #: `batch_wait_timeout_s`. [Ray's default]
     wait_ns: int = 10 * MS
     #: Requests that may wait at a model's router, for each of its replicas; 0 refuses nobody. [Ray's default is -1]
-    max_queued: int = 1
+    max_queued: float = 0.25
     #: `num_gpus` of a replica, in per cent.
     share_pct: int = 25
 
@@ -94,7 +94,7 @@ class RayServePlanner(Rival):
         """Full routers refuse; the others take everything."""
         if self.settings.max_queued and self._prepared:
             for node in graph.entries:
-                deployment = self._deployment(node.queue)
+                deployment = self._settled(node.queue)
                 if len(deployment.router) >= self.settings.max_queued * len(deployment.waiting):
                     return Refusal(f"{len(deployment.router)} requests wait for {node.stage.name!r}", 1 * SECOND)
         return super().admit(graph, priority, objective_ns, now_ns)
