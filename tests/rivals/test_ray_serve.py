@@ -28,8 +28,9 @@ def test_all_are_picked_in_the_end_and_one_alone_is_picked_twice() -> None:
     assert two_of(0, 7, 1) == (0, 0)
 
 
-def play(workers: int = 1, **settings: int) -> Controller:
-    planner = RayServePlanner(market({"read": READ}), RayServeSettings(**settings))
+def play(workers: int = 1, *, max_ongoing: int = 5, max_queued: int = 0, **settings: int) -> Controller:
+    told = RayServeSettings(max_ongoing=max_ongoing, max_queued=max_queued, **settings)
+    planner = RayServePlanner(market({"read": READ}), told)
     return controller_of(planner, [GRAPH], workers)
 
 
@@ -77,11 +78,11 @@ def test_a_replica_takes_no_more_than_its_ongoing_requests() -> None:
     assert len(second.items) == 2, "the one that waited there, and one that the end of the first has let in"
 
 
-@pytest.mark.parametrize(("max_queued", "refused"), [(0, []), (1, [5]), (2, [])])
+@pytest.mark.parametrize(("max_queued", "refused"), [(0, []), (1, [3, 4, 5]), (2, [4, 5])])
 def test_a_full_router_refuses(max_queued: int, refused: list[int]) -> None:
     controller = play(wait_ns=0, max_ongoing=1, max_queued=max_queued)
     done = [action for i in range(1, 6) for action in controller.step(arrival(i, i)) if isinstance(action, Reject)]
-    assert len(done) == (3 if max_queued == 1 else 2 if max_queued == 2 else 0)
+    assert [action.request for action in done] == refused
 
 
 def test_what_waits_in_a_lost_replica_is_served_by_another() -> None:
@@ -92,3 +93,16 @@ def test_what_waits_in_a_lost_replica_is_served_by_another() -> None:
     validate(controller)
     started = runs(controller.step(arrival(90, 9)))
     assert [(run.worker, len(run.items)) for run in started] == [(2, 4)]
+
+
+def test_who_finds_two_full_replicas_picks_again() -> None:
+    for seed in range(10):
+        told = RayServeSettings(max_ongoing=2, max_queued=0)
+        planner = RayServePlanner(market({"read": READ}), told, seed=seed)
+        queue = controller_of(planner, [GRAPH], 3).queues["read"]
+        deployment = planner._deployment(queue)
+        deployment.waiting[1].extend([0, 0])
+        deployment.waiting[2].extend([0, 0])
+        deployment.router.append(0)
+        planner._route(queue, deployment)
+        assert [len(row) for row in deployment.waiting.values()] == [2, 2, 1]
