@@ -229,6 +229,24 @@ POLICIES: dict[str, PolicyEntry] = {
         shares=True,
         whole=True,
     ),
+    "old-dovetail": PolicyEntry(
+        "Dovetail's planner of 16 November 2026: no memory, no giving up, kept for comparison",
+        "lab.rivals.old_dovetail:make",
+        _PLANNED,
+        profiles=True,
+    ),
+    "triton": PolicyEntry(
+        "like Triton: a dynamic batcher per model, fixed instances on each device, queue timeouts",
+        "lab.rivals.triton:make",
+        _PLANNED,
+        profiles=True,
+    ),
+    "ray-serve": PolicyEntry(
+        "like Ray Serve: fixed replicas, power of two choices, batches with a wait",
+        "lab.rivals.ray_serve:make",
+        (*_PLANNED, "seed"),
+        profiles=True,
+    ),
 }
 
 

@@ -13,6 +13,8 @@ from dovetail.lab.rivals.common import Market, Rival
 from dovetail.lab.rivals.fast_gshare import FastGSharePlanner
 from dovetail.lab.rivals.infless import INFlessPlanner
 from dovetail.lab.rivals.orion import OrionPlanner
+from dovetail.lab.rivals.ray_serve import RayServePlanner, RayServeSettings
+from dovetail.lab.rivals.triton import TritonPlanner
 from dovetail.record.ledger import Ledger
 from dovetail.sim import Simulation
 
@@ -22,10 +24,24 @@ def quick_aquatope(market: Market) -> Rival:
     return AquatopePlanner(market, seed=1, rounds=0)
 
 
-RIVALS: list[Callable[[Market], Rival]] = [INFlessPlanner, FastGSharePlanner, OrionPlanner, quick_aquatope]
+def patient_ray(market: Market) -> Rival:
+    """With routers that refuse nobody."""
+    return RayServePlanner(market, RayServeSettings(max_queued=0))
+
+
+RIVALS: list[Callable[[Market], Rival]] = [
+    INFlessPlanner,
+    FastGSharePlanner,
+    OrionPlanner,
+    quick_aquatope,
+    TritonPlanner,
+    patient_ray,
+]
 SETTINGS = ["strict-light", "moderate-normal", "relaxed-heavy"]
 
-every_rival = pytest.mark.parametrize("make", RIVALS, ids=["infless", "fast-gshare", "orion", "aquatope"])
+every_rival = pytest.mark.parametrize(
+    "make", RIVALS, ids=["infless", "fast-gshare", "orion", "aquatope", "triton", "ray-serve"]
+)
 
 
 def outcomes(ledger: Ledger) -> dict[str, int]:

@@ -20,6 +20,7 @@ EXPERIMENTS = {
     "esg": "how each stage should be run: Dovetail's planner, ESG and its rivals in ESG's three settings",
     "graphs": "graphs that are not chains and tight objectives: the planner and its rivals behind one admission",
     "fikit": "when each kernel should start: classes and gap filling, FIKIT's and ours, simulated and live",
+    "joint": "memory, batches, shares and classes at once: goodput and cost of Dovetail and of all rivals",
     "compass": "where each task should run: Compass, its rivals and Dovetail's router in Compass's setting",
 }
 

@@ -30,6 +30,7 @@ from ...workflow.graph import Graph, Node, StageSpec
 
 __all__ = [
     "MAX_OPEN",
+    "ConfigScheduler",
     "Market",
     "Rival",
     "StaticPlanner",
@@ -129,13 +130,72 @@ def slo_shares(graph: Graph, market: Market) -> dict[str, int]:
     return {s.name: round(graph.slo_ns * t / total) for s, t in zip(stages, times, strict=True)}
 
 
-class Rival(ABC):
-    """Answers that all rivals give alike. Subclasses say what to prepare for a workflow, and choose."""
+class ConfigScheduler(ABC):
+    """Schedulers that name configurations; the first that finds a place is sent when there is room for it."""
 
-    #: They are asked as their authors' schedulers ask: when work comes and when a batch ends. What they choose is
-    #: sent when there is room for it.
+    #: They are asked as their authors' schedulers ask: when work comes and when a batch ends.
     restless = False
     bind_ns = 0
+    cluster: Cluster
+
+    @abstractmethod
+    def choose(self, queue: Queue, now_ns: int) -> Iterable[Config] | Hold:
+        """Configurations for the queue's next batch in order of preference, or a hold."""
+
+    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
+        """Nothing is fetched ahead."""
+        return ()
+
+    def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
+        """Nobody is given up."""
+        return ()
+
+    def full(self, on_host: bool) -> bool:
+        """Not known without a look at each worker."""
+        return False
+
+    def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
+        """The first of the rival's configurations that finds a place."""
+        holders = self.cluster.holders[queue.stage.name]
+        if not any(worker.free_pct for worker in holders.values()):
+            return ()
+        choice = self.choose(queue, now_ns)
+        if isinstance(choice, Hold):
+            return choice
+        for config in choice:
+            worker = self.place(queue, config, holders)
+            if worker is not None:
+                return (Offer(worker, config, now_ns),)
+        return ()
+
+    def place(self, queue: Queue, config: Config, holders: Mapping[int, Worker]) -> Worker | None:
+        """Where a configuration goes: the tightest fit, unless a rival says otherwise."""
+        return best_fit(holders.values(), config)
+
+    def started(self, batch: Batch, now_ns: int) -> None:  # noqa: B027 - the default, not a gap
+        """Nothing is learned."""
+
+    def ended(self, batch: Batch, now_ns: int, done: bool) -> None:  # noqa: B027 - the default, not a gap
+        """Nothing is learned."""
+
+    def joined(self, worker: Worker) -> None:  # noqa: B027 - the default, not a gap
+        """The cluster knows."""
+
+    def lost(self, worker: Worker) -> None:  # noqa: B027 - the default, not a gap
+        """The cluster knows."""
+
+    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:  # noqa: B027
+        """The cluster knows."""
+
+    def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:  # noqa: B027
+        """There is one ingress."""
+
+    def closed(self, request: Request) -> None:  # noqa: B027 - the default, not a gap
+        """Nothing is kept."""
+
+
+class Rival(ConfigScheduler):
+    """Answers that all rivals give alike. Subclasses say what to prepare for a workflow, and choose."""
 
     def __init__(self, market: Market, *, max_open: int = MAX_OPEN) -> None:
         self.market = market
@@ -179,36 +239,6 @@ class Rival(ABC):
         """First come, first served."""
         return request.id
 
-    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
-        """Nothing is fetched ahead."""
-        return ()
-
-    def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
-        """Nobody is given up."""
-        return ()
-
-    def full(self, on_host: bool) -> bool:
-        """Not known without a look at each worker."""
-        return False
-
-    def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
-        """The first of the rival's configurations that finds a place."""
-        holders = self.cluster.holders[queue.stage.name]
-        if not any(worker.free_pct for worker in holders.values()):
-            return ()
-        choice = self.choose(queue, now_ns)
-        if isinstance(choice, Hold):
-            return choice
-        for config in choice:
-            worker = self.place(queue, config, holders)
-            if worker is not None:
-                return (Offer(worker, config, now_ns),)
-        return ()
-
-    def place(self, queue: Queue, config: Config, holders: Mapping[int, Worker]) -> Worker | None:
-        """Where a configuration goes: the tightest fit, unless a rival says otherwise."""
-        return best_fit(holders.values(), config)
-
     def choose(self, queue: Queue, now_ns: int) -> Sequence[Config] | Hold:
         """The rival's own answer; the minimum while some stage has no worker to plan for."""
         if self._prepared or self._ready():
@@ -225,29 +255,8 @@ class Rival(ABC):
         if self._prepared or self._ready():
             self.count(item, now_ns)
 
-    def count(self, item: Item, now_ns: int) -> None:  # noqa: B027 - the default, not a gap
+    def count(self, item: Item, now_ns: int) -> None:
         """Nothing is learned."""
-
-    def started(self, batch: Batch, now_ns: int) -> None:  # noqa: B027 - the default, not a gap
-        """Nothing is learned."""
-
-    def ended(self, batch: Batch, now_ns: int, done: bool) -> None:  # noqa: B027 - the default, not a gap
-        """Nothing is learned."""
-
-    def joined(self, worker: Worker) -> None:  # noqa: B027 - the default, not a gap
-        """The cluster knows."""
-
-    def lost(self, worker: Worker) -> None:  # noqa: B027 - the default, not a gap
-        """The cluster knows."""
-
-    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:  # noqa: B027
-        """The cluster knows."""
-
-    def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:  # noqa: B027
-        """There is one ingress."""
-
-    def closed(self, request: Request) -> None:  # noqa: B027 - the default, not a gap
-        """Nothing is kept."""
 
 
 class StaticPlanner(Rival):
