@@ -1,0 +1,100 @@
+"""How far a time may be above its prediction: quantiles of errors as they were, corrected by how often they failed.
+
+Rules of this file
+- Errors are kept in units of what the model expected of them, by class of situation, so that a rare situation keeps
+  its own errors however often others occur.
+- A quantile is the one of the last errors (conformal prediction), at a level that moves: after a miss the next bound
+  is higher, after a hit a little lower (adaptive conformal inference, Gibbs and Candès 2021). So in the long run the
+  part of misses is the one that was asked for, whatever the errors do.
+- Before there are enough errors, the bound is that of a normal error, and half as much again.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from statistics import NormalDist
+from typing import Final
+
+import msgspec
+
+__all__ = ["ENOUGH", "LEVELS", "WINDOW", "Margin", "MarginState"]
+
+#: Levels that are kept; a question for another is answered by the next above.
+LEVELS: Final = (0.5, 0.9, 0.95, 0.99)
+#: Errors that count, of each class.
+WINDOW: Final = 400
+#: Fewer errors than this say nothing of a tail. [our choice]
+ENOUGH: Final = 24
+#: Step of the level after a hit or a miss (the authors use 0.005). [our choice]
+STEP: Final = 0.01
+_NORMAL: Final = tuple(NormalDist().inv_cdf(level) for level in LEVELS)
+_DOUBT: Final = 1.5
+_AIMS: Final = tuple(1 - level for level in LEVELS)
+#: However long nothing fails: three times as many misses are aimed at, at most. [our choice]
+_MOST: Final = tuple(min(0.9, 3 * aim) for aim in _AIMS)
+_STEPS: Final = tuple(STEP * min(1.0, 20 * aim) for aim in _AIMS)
+
+
+class MarginState(msgspec.Struct, frozen=True, array_like=True):
+    """A margin as data."""
+
+    errors: tuple[float, ...]
+    missing: tuple[float, ...]
+    asked: int
+    hits: tuple[int, ...]
+
+
+class Margin:
+    """Errors of one class of situation."""
+
+    __slots__ = ("_last", "_missing", "_sorted", "asked", "hits")
+
+    def __init__(self, state: MarginState | None = None) -> None:
+        self._last: deque[float] = deque(() if state is None else state.errors)
+        self._sorted = sorted(self._last)
+        #: The part of misses that is aimed at, by level.
+        self._missing = list(_AIMS) if state is None else list(state.missing)
+        #: Coverage: how many errors came, and how many were within the bound of each level.
+        self.asked = 0 if state is None else state.asked
+        self.hits = [0] * len(LEVELS) if state is None else list(state.hits)
+
+    def bound(self, level: float) -> float:
+        """What an error stays below with this chance, in units of its expected deviation."""
+        return self._bound(min(bisect_left(LEVELS, level - 1e-9), len(LEVELS) - 1))
+
+    def _bound(self, number: int) -> float:
+        count = len(self._sorted)
+        if count < ENOUGH:
+            return _NORMAL[number] * _DOUBT
+        at = math.ceil((count + 1) * (1 - self._missing[number])) - 1
+        if at < count:
+            return self._sorted[at] if at > 0 else self._sorted[0]
+        # Beyond all that was seen.
+        return self._sorted[-1] * 1.2 if self._sorted[-1] > 0 else 0.0
+
+    def add(self, error: float) -> None:
+        """An error came, in units of its expected deviation."""
+        self.asked += 1
+        missing, hits = self._missing, self.hits
+        for number, aim in enumerate(_AIMS):
+            # A level that fails once in a hundred times moves in smaller steps.
+            if error <= self._bound(number):
+                hits[number] += 1
+                missing[number] = min(_MOST[number], missing[number] + aim * _STEPS[number])
+            else:
+                missing[number] = max(0.0, missing[number] + (aim - 1) * _STEPS[number])
+        if len(self._last) == WINDOW:
+            del self._sorted[bisect_left(self._sorted, self._last.popleft())]
+        self._last.append(error)
+        insort(self._sorted, error)
+
+    def coverage(self, level: float) -> float:
+        """Part of the errors that were within the bound of this level when they came; 1 if none has come."""
+        number = LEVELS.index(level)
+        return self.hits[number] / self.asked if self.asked else 1.0
+
+    def state(self) -> MarginState:
+        """All that it knows."""
+        return MarginState(tuple(self._last), tuple(self._missing), self.asked, tuple(self.hits))

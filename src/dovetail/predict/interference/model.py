@@ -1,0 +1,185 @@
+"""The predictor of interference: how long a batch takes beside others, how sure that is, and what a batch taught.
+
+Rules of this file
+- Alone, a batch takes its time alone. Beside others it takes at least that.
+- A time is a work integral: work that is left falls at the rate 1/slow-down of those who are there, and the slow-down
+  is looked at again whenever somebody leaves.
+- The same observations give the same state, to the bit; a restored model goes on as the saved one would have.
+- A new kind of device begins with the weights of the kind that was seen most, and doubts them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from .crowd import forward_ns, over_time, together
+from .effects import Effects
+from .kind import Kind, crowd_beside, direction_of
+from .load import Beside, Load
+from .margin import Margin
+from .state import InterferenceState, checked
+
+__all__ = ["Forecast", "Interference"]
+
+#: A neighbourhood by its size: 1, 2, 3 to 4, 5 to 8, more. [our choice]
+_KNOWN = ("alone", "1", "2", "3-4", "3-4", "5-8", "5-8", "5-8", "5-8", "more")
+#: What is known of errors where none were seen.
+_NOTHING = Margin()
+_NEW = tuple(f"{size} new" for size in _KNOWN)
+
+
+class Forecast(msgspec.Struct, frozen=True, array_like=True):
+    """What is said of a batch before it runs."""
+
+    #: Its time alone over which the rest is said, and the time expected beside the others (a median).
+    solo_ns: int
+    median_ns: int
+    #: Expected deviation of the logarithm of the time.
+    deviation: float
+    #: The class of situation whose errors count.
+    situation: str
+    #: Above 1 after a change of the world: bounds are wider by it.
+    caution: float = 1.0
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long it takes as alone."""
+        return self.median_ns / self.solo_ns if self.solo_ns else 1.0
+
+
+class Interference:
+    """Learns while running how those who share a device slow each other down."""
+
+    def __init__(self, state: InterferenceState | None = None) -> None:
+        state = InterferenceState() if state is None else checked(state)
+        self._effects = Effects(state.effects)
+        self._kinds = {row.kind: Kind(row.kind, self._effects, row) for row in state.kinds}
+
+    def kind(self, name: str) -> Kind:
+        """What is known of a kind of device; of one that was never seen, what the others suggest."""
+        kind = self._kinds.get(name)
+        if kind is None:
+            kind = Kind(name, self._effects)
+            if self._kinds:
+                kind.inherit(max(self._kinds.values(), key=lambda known: known.seen))
+        return kind
+
+    def kinds(self) -> list[Kind]:
+        """All kinds that were seen."""
+        return [self._kinds[name] for name in sorted(self._kinds)]
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def slowdown(self, kind: str, victim: Load, others: Sequence[Load]) -> float:
+        """How many times as long the victim takes beside all of these, all the time."""
+        if not others:
+            return 1.0
+        of = self.kind(kind)
+        who = of.victim(victim)
+        pairs = of.pairs(who, victim, others)
+        costs = of.costs(who, pairs, of.rows(pairs))
+        return math.exp(together(costs, of.crowd_weight * crowd_beside(victim, others), of.power)[0])
+
+    def predict(
+        self, kind: str, victim: Load, solo_ns: int, others: Sequence[Load], ends_ns: Sequence[int] | None = None
+    ) -> Forecast:
+        """How long a batch that begins now takes beside these, who leave at these times from now on (or never)."""
+        if not others:
+            return Forecast(solo_ns, solo_ns, math.sqrt(self.kind(kind).noise_of(victim.model)), "alone")
+        of = self.kind(kind)
+        who = of.victim(victim)
+        pairs = of.pairs(who, victim, others)
+        rows = of.rows(pairs)
+        costs = of.costs(who, pairs, rows)
+        weight = of.crowd_weight
+        crowd = crowd_beside(victim, others)
+        value, by_cost, by_crowd, by_power = together(costs, weight * crowd, of.power)
+        if ends_ns is None:
+            median_ns = solo_ns * math.exp(value)
+        else:
+            shares = [other.share_pct for other in others]
+            median_ns = forward_ns(solo_ns, costs, ends_ns, shares, victim.share_pct, weight, of.power)
+        doubt = of.doubt(who, pairs, direction_of(rows, by_cost, by_crowd * crowd), by_cost, by_power)
+        noise = of.noise_of(victim.model)
+        situation = _situation(len(others), new=doubt > noise)
+        return Forecast(
+            solo_ns, max(solo_ns, round(median_ns)), math.sqrt(doubt + noise), situation, 1 + of.drift.haste
+        )
+
+    def bound_ns(self, kind: str, forecast: Forecast, level: float) -> int:
+        """What the time stays below with this chance."""
+        margin = self.kind(kind).margins.get(forecast.situation, _NOTHING)
+        off = margin.bound(level) * forecast.deviation
+        return round(forecast.median_ns * math.exp(off * forecast.caution if off > 0 else off))
+
+    # -- observations ---------------------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        kind: str,
+        victim: Load,
+        solo_ns: int,
+        duration_ns: int,
+        beside: Sequence[Beside],
+        forecast: Forecast | None = None,
+    ) -> float:
+        """A batch took so long beside these; returns the error of the model, as a logarithm.
+
+        `forecast` is what was said before it ran: its error counts for the bounds. Without one, what would have been
+        said with the neighbours as they came.
+        """
+        if not beside or solo_ns <= 0 or duration_ns <= 0:
+            return 0.0
+        of = self._kinds.get(kind)
+        if of is None:
+            of = self._kinds[kind] = self.kind(kind)
+        others = [other.load for other in beside]
+        who = of.victim(victim)
+        pairs = of.pairs(who, victim, others)
+        rows = of.rows(pairs)
+        costs = of.costs(who, pairs, rows)
+        weight = of.crowd_weight
+        if _all_the_time(beside, duration_ns):
+            crowd = crowd_beside(victim, others)
+            value, by_cost, by_crowd, by_power = together(costs, weight * crowd, of.power)
+            by_crowd *= crowd
+        else:
+            spans = [(other.begin_ns / duration_ns, other.end_ns / duration_ns) for other in beside]
+            shares = [other.share_pct for other in others]
+            value, by_cost, by_crowd, by_power = over_time(costs, spans, shares, victim.share_pct, weight, of.power)
+        seen = math.log(duration_ns / solo_ns)
+        error = seen - value
+        direction = direction_of(rows, by_cost, by_crowd)
+        caution = 1 + of.drift.haste
+        deviation = of.learn(victim.model, who, pairs, costs, direction, by_cost, by_power, error)
+        if forecast is not None and forecast.situation != "alone":
+            error_of = math.log(duration_ns / forecast.median_ns) / (forecast.deviation * forecast.caution)
+            of.margin(forecast.situation).add(error_of)
+        elif forecast is None:
+            new = deviation * deviation > 2 * of.noise_of(victim.model)
+            of.margin(_situation(len(beside), new=new)).add(error / (deviation * caution))
+        return error
+
+    # -- as data --------------------------------------------------------------------------------------------------
+
+    def state(self) -> InterferenceState:
+        """All that was learned."""
+        return InterferenceState(
+            kinds=tuple(self._kinds[name].state() for name in sorted(self._kinds)), effects=self._effects.rows()
+        )
+
+
+def _all_the_time(beside: Sequence[Beside], duration_ns: int) -> bool:
+    # A generator takes longer, and this is on the way of every batch.
+    for other in beside:  # noqa: SIM110
+        if other.begin_ns > 0 or other.end_ns < duration_ns:
+            return False
+    return True
+
+
+def _situation(others: int, *, new: bool) -> str:
+    """The class of situation: how many others there are, and whether more is unknown than scatters."""
+    return (_NEW if new else _KNOWN)[min(others, len(_KNOWN) - 1)]
