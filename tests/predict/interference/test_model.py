@@ -150,6 +150,10 @@ def test_a_batch_that_was_alone_teaches_nothing_of_neighbours() -> None:
     model = Interference()
     assert model.observe("k", A, SOLO_NS, 5 * SOLO_NS, []) == 0
     assert model.state() == InterferenceState()
+    forecast = model.predict("k", A, SOLO_NS, [])
+    model.observe("k", A, SOLO_NS, round(1.1 * SOLO_NS), [], forecast)
+    assert model.state().effects == ()
+    assert model.state().kinds[0].classes[-1].name == "alone", "but of how sure what is said of it can be"
 
 
 def test_an_outlier_counts_for_little() -> None:

@@ -76,15 +76,18 @@ def test_over_time_is_harmonic_and_its_derivatives_are_right(
 
 def test_work_falls_at_the_rate_of_those_who_are_still_there() -> None:
     three, two = math.log(3.0), math.log(2.0)
-    assert forward_ns(10, [three], [15], [50], 50, 0.0, 1.0) == pytest.approx(20)
-    assert forward_ns(10, [three], [1000], [50], 50, 0.0, 1.0) == pytest.approx(30)
-    assert forward_ns(10, [three], [0], [50], 50, 0.0, 1.0) == pytest.approx(10)
+    assert forward_ns(10, [three], [0] * 1, [15], [50], 50, 0.0, 1.0) == pytest.approx(20)
+    assert forward_ns(10, [three], [0] * 1, [1000], [50], 50, 0.0, 1.0) == pytest.approx(30)
+    assert forward_ns(10, [three], [0] * 1, [0], [50], 50, 0.0, 1.0) == pytest.approx(10)
     # At 4 for 8 (2 done), at 2 for 6 (3 done), then 5 alone.
-    assert forward_ns(10, [three, two], [8, 14], [0, 0], 50, 0.0, 1.0) == pytest.approx(19)
+    assert forward_ns(10, [three, two], [0] * 2, [8, 14], [0, 0], 50, 0.0, 1.0) == pytest.approx(19)
+    # Alone for 4, then at 3.
+    assert forward_ns(10, [three], [4], [1000], [50], 50, 0.0, 1.0) == pytest.approx(22)
+    assert forward_ns(10, [three], [4], [7], [50], 50, 0.0, 1.0) == pytest.approx(12)
     # Two others who ask for twice the device together with the victim: half as much again while both are there.
     crowd = math.log(1.5)
-    assert forward_ns(10, [0.0, 0.0], [1000, 1000], [50, 100], 50, crowd, 1.0) == pytest.approx(15)
-    assert forward_ns(10, [0.0, 0.0], [6, 1000], [50, 100], 50, crowd, 1.0) == pytest.approx(12)
+    assert forward_ns(10, [0.0, 0.0], [0] * 2, [1000, 1000], [50, 100], 50, crowd, 1.0) == pytest.approx(15)
+    assert forward_ns(10, [0.0, 0.0], [0] * 2, [6, 1000], [50, 100], 50, crowd, 1.0) == pytest.approx(12)
 
 
 def test_a_direction_that_is_not_seen_stays_as_certain_as_it_was() -> None:
@@ -197,3 +200,13 @@ def test_pieces_of_a_batch_meet_their_neighbours_one_after_the_other() -> None:
     # Both slow while both use the memory: 20; then the mixed one computes for 10 alone.
     assert ends_ns([long, mixed], slow) == pytest.approx([110.0, 30.0])
     assert ends_ns([Work(()), Work((Piece(Load("x"), 5.0),), 7.0)], slow) == [0.0, 12.0]
+
+
+def test_who_waits_begins_when_somebody_ends() -> None:
+    def slow(_victim: Load, others: Sequence[Load]) -> float:
+        return 1.0 + len(others)
+
+    works = [Work((Piece(Load(name), ns),)) for name, ns in (("a", 10.0), ("b", 4.0), ("c", 2.0))]
+    # a and b share until 8; then a, which has 6 left, and c until 12; a goes on alone with 4.
+    assert ends_ns(works, slow, 2) == pytest.approx([16.0, 8.0, 12.0])
+    assert ends_ns(works, slow, 1) == pytest.approx([10.0, 14.0, 16.0])

@@ -99,37 +99,42 @@ def over_time(
 def forward_ns(
     work_ns: float,
     costs: Sequence[float],
+    begins_ns: Sequence[int],
     ends_ns: Sequence[int],
     shares_pct: Sequence[int],
     own_pct: int,
     crowd_weight: float,
     power: float,
 ) -> float:
-    """How long so much work takes beside neighbours that leave at these times from now on.
+    """How long so much work takes beside neighbours that come and leave at these times from now on.
 
-    Work that is left falls at the rate 1/slow-down of those who are still there.
+    Work that is left falls at the rate 1/slow-down of those who are there.
     """
     total, share_pct, count = 1.0, own_pct, 0
-    leaving: list[tuple[int, float, int]] = []
-    for cost, end_ns, pct in zip(costs, ends_ns, shares_pct, strict=True):
-        if end_ns > 0:
-            extra = math.exp(power * cost) - 1 if cost > 0 else 0.0
+    edges: list[tuple[int, float, int, int]] = []
+    for cost, begin_ns, end_ns, pct in zip(costs, begins_ns, ends_ns, shares_pct, strict=True):
+        if end_ns <= 0 or end_ns <= begin_ns:
+            continue
+        extra = math.exp(power * cost) - 1 if cost > 0 else 0.0
+        edges.append((end_ns, -extra, -pct, -1))
+        if begin_ns > 0:
+            edges.append((begin_ns, extra, pct, 1))
+        else:
             total += extra
             share_pct += pct
             count += 1
-            leaving.append((end_ns, extra, pct))
-    leaving.sort()
+    edges.sort()
     now = 0.0
-    for end_ns, extra, pct in leaving:
+    for at_ns, extra, pct, one in edges:
         crowded = max(1.0, total)
         if crowd_weight > 0 and (crowd := crowd_of(share_pct, count)):
             crowded += math.exp(power * crowd_weight * crowd) - 1
         slow = math.exp(math.log(crowded) / power)
-        if work_ns * slow <= end_ns - now:
+        if work_ns * slow <= at_ns - now:
             return now + work_ns * slow
-        work_ns -= (end_ns - now) / slow
-        now = end_ns
-        total -= extra
-        share_pct -= pct
-        count -= 1
+        work_ns -= (at_ns - now) / slow
+        now = at_ns
+        total += extra
+        share_pct += pct
+        count += one
     return now + work_ns

@@ -36,15 +36,19 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     comes_ns: float = 0.0
 
 
-def ends_ns(works: Sequence[Work], slowdown: Slowdown) -> list[float]:
-    """When each of these ends, from now on."""
+def ends_ns(works: Sequence[Work], slowdown: Slowdown, slots: int = 1 << 30) -> list[float]:
+    """When each of these ends, from now on.
+
+    No more than `slots` run at once: who comes first begins first, the others wait.
+    """
     ends = [work.comes_ns for work in works]
     at = [0] * len(works)
     left = [work.pieces[0].alone_ns if work.pieces else 0.0 for work in works]
     open_ = [j for j, work in enumerate(works) if work.pieces]
+    open_.sort(key=lambda j: works[j].comes_ns)
     now = 0.0
     while open_:
-        here = [j for j in open_ if works[j].comes_ns <= now]
+        here = [j for j in open_ if works[j].comes_ns <= now][:slots]
         next_ns = min((works[j].comes_ns for j in open_ if works[j].comes_ns > now), default=None)
         if not here:
             assert next_ns is not None

@@ -20,7 +20,7 @@ from .drift import Drift
 from .effects import Effects
 from .features import CROWD, NAMES, PRIOR_DEVIATION, PRIOR_MEAN, crowd_of, row
 from .load import Load
-from .margin import Margin
+from .margin import ENOUGH, Margin
 from .state import ClassState, KindState, NoiseState
 from .weights import Vector, Weights
 
@@ -35,6 +35,8 @@ HASTY_MEMORY: Final = 12
 _FIRST_NOISE, _LEAST_NOISE = 0.05**2, 0.005**2
 #: Batches of a victim, and of all, whose scatter counts.
 _NOISE_WINDOW, _ALL_WINDOW = 64, 512
+#: Forecasts whose errors count for what comes and goes unannounced.
+_CHURN_WINDOW: Final = 64
 #: How neighbours add up before it was seen (1: what they cost is added), and its bounds.
 _POWER, _POWER_DEVIATION, _LEAST_POWER, _MOST_POWER = 1.0, 0.3, 0.25, 4.0
 _CLIP: Final = 3.0
@@ -46,6 +48,9 @@ _DEEP: Final = -0.02
 _DEAR: Final = 4.0
 #: Rows that are remembered at most; they can be made again.
 _MOST_ROWS: Final = 1 << 14
+#: The class of all situations.
+ALL: Final = "all"
+_NOTHING: Final = Margin()
 
 
 class Pair(NamedTuple):
@@ -75,7 +80,9 @@ class Kind:
         self.power, self.power_variance = _POWER, _POWER_DEVIATION**2
         self.drift = Drift()
         self.variance = _FIRST_NOISE
-        self.seen = 0
+        #: Variance of what is said before a batch runs, beyond what the model of neighbours knows of itself.
+        self.churn = 0.0
+        self.seen = self.said = 0
         #: victim -> [batches, variance of logarithms].
         self.noise: dict[str, tuple[int, float]] = {}
         self.margins: dict[str, Margin] = {}
@@ -225,6 +232,11 @@ class Kind:
         self.seen += 1
         return deviation
 
+    def alone(self, model: str, error: float) -> None:
+        """A batch had nobody beside it: its error is scatter alone."""
+        self._scatter(model, self.noise_of(model), error, 0.0)
+        self.seen += 1
+
     def _scatter(self, victim: str, noise: float, error: float, known: float) -> None:
         """An error is part scatter and part what was not known: the scatter's expected square, given the error."""
         part = noise / (noise + known)
@@ -235,12 +247,23 @@ class Kind:
         self.variance += (square - self.variance) / min(self.seen + 8, _ALL_WINDOW)
         self.variance = max(_LEAST_NOISE, self.variance)
 
-    def margin(self, name: str) -> Margin:
-        """Errors of a class of situation."""
-        found = self.margins.get(name)
-        if found is None:
-            found = self.margins[name] = Margin()
-        return found
+    def margin(self, situation: str) -> Margin:
+        """Errors that count in a class of situation: its own, or those of all while it has but a few."""
+        found = self.margins.get(situation)
+        return found if found is not None and found.asked >= ENOUGH else self.margins.get(ALL, _NOTHING)
+
+    def missed(self, situation: str, error: float, deviation: float, caution: float) -> None:
+        """What was said of a batch before it ran was off by so much."""
+        for name in (ALL, situation):
+            margin = self.margins.get(name)
+            if margin is None:
+                margin = self.margins[name] = Margin()
+            margin.add(error / (deviation * caution))
+        # What the model did not know when it spoke: who would come, and who would leave.
+        square = min(error * error, 16 * deviation * deviation)
+        more = max(0.0, square - (deviation * deviation - self.churn))
+        self.churn += (more - self.churn) / min(self.said + 8, _CHURN_WINDOW)
+        self.said += 1
 
     # -- as data --------------------------------------------------------------------------------------------------
 
@@ -257,6 +280,8 @@ class Kind:
             self.drift.total,
             self.drift.haste,
             self.drift.alarms,
+            self.churn,
+            self.said,
             tuple(NoiseState(victim, *self.noise[victim]) for victim in sorted(self.noise)),
             tuple(ClassState(name, self.margins[name].state()) for name in sorted(self.margins)),
         )
@@ -267,6 +292,7 @@ class Kind:
         self.weights.covariance = np.array(state.covariance).reshape(len(NAMES), len(NAMES))
         self.power, self.power_variance, self.variance = state.power, state.power_variance, state.variance
         self.drift = Drift(state.drift_total, state.haste, state.alarms)
+        self.churn, self.said = state.churn, state.said
         self.noise = {row.victim: (row.count, row.variance) for row in state.noise}
         self.margins = {row.name: Margin(row.margin) for row in state.classes}
 

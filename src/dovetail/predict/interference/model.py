@@ -19,15 +19,12 @@ from .crowd import forward_ns, over_time, together
 from .effects import Effects
 from .kind import Kind, crowd_beside, direction_of
 from .load import Beside, Load
-from .margin import Margin
 from .state import InterferenceState, checked
 
 __all__ = ["Forecast", "Interference"]
 
 #: A neighbourhood by its size: 1, 2, 3 to 4, 5 to 8, more. [our choice]
 _KNOWN = ("alone", "1", "2", "3-4", "3-4", "5-8", "5-8", "5-8", "5-8", "more")
-#: What is known of errors where none were seen.
-_NOTHING = Margin()
 _NEW = tuple(f"{size} new" for size in _KNOWN)
 
 
@@ -83,12 +80,24 @@ class Interference:
         costs = of.costs(who, pairs, of.rows(pairs))
         return math.exp(together(costs, of.crowd_weight * crowd_beside(victim, others), of.power)[0])
 
+    def over(self, kind: str, victim: Load, solo_ns: int, beside: Sequence[Beside]) -> float:
+        """How long a batch takes beside neighbours that come and leave at these times, in nanoseconds."""
+        of = self.kind(kind)
+        others = [other.load for other in beside]
+        who = of.victim(victim)
+        pairs = of.pairs(who, victim, others)
+        costs = of.costs(who, pairs, of.rows(pairs)) if beside else []
+        begins, ends = [other.begin_ns for other in beside], [other.end_ns for other in beside]
+        shares = [other.share_pct for other in others]
+        return forward_ns(solo_ns, costs, begins, ends, shares, victim.share_pct, of.crowd_weight, of.power)
+
     def predict(
         self, kind: str, victim: Load, solo_ns: int, others: Sequence[Load], ends_ns: Sequence[int] | None = None
     ) -> Forecast:
         """How long a batch that begins now takes beside these, who leave at these times from now on (or never)."""
         if not others:
-            return Forecast(solo_ns, solo_ns, math.sqrt(self.kind(kind).noise_of(victim.model)), "alone")
+            of = self.kind(kind)
+            return Forecast(solo_ns, solo_ns, math.sqrt(of.noise_of(victim.model) + of.churn), "alone")
         of = self.kind(kind)
         who = of.victim(victim)
         pairs = of.pairs(who, victim, others)
@@ -101,18 +110,17 @@ class Interference:
             median_ns = solo_ns * math.exp(value)
         else:
             shares = [other.share_pct for other in others]
-            median_ns = forward_ns(solo_ns, costs, ends_ns, shares, victim.share_pct, weight, of.power)
+            begins = [0] * len(shares)
+            median_ns = forward_ns(solo_ns, costs, begins, ends_ns, shares, victim.share_pct, weight, of.power)
         doubt = of.doubt(who, pairs, direction_of(rows, by_cost, by_crowd * crowd), by_cost, by_power)
         noise = of.noise_of(victim.model)
         situation = _situation(len(others), new=doubt > noise)
-        return Forecast(
-            solo_ns, max(solo_ns, round(median_ns)), math.sqrt(doubt + noise), situation, 1 + of.drift.haste
-        )
+        deviation = math.sqrt(doubt + noise + of.churn)
+        return Forecast(solo_ns, max(solo_ns, round(median_ns)), deviation, situation, 1 + of.drift.haste)
 
     def bound_ns(self, kind: str, forecast: Forecast, level: float) -> int:
         """What the time stays below with this chance."""
-        margin = self.kind(kind).margins.get(forecast.situation, _NOTHING)
-        off = margin.bound(level) * forecast.deviation
+        off = self.kind(kind).margin(forecast.situation).bound(level) * forecast.deviation
         return round(forecast.median_ns * math.exp(off * forecast.caution if off > 0 else off))
 
     # -- observations ---------------------------------------------------------------------------------------------
@@ -131,11 +139,17 @@ class Interference:
         `forecast` is what was said before it ran: its error counts for the bounds. Without one, what would have been
         said with the neighbours as they came.
         """
-        if not beside or solo_ns <= 0 or duration_ns <= 0:
+        if solo_ns <= 0 or duration_ns <= 0 or not (beside or forecast):
             return 0.0
         of = self._kinds.get(kind)
         if of is None:
             of = self._kinds[kind] = self.kind(kind)
+        if forecast is not None:
+            off = math.log(duration_ns / max(1, forecast.median_ns))
+            of.missed(forecast.situation, off, forecast.deviation, forecast.caution)
+            if not beside:
+                of.alone(victim.model, math.log(duration_ns / solo_ns))
+                return off
         others = [other.load for other in beside]
         who = of.victim(victim)
         pairs = of.pairs(who, victim, others)
@@ -155,12 +169,9 @@ class Interference:
         direction = direction_of(rows, by_cost, by_crowd)
         caution = 1 + of.drift.haste
         deviation = of.learn(victim.model, who, pairs, costs, direction, by_cost, by_power, error)
-        if forecast is not None and forecast.situation != "alone":
-            error_of = math.log(duration_ns / forecast.median_ns) / (forecast.deviation * forecast.caution)
-            of.margin(forecast.situation).add(error_of)
-        elif forecast is None:
+        if forecast is None:
             new = deviation * deviation > 2 * of.noise_of(victim.model)
-            of.margin(_situation(len(beside), new=new)).add(error / (deviation * caution))
+            of.missed(_situation(len(beside), new=new), error, math.sqrt(deviation**2 + of.churn), caution)
         return error
 
     # -- as data --------------------------------------------------------------------------------------------------

@@ -49,6 +49,9 @@ class KindState(msgspec.Struct, frozen=True, array_like=True):
     drift_total: float
     haste: float
     alarms: int
+    #: Variance of forecasts beyond what the model knows of itself, and how many forecasts there were.
+    churn: float
+    said: int
     noise: tuple[NoiseState, ...]
     classes: tuple[ClassState, ...]
 
