@@ -20,10 +20,11 @@ EXPERIMENTS = {
     "esg": "how each stage should be run: Dovetail's planner, ESG and its rivals in ESG's three settings",
     "fikit": "when each kernel should start: classes and gap filling, FIKIT's and ours, simulated and live",
     "compass": "where each task should run: Compass, its rivals and Dovetail's router in Compass's setting",
+    "interference": "how long beside others: our predictor and its rivals, on public measurements and simulated",
 }
 
 #: Name -> packages that it needs beside matplotlib, which all do.
-NEEDS = {"esg": ("sklearn",)}
+NEEDS = {"esg": ("sklearn",), "interference": ("sklearn",)}
 
 
 def find(name: str) -> Experiment:
