@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ...tools.plots import COLOURS, FAINT, GREY
 from ..experiment import Lab
 from .interference_simulated import CHANGE_AT, FITTED, Course
 from .interference_world import CHANGES
@@ -15,6 +16,11 @@ __all__ = ["draw_changes", "draw_rivals"]
 
 _SHOWN = ("gpulets", "ewma", "fine", "rls", "ours")
 _ROLL = 25
+#: By predictor, the same in all figures; ours is black.
+_COLOUR = {
+    "none": FAINT, "constant": GREY, "gpulets": COLOURS[0], "ewma": COLOURS[1], "fine": COLOURS[2],
+    "igniter": COLOURS[3], "sgd": COLOURS[4], "rls": COLOURS[5], "boosting": "#7F5F3F", "ours": COLOURS[6],
+}  # fmt: skip
 
 
 def draw_rivals(lab: Lab, courses: Mapping[tuple[str, str], Sequence[Course]]) -> None:
@@ -33,7 +39,7 @@ def draw_rivals(lab: Lab, courses: Mapping[tuple[str, str], Sequence[Course]]) -
                 middles.append(statistics.fmean(statistics.median(part) for part in parts))
                 tops.append(statistics.fmean(float(np.percentile(part, 95)) for part in parts))
             at = np.arange(len(groups)) + (place - (len(names) - 1) / 2) * width
-            colour = "black" if name == "ours" else f"C{place % 8}"
+            colour = _COLOUR[name]
             axes.bar(at, middles, width * 0.9, label=name, color=colour)
             axes.plot(at, tops, linestyle="none", marker="_", markersize=6, color=colour)
         axes.set_xticks(range(len(groups)), groups)
@@ -48,19 +54,21 @@ def draw_changes(lab: Lab, courses: Mapping[tuple[str, str], Sequence[Course]]) 
     with lab.figure("changes", width_in=8.0, height_in=5.6) as figure:
         all_axes = figure.subplots(2, 2, sharex=True, sharey=True)
         for axes, change in zip(all_axes.ravel(), CHANGES, strict=True):
-            for place, name in enumerate(_SHOWN):
+            for name in _SHOWN:
                 if (name, change) not in courses:
                     continue
                 rows = np.array([c.came for c in courses[name, change]])
                 first = CHANGE_AT - FITTED - 150
                 at = range(first, rows.shape[1])
                 rolled = [np.median(rows[:, max(0, n - _ROLL) : n + 1]) for n in at]
-                colour = "black" if name == "ours" else f"C{place}"
-                axes.plot([n - (CHANGE_AT - FITTED) for n in at], rolled, label=name, color=colour, linewidth=1.3)
+                axes.plot(
+                    [n - (CHANGE_AT - FITTED) for n in at], rolled, label=name, color=_COLOUR[name], linewidth=1.3
+                )
             axes.axvline(0, color="grey", linewidth=0.8)
             axes.set_yscale("log")
             axes.set_title(change, fontsize="medium")
         all_axes[0, 0].set_yticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])
-        all_axes[0, 0].legend(fontsize="small", frameon=False, ncols=2)
+        handles, labels = all_axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, fontsize="small", frameon=False, ncols=5, loc="outside upper center")
         figure.supxlabel("batches after the change")
         figure.supylabel(f"median error of the last {_ROLL} batches, %")

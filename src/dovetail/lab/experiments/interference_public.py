@@ -1,4 +1,4 @@
-"""Interference on public measurements: DISB, iGniter's pairs, Pitot's pairs. Each part is left out without its data."""
+"""Interference on public measurements: DISB, iGniter's pairs, Pitot's pairs. A part without its data is left out."""
 
 from __future__ import annotations
 

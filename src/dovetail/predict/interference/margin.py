@@ -11,7 +11,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections import deque
 from statistics import NormalDist
@@ -62,33 +61,40 @@ class Margin:
 
     def bound(self, level: float) -> float:
         """What an error stays below with this chance, in units of its expected deviation."""
-        return self._bound(min(bisect_left(LEVELS, level - 1e-9), len(LEVELS) - 1))
-
-    def _bound(self, number: int) -> float:
+        number = min(bisect_left(LEVELS, level - 1e-9), len(LEVELS) - 1)
         count = len(self._sorted)
         if count < ENOUGH:
             return _NORMAL[number] * _DOUBT
-        at = math.ceil((count + 1) * (1 - self._missing[number])) - 1
+        at = int((count + 1) * (1 - self._missing[number]))
         if at < count:
-            return self._sorted[at] if at > 0 else self._sorted[0]
+            return self._sorted[at]
         # Beyond all that was seen.
-        return self._sorted[-1] * 1.2 if self._sorted[-1] > 0 else 0.0
+        return max(0.0, 1.2 * self._sorted[-1])
 
     def add(self, error: float) -> None:
         """An error came, in units of its expected deviation."""
         self.asked += 1
-        missing, hits = self._missing, self.hits
+        missing, hits, errors = self._missing, self.hits, self._sorted
+        count = len(errors)
         for number, aim in enumerate(_AIMS):
-            # A level that fails once in a hundred times moves in smaller steps.
-            if error <= self._bound(number):
-                hits[number] += 1
-                missing[number] = min(_MOST[number], missing[number] + aim * _STEPS[number])
+            if count < ENOUGH:
+                bound = _NORMAL[number] * _DOUBT
             else:
-                missing[number] = max(0.0, missing[number] + (aim - 1) * _STEPS[number])
-        if len(self._last) == WINDOW:
-            del self._sorted[bisect_left(self._sorted, self._last.popleft())]
+                at = int((count + 1) * (1 - missing[number]))
+                bound = errors[at] if at < count else max(0.0, 1.2 * errors[-1])
+            # A level that fails once in a hundred times moves in smaller steps.
+            if error <= bound:
+                hits[number] += 1
+                moved = missing[number] + aim * _STEPS[number]
+                if moved <= _MOST[number]:
+                    missing[number] = moved
+            else:
+                moved = missing[number] + (aim - 1) * _STEPS[number]
+                missing[number] = moved if moved > 0 else 0.0
+        if count == WINDOW:
+            del errors[bisect_left(errors, self._last.popleft())]
         self._last.append(error)
-        insort(self._sorted, error)
+        insort(errors, error)
 
     def coverage(self, level: float) -> float:
         """Part of the errors that were within the bound of this level when they came; 1 if none has come."""

@@ -24,11 +24,13 @@ Vector = NDArray[np.float64]
 class Weights:
     """Means and covariance of the weights of one kind of device."""
 
-    __slots__ = ("covariance", "mean")
+    __slots__ = ("_outer", "covariance", "mean")
 
     def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
         self.mean: Vector = np.array(mean, np.float64)
         self.covariance: NDArray[np.float64] = np.diag(np.square(np.array(deviation, np.float64)))
+        #: Room to calculate in.
+        self._outer = np.empty_like(self.covariance)
 
     def doubt(self, direction: Vector) -> tuple[Vector, float]:
         """The covariance with this direction, and the variance along it."""
@@ -44,4 +46,5 @@ class Weights:
             return
         self.mean += along * (error / total)
         target = max(variance * (1 - variance / total), floor)
-        self.covariance += along[:, None] * (along * ((target - variance) / (variance * variance)))
+        outer = np.multiply(along[:, None], along * ((target - variance) / (variance * variance)), out=self._outer)
+        self.covariance += outer
