@@ -15,8 +15,7 @@ import platform
 import random
 import statistics
 import sys
-import time
-from collections.abc import Callable
+from time import perf_counter_ns as clock
 from typing import Any
 
 from rich.console import Console
@@ -32,13 +31,6 @@ from dovetail.workflow.graph import StageSpec
 SEED, ROUNDS, BATCHES, BESIDE = 7, 15, 400, 8
 GOAL_US = 20.0
 SOLO_NS = 10_000_000
-
-
-def timed(call: Callable[[], object]) -> int:
-    """Nanoseconds of one call."""
-    begin = time.perf_counter_ns()
-    call()
-    return time.perf_counter_ns() - begin
 
 
 def measure() -> dict[str, Any]:
@@ -57,22 +49,22 @@ def measure() -> dict[str, Any]:
             for how in ("stays", "leaves"):
                 until = None if how == "stays" else ends
                 beside = [Beside(o, 0, 1 << 62 if how == "stays" else e) for o, e in zip(others, ends, strict=True)]
-
-                def predict(until: list[int] | None = until) -> None:
-                    said.append(model.predict("k", victim, SOLO_NS, others, until))
-                    model.bound_ns("k", said[-1], 0.95)
-
-                said: list[Any] = []
-                times.setdefault(f"predict, {how}", []).append(timed(predict))
                 took = round(SOLO_NS * (1.6 if how == "stays" else 1.3) * rng.lognormvariate(0, 0.02))
-                update = timed(lambda b=beside, t=took: model.observe("k", victim, SOLO_NS, t, b, said[-1]))
-                times.setdefault(f"update, {how}", []).append(update)
-            times.setdefault("estimator alone, answer", []).append(
-                timed(lambda: plain.run(stage, "k", 1, config))
-            )
-            times.setdefault("estimator alone, update", []).append(
-                timed(lambda: plain.observe_run(stage, "k", 1, config, SOLO_NS))
-            )
+                begin = clock()
+                said = model.predict("k", victim, SOLO_NS, others, until)
+                model.bound_ns("k", said, 0.95)
+                middle = clock()
+                model.observe("k", victim, SOLO_NS, took, beside, said)
+                end = clock()
+                times.setdefault(f"predict, {how}", []).append(middle - begin)
+                times.setdefault(f"update, {how}", []).append(end - middle)
+            begin = clock()
+            plain.run(stage, "k", 1, config)
+            middle = clock()
+            plain.observe_run(stage, "k", 1, config, SOLO_NS)
+            end = clock()
+            times.setdefault("estimator alone, answer", []).append(middle - begin)
+            times.setdefault("estimator alone, update", []).append(end - middle)
         for name, found in times.items():
             figures.setdefault(name, []).append(statistics.median(found) / 1000)
     rows = {name: over_rounds(found[2:]) for name, found in figures.items()}

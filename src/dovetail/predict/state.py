@@ -11,6 +11,8 @@ import msgspec
 
 from ..errors import ProfileError
 from ..profile.kernels import KernelStats
+from .interference.state import InterferenceState
+from .interference.state import trouble_of as trouble_of_interference
 
 __all__ = ["VERSION", "EstimatorState", "LearnedLoad", "LearnedRun", "LearnedTurnaround", "trouble_of"]
 
@@ -66,6 +68,8 @@ class EstimatorState(msgspec.Struct, frozen=True):
     #: Of sequences of kernels that came, and of those that others told of and that did not come yet.
     kernels: tuple[KernelStats, ...] = ()
     told: tuple[KernelStats, ...] = ()
+    #: What neighbours cost each other, where that is learned. It is left out of the data where it is not.
+    interference: InterferenceState | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.version != VERSION:
@@ -75,7 +79,7 @@ class EstimatorState(msgspec.Struct, frozen=True):
             )
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.loads or self.turnarounds or self.kernels or self.told)
+        return bool(self.runs or self.loads or self.turnarounds or self.kernels or self.told or self.interference)
 
 
 def trouble_of(state: EstimatorState) -> str:
@@ -87,4 +91,4 @@ def trouble_of(state: EstimatorState) -> str:
     for run in state.runs:
         if not (0 < run.items <= _MOST_COUNT and 0 <= run.cpus <= _MOST_COUNT and 0 < run.share_pct <= 100):
             return f"{run.items} items on {run.cpus} cores and {run.share_pct} % of a device"
-    return ""
+    return trouble_of_interference(state.interference) if state.interference else ""
