@@ -94,6 +94,7 @@ app = App(wf)
     return "pairs_app:app"
 
 
+@pytest.mark.cpu
 def test_measured_shown_and_kept(app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["interference", "--show", "--store", "p.db"]) == 2
     assert "nothing was learned yet" in capsys.readouterr().err

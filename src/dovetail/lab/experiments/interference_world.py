@@ -74,11 +74,13 @@ class _Model:
         return Load(self.name, items, self.share_pct, solo_q, "", 1 - self.memory, self.cache, self.memory)
 
 
-class _Batch(Flow):
-    """A batch that runs: one kernel of it at a time."""
+class _Batch:
+    """A batch that runs: one kernel of it flows at a time."""
 
     def __init__(self, model: _Model, items: int, scatter: float) -> None:
-        self.model, self.share_pct = model, model.share_pct
+        self.model = model
+        self.flow = Flow()
+        self.flow.share_pct = model.share_pct
         self.load = model.load(items)
         self.solo_ns = model.solo_ns(items)
         self.works = [(kind, round(self.solo_ns * scatter * part)) for kind, part in model.kernels]
@@ -88,20 +90,6 @@ class _Batch(Flow):
         self.queued: tuple[Beside, ...] = ()
         self.slots = 0
         self.beside: dict[int, tuple[_Batch, int, int]] = {}
-
-
-def _hidden(running: Sequence[Flow]) -> list[float]:
-    """Rates of those who run together."""
-    rates = []
-    for flow in running:
-        extra = 0.0
-        for other in running:
-            if other is not flow:
-                assert isinstance(flow, _Batch) and isinstance(other, _Batch)
-                pair = slowdown(flow.kind, flow.share_pct, other.kind, other.share_pct) - 1
-                extra += pair * flow.model.sensitive * other.model.rough
-        rates.append(1 / (1 + extra))
-    return rates
 
 
 def samples(world: World) -> list[Sample]:
@@ -121,14 +109,27 @@ class _Device:
         self.pace = 1.0
         self.heap: list[tuple[int, int, object]] = []
         self.order = 0
-        self.fluid = Fluid(self._schedule, None, _hidden)
+        self.fluid = Fluid(self._schedule, None, self._rates)
         self.running: list[_Batch] = []
+        self.batch_of: dict[Flow, _Batch] = {}
         self.queue: deque[tuple[_Model, int]] = deque()
         self.out: list[Sample] = []
 
     def _schedule(self, at_ns: int, _owner: object, what: object) -> None:
         self.order += 1
         heapq.heappush(self.heap, (at_ns, self.order, what))
+
+    def _rates(self, running: Sequence[Flow]) -> list[float]:
+        """The truth: rates of those who run together."""
+        rates = []
+        for flow in running:
+            extra = 0.0
+            for other in running:
+                if other is not flow:
+                    pair = slowdown(flow.kind, flow.share_pct, other.kind, other.share_pct) - 1
+                    extra += pair * self.batch_of[flow].model.sensitive * self.batch_of[other].model.rough
+            rates.append(1 / (1 + extra))
+        return rates
 
     def _next_arrival(self, now_ns: int) -> None:
         mean_items = sum(self.items) / len(self.items)
@@ -149,8 +150,8 @@ class _Device:
                 if len(self.queue) < 4 * self.at_once:
                     self.queue.append((self.rng.choice(self.models), self.rng.choice(self.items)))
                 self._next_arrival(at_ns)
-            elif isinstance(what, _Batch) and what.end_ns == at_ns and what in self.running:
-                self._kernel_ended(what, at_ns)
+            elif isinstance(what, Flow) and what.end_ns == at_ns and what in self.batch_of:
+                self._kernel_ended(self.batch_of[what], at_ns)
             if not changed and world.change != "none" and len(self.out) >= world.before:
                 changed = True
                 self._change()
@@ -180,24 +181,26 @@ class _Device:
             batch.beside[id(other)] = other, now_ns, _FOREVER
             other.beside[id(batch)] = batch, now_ns, _FOREVER
         self.running.append(batch)
+        self.batch_of[batch.flow] = batch
         self._begin_kernel(batch, now_ns)
 
     def _left_ns(self, batch: _Batch, now_ns: int) -> int:
         """Work alone that is left: how far it is can be told from its kernels."""
-        left = sum(ns for _, ns in batch.works[batch.at :]) - self.fluid.done_ns(batch, now_ns)
+        left = sum(ns for _, ns in batch.works[batch.at :]) - self.fluid.done_ns(batch.flow, now_ns)
         return max(1, round(left))
 
     def _begin_kernel(self, batch: _Batch, now_ns: int) -> None:
-        batch.kind, work_ns = batch.works[batch.at]
-        self.fluid.begin(batch, work_ns, now_ns)
+        batch.flow.kind, work_ns = batch.works[batch.at]
+        self.fluid.begin(batch.flow, work_ns, now_ns)
 
     def _kernel_ended(self, batch: _Batch, now_ns: int) -> None:
-        self.fluid.end(batch, now_ns)
+        self.fluid.end(batch.flow, now_ns)
         batch.at += 1
         if batch.at < len(batch.works):
             self._begin_kernel(batch, now_ns)
             return
         self.running.remove(batch)
+        del self.batch_of[batch.flow]
         for other in self.running:
             there, since, _ = other.beside[id(batch)]
             other.beside[id(batch)] = there, since, now_ns

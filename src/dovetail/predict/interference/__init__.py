@@ -6,7 +6,8 @@ sure it is; `forward.py` runs the work integral for all who are there and all wh
 
 from .forward import Piece, Work, ends_ns
 from .load import Beside, Load, quarter_octaves
-from .model import Forecast, Interference
+from .model import Interference
+from .records import Forecast
 from .state import InterferenceState
 
 __all__ = [

@@ -133,7 +133,7 @@ def forward_ns(
         if work_ns * slow <= at_ns - now:
             return now + work_ns * slow
         work_ns -= (at_ns - now) / slow
-        now = at_ns
+        now = float(at_ns)
         total += extra
         share_pct += pct
         count += one

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
 from .load import Load
+from .records import Effect
 
-__all__ = ["MOST", "Effect", "Effects"]
+__all__ = ["MOST", "Effects"]
 
 #: So many effects are kept at most; pairs beyond that have no effect of their own. [our choice] Some megabytes.
 MOST: Final = 50_000
@@ -25,16 +24,6 @@ MOST: Final = 50_000
 #: the mean by 0.2 (Pitot) and by 0.02 (iGniter). [our choice] Between them, tuned on one
 #: split of each; the levels share it.
 _GENERAL, _OF_KIND, _OF_PAIR = 0.085, 0.075, 0.07
-
-
-class Effect(msgspec.Struct, frozen=True, array_like=True):
-    """One effect as data. An empty name stands for all."""
-
-    scope: str
-    victim: str
-    other: str
-    mean: float
-    variance: float
 
 
 class Effects:

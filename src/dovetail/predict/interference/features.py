@@ -39,8 +39,8 @@ _PRIOR: Final = {
     "both memory": (0.0, 0.3),
 }
 NAMES: Final = tuple(_PRIOR)
-PRIOR_MEAN: Final = tuple(mean for mean, _ in _PRIOR.values())
-PRIOR_DEVIATION: Final = tuple(deviation for _, deviation in _PRIOR.values())
+PRIOR_MEAN: Final = tuple([mean for mean, _ in _PRIOR.values()])
+PRIOR_DEVIATION: Final = tuple([deviation for _, deviation in _PRIOR.values()])
 #: Place of the one feature that is of all who run together.
 CROWD: Final = NAMES.index("crowd")
 

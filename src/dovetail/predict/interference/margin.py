@@ -16,33 +16,24 @@ from collections import deque
 from statistics import NormalDist
 from typing import Final
 
-import msgspec
+from .records import MarginState
 
-__all__ = ["ENOUGH", "LEVELS", "WINDOW", "Margin", "MarginState"]
+__all__ = ["ENOUGH", "LEVELS", "WINDOW", "Margin"]
 
 #: Levels that are kept; a question for another is answered by the next above.
-LEVELS: Final = (0.5, 0.9, 0.95, 0.99)
+LEVELS: Final[tuple[float, ...]] = (0.5, 0.9, 0.95, 0.99)
 #: Errors that count, of each class.
 WINDOW: Final = 400
 #: Fewer errors than this say nothing of a tail. [our choice]
 ENOUGH: Final = 24
 #: Step of the level after a hit or a miss (the authors use 0.005). [our choice]
 STEP: Final = 0.01
-_NORMAL: Final = tuple(NormalDist().inv_cdf(level) for level in LEVELS)
+_NORMAL: Final = tuple([NormalDist().inv_cdf(level) for level in LEVELS])
 _DOUBT: Final = 1.5
-_AIMS: Final = tuple(1 - level for level in LEVELS)
+_AIMS: Final = tuple([1 - level for level in LEVELS])
 #: However long nothing fails: three times as many misses are aimed at, at most. [our choice]
-_MOST: Final = tuple(min(0.9, 3 * aim) for aim in _AIMS)
-_STEPS: Final = tuple(STEP * min(1.0, 20 * aim) for aim in _AIMS)
-
-
-class MarginState(msgspec.Struct, frozen=True, array_like=True):
-    """A margin as data."""
-
-    errors: tuple[float, ...]
-    missing: tuple[float, ...]
-    asked: int
-    hits: tuple[int, ...]
+_MOST: Final = tuple([min(0.9, 3 * aim) for aim in _AIMS])
+_STEPS: Final = tuple([STEP * min(1.0, 20 * aim) for aim in _AIMS])
 
 
 class Margin:

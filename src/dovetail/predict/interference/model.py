@@ -13,38 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import msgspec
-
 from .crowd import forward_ns, over_time, together
 from .effects import Effects
 from .kind import Kind, crowd_beside, direction_of
 from .load import Beside, Load
+from .records import Forecast
 from .state import InterferenceState, checked
 
-__all__ = ["Forecast", "Interference"]
+__all__ = ["Interference"]
 
 #: A neighbourhood by its size: 1, 2, 3 to 4, 5 to 8, more. [our choice]
 _KNOWN = ("alone", "1", "2", "3-4", "3-4", "5-8", "5-8", "5-8", "5-8", "more")
-_NEW = tuple(f"{size} new" for size in _KNOWN)
-
-
-class Forecast(msgspec.Struct, frozen=True, array_like=True):
-    """What is said of a batch before it runs."""
-
-    #: Its time alone over which the rest is said, and the time expected beside the others (a median).
-    solo_ns: int
-    median_ns: int
-    #: Expected deviation of the logarithm of the time.
-    deviation: float
-    #: The class of situation whose errors count.
-    situation: str
-    #: Above 1 after a change of the world: bounds are wider by it.
-    caution: float = 1.0
-
-    @property
-    def slowdown(self) -> float:
-        """How many times as long it takes as alone."""
-        return self.median_ns / self.solo_ns if self.solo_ns else 1.0
+_NEW = tuple([f"{size} new" for size in _KNOWN])
 
 
 class Interference:

@@ -10,9 +10,8 @@ import math
 import msgspec
 
 from ...errors import ProfileError
-from .effects import Effect
 from .features import NAMES
-from .margin import MarginState
+from .records import Effect, MarginState
 
 __all__ = ["VERSION", "ClassState", "InterferenceState", "KindState", "NoiseState", "trouble_of"]
 

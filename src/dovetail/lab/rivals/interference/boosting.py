@@ -41,6 +41,7 @@ class Boosting:
 
     def _grow(self) -> None:
         from sklearn.ensemble import HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits
 
         for sample in self._last:
             for load in (sample.victim, *(b.load for b in (*sample.known, *sample.beside))):
@@ -49,7 +50,9 @@ class Boosting:
         rows = np.array([self._row(sample, came=True) for sample in self._last])
         values = np.log([sample.slowdown for sample in self._last])
         self._trees = HistGradientBoostingRegressor(max_iter=100, random_state=0, early_stopping=False)
-        self._trees.fit(rows, values)
+        # Threads that wait for each other on a busy machine take a hundred times as long as one.
+        with threadpool_limits(1, user_api="openmp"):
+            self._trees.fit(rows, values)
         self._new = 0
         self._said = None
 
@@ -66,8 +69,11 @@ class Boosting:
         """Never less than one."""
         if self._trees is None:
             return 1.0
+        from threadpoolctl import threadpool_limits
+
         if self._said is None or self._said[0] is not sample or self._said[1] is not came:
-            value = float(self._trees.predict(self._row(sample, came=came)[None])[0])
+            with threadpool_limits(1, user_api="openmp"):
+                value = float(self._trees.predict(self._row(sample, came=came)[None])[0])
             self._said = sample, came, max(1.0, math.exp(value))
         return self._said[2]
 
