@@ -26,8 +26,7 @@ from .weights import Vector, Weights
 
 __all__ = ["Kind", "Pair", "Victim", "crowd_beside", "direction_of"]
 
-#: Observations that count of what is seen all the time, and right after a change. [our choice], tuned on seeds 1 to 3
-#: of the simulated part of `dovetail reproduce interference`.
+#: Observations that count of what is seen all the time, and right after a change. [our choice]
 MEMORY: Final = 400
 HASTY_MEMORY: Final = 12
 #: Single batches are taken to scatter by 5 % before any was seen; never by less than half a per cent. iGniter's
