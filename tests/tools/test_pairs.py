@@ -10,12 +10,13 @@ from tests.onnx_models import WIDTH, double
 
 from dovetail.cli import main
 from dovetail.errors import ProfileError
+from dovetail.predict import EstimatorState
 from dovetail.predict.interference import Interference, Load, quarter_octaves
 from dovetail.profile.machine import CPU, Identity, this_machine
 from dovetail.profile.record import LearnedRow
 from dovetail.profile.store import ProfileStore
 from dovetail.record.interference import row_of, state_of
-from dovetail.record.learned import judge_learned
+from dovetail.record.learned import judge_learned, rows_of
 from dovetail.tools.pairs import Pairs, draw_pairs, race, teach, together
 
 #: a suffers from b and not the other way round; two of b are as good as one after the other.
@@ -72,6 +73,8 @@ def test_a_row_holds_for_this_machine_and_its_libraries_only() -> None:
     assert state is None and "damaged" in why
     assert state_of([], identity) == (None, "nothing was learned yet")
     assert judge_learned([row], identity) == [], "it is no row of run or load times"
+    (kept,) = rows_of(EstimatorState(interference=model.state()), [], identity)
+    assert state_of([kept], identity) == (model.state(), ""), "what an estimator has learned is kept in the same row"
 
 
 @pytest.fixture

@@ -156,6 +156,13 @@ def test_a_batch_that_was_alone_teaches_nothing_of_neighbours() -> None:
     assert model.state().kinds[0].classes[-1].name == "alone", "but of how sure what is said of it can be"
 
 
+def test_a_neighbour_that_was_hardly_there_is_not_blamed_without_bounds() -> None:
+    model = Interference()
+    for _ in range(300):
+        model.observe("k", A, SOLO_NS, 20 * SOLO_NS, [Beside(B, 0, 20_000)])
+    assert model.slowdown("k", A, [B]) < 55
+
+
 def test_an_outlier_counts_for_little() -> None:
     model = Interference()
     see(model, A, [B], 1.3, 100)
