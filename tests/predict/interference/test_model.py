@@ -8,6 +8,9 @@ import pytest
 
 from dovetail.errors import ProfileError
 from dovetail.predict.interference import Beside, Forecast, Interference, InterferenceState, Load
+from dovetail.predict.interference.effects import Effects
+from dovetail.predict.interference.kind import Kind
+from dovetail.predict.interference.margin import ENOUGH
 from dovetail.predict.interference.state import trouble_of
 
 SOLO_NS = 10_000_000
@@ -154,6 +157,53 @@ def test_a_batch_that_was_alone_teaches_nothing_of_neighbours() -> None:
     model.observe("k", A, SOLO_NS, round(1.1 * SOLO_NS), [], forecast)
     assert model.state().effects == ()
     assert model.state().kinds[0].classes[-1].name == "alone", "but of how sure what is said of it can be"
+
+
+def test_a_class_with_few_errors_uses_those_of_all() -> None:
+    kind = Kind("k", Effects())
+    assert kind.margin("5-8").asked == 0
+    for _ in range(ENOUGH - 1):
+        kind.missed("1", 0.3, 0.1, 1.0)
+        kind.missed("5-8", 0.1, 0.1, 1.0)
+    assert kind.margin("5-8") is kind.margins["all"]
+    kind.missed("5-8", 0.1, 0.1, 1.0)
+    assert kind.margin("5-8") is kind.margins["5-8"]
+    assert kind.margin("1") is kind.margins["all"]
+
+
+def test_another_kind_doubts_the_weights_that_it_begins_with() -> None:
+    model = Interference()
+    see(model, A, [B], 2.0, 100, kind="first")
+    first, second = model.kind("first").weights, model.kind("second").weights
+    assert second.mean.tolist() == first.mean.tolist()
+    assert all(second.covariance.diagonal() > first.covariance.diagonal())
+
+
+def test_to_be_asked_leaves_no_trace() -> None:
+    model = Interference()
+    see(model, A, [B], 2.0, 10)
+    before = model.state()
+    for kind in ("k", "other"):
+        forecast = model.predict(kind, C, SOLO_NS, [D, B])
+        model.bound_ns(kind, forecast, 0.95)
+        model.slowdown(kind, D, [C])
+        model.over(kind, D, SOLO_NS, [Beside(C)])
+    assert model.state() == before
+
+
+def test_what_comes_unannounced_widens_what_is_said_and_fades() -> None:
+    model = Interference()
+    see(model, A, [B], 1.5, 100)
+    sure = model.predict("k", A, SOLO_NS, [B]).deviation
+    for surprising in (True, False):
+        for number in range(200):
+            forecast = model.predict("k", A, SOLO_NS, [B])
+            late = surprising and number % 2
+            beside = [Beside(B), Beside(C)] if late else [Beside(B)]
+            model.observe("k", A, SOLO_NS, round(SOLO_NS * (2.2 if late else 1.5)), beside, forecast)
+        said = model.predict("k", A, SOLO_NS, [B]).deviation
+        assert said > 0.15 if surprising else said < 0.1, surprising
+    assert sure < 0.1
 
 
 def test_a_neighbour_that_was_hardly_there_is_not_blamed_without_bounds() -> None:
