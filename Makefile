@@ -50,6 +50,7 @@ bench: setup
 	$(BIN)/python bench/live.py
 	$(BIN)/python bench/front.py
 	$(BIN)/python bench/plan.py
+	$(BIN)/python bench/predict.py
 	$(BIN)/python bench/place.py
 	$(BIN)/python bench/ideas.py
 	$(BIN)/python bench/memory.py

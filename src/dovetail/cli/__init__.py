@@ -25,6 +25,7 @@ VERBS = {
     "demo": ("demo", "serve the document workflow, send it requests at a rising rate, and show a table"),
     "simulate": ("simulate", "run a scenario against simulated devices"),
     "profile": ("profile", "measure each stage of a workflow on this machine"),
+    "interference": ("interference", "measure what the models of a workflow cost each other on this machine"),
     "plan": ("plan", "choose batch, cores and share for each stage of a workflow, and show what else there is"),
     "replay": ("replay", "run the controller again on a recorded log and compare its actions"),
     "explain": ("explain", "tell the story of a request from a log"),

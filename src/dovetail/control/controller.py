@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ..state import NEVER_NS, Batch, Cluster, Item, Request, compile_graphs
+from ..predict.companions import Companions
+from ..state import NEVER_NS, Batch, Cluster, Config, Item, Request, compile_graphs
 from ..units import MS
 from ..workflow.graph import Graph, StageSpec
 from .actions import Action, Drained, LoadModel, Reject, Reply
@@ -66,6 +67,11 @@ class Controller:
         policy.scheduler.bind(cluster)
         policy.predictor.declare(self.stages.values())
         self._observe_run = policy.predictor.observe_run
+        self._load_of = policy.predictor.load_of
+        #: Who ran beside whom, where the predictor wants to know.
+        self._companions: Companions[tuple[StageSpec, str, int, Config, int]] | None = (
+            Companions() if policy.predictor.knows_neighbours else None
+        )
         self._step = step = Step()
         self.timers = step.timers
         self._launcher = launcher = Launcher(cluster, policy, step, ingress)
@@ -220,7 +226,16 @@ class Controller:
         now = event.at_ns
         duration = event.busy_ns or event.end_ns - event.begin_ns
         items, worker, config = batch.items, batch.worker, batch.config
-        self._observe_run(batch.queue.stage, worker.spec.kind, len(items), config, duration)
+        stage, kind = batch.queue.stage, worker.spec.kind
+        if self._companions is None:
+            self._observe_run(stage, kind, len(items), config, duration)
+        else:
+            ran = stage, kind, len(items), config, duration
+            load = self._load_of(stage, kind, len(items), config)
+            for told, beside in self._companions.ended(
+                worker.id, ran, load, event.begin_ns, event.end_ns, worker.running
+            ):
+                self._observe_run(*told, beside)
         self._scheduler.ended(batch, now, True)
         share_usd, cpu_usd = worker.usd_per_share_ns, worker.usd_per_cpu_ns
         cost = duration * (config.share_pct * share_usd + config.cpus * cpu_usd) / len(items)
@@ -279,6 +294,8 @@ class Controller:
 
     def _worker_lost(self, event: WorkerLost) -> None:
         worker = self._roster.lost(event.worker)
+        if self._companions is not None:
+            self._companions.lost(event.worker)
         if worker is None:
             return
         for ident in list(worker.running):

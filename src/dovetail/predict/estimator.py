@@ -11,13 +11,17 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
 
 from ..profile.kernels import KernelStats
 from ..profile.table import ProfileTable
 from ..state import Config
 from ..workflow.graph import StageSpec
 from .estimate import GUESSED_SPREAD, GUESSED_TURNAROUND_NS, Estimate, guessed_load_ns
+from .interference import Beside, Interference, Load, quarter_octaves
 from .kernel_times import KernelTimes
 from .running import Seen
 from .scatter import Scatter
@@ -63,6 +67,7 @@ class Estimator:
     """Answers how long, from a table that does not change and from what it is told.
 
     `load_ns` is what a load of so many bytes is taken to last before one was seen. Without `tells` it has no `news`.
+    With `interference` it learns what neighbours cost each other; without, times are as if there were none.
     """
 
     def __init__(
@@ -73,7 +78,9 @@ class Estimator:
         stages: Iterable[StageSpec] = (),
         load_ns: Callable[[int], int] = guessed_load_ns,
         tells: bool = True,
+        interference: Interference | None = None,
     ) -> None:
+        self.interference = interference
         self.table = table
         self._load_ns = load_ns
         #: What was asked and answered, by stage, kind, items, cores and share.
@@ -104,13 +111,30 @@ class Estimator:
         """What is known of sequences of kernels, by name: always as it is now."""
         return self._kernel_times.stats
 
-    def run(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
-        """Run time of a batch of `items` of `stage` in `config` on a device of that kind."""
+    @property
+    def knows_neighbours(self) -> bool:
+        """Whether it learns what neighbours cost, and so wants to be told who ran beside whom."""
+        return self.interference is not None
+
+    def run(self, stage: StageSpec, kind: str, items: int, config: Config, beside: Sequence[Load] = ()) -> Estimate:
+        """Run time of a batch of `items` of `stage` in `config` on a device of that kind, beside these."""
         key = stage.name, kind, items, config.cpus, config.share_pct
-        try:
-            return self._answers[key]
-        except KeyError:
-            return self._answer(stage, key)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answer(stage, key)
+        if beside and self.interference is not None:
+            return self._beside(self.interference, key, answer, beside)
+        return answer
+
+    def _beside(self, model: Interference, key: _Key, alone: Estimate, beside: Sequence[Load]) -> Estimate:
+        """The time alone and what neighbours add to it; both may be wrong, independently."""
+        said = model.predict(key[1], _load(key, alone), alone.mean_ns, beside)
+        return Estimate(said.median_ns, math.hypot(alone.spread, said.deviation * said.caution), alone.source)
+
+    def load_of(self, stage: StageSpec, kind: str, items: int, config: Config) -> Load:
+        """Such a batch as its neighbours feel it."""
+        key = stage.name, kind, items, config.cpus, config.share_pct
+        return _load(key, self.run(stage, kind, items, config))
 
     def _answer(self, stage: StageSpec, key: _Key) -> Estimate:
         answer = self._known(key)
@@ -192,9 +216,22 @@ class Estimator:
                 for weights in names.get(name, ()):
                     self._profiled_loads.setdefault((weights, kind), Estimate(entry.load_ns, entry.spread, "profile"))
 
-    def observe_run(self, stage: StageSpec, kind: str, items: int, config: Config, duration_ns: int) -> None:
-        """A batch had the device for so long."""
+    def observe_run(
+        self,
+        stage: StageSpec,
+        kind: str,
+        items: int,
+        config: Config,
+        duration_ns: int,
+        beside: Sequence[Beside] = (),
+    ) -> None:
+        """A batch had the device for so long, beside these.
+
+        What neighbours are known to cost is taken off before it counts for the time alone.
+        """
         key = stage.name, kind, items, config.cpus, config.share_pct
+        if beside and self.interference is not None:
+            duration_ns = self._observe_beside(self.interference, stage, key, duration_ns, beside)
         if key[:2] in self.table.entries:
             self._scattered(key, duration_ns)
         if key in self._aside:
@@ -231,6 +268,17 @@ class Estimator:
     def _forget_answers(self, key: tuple[str, str]) -> None:
         for answer in self._asked.pop(key, ()):
             del self._answers[answer]
+
+    def _observe_beside(
+        self, model: Interference, stage: StageSpec, key: _Key, duration_ns: int, beside: Sequence[Beside]
+    ) -> int:
+        """Learn from a batch that was not alone; how long it would have taken alone, as far as is known."""
+        alone = self._answers.get(key) or self._answer(stage, key)
+        load = _load(key, alone)
+        slow = model.over(key[1], load, alone.mean_ns, beside) / alone.mean_ns
+        if alone.source != "guess":
+            model.observe(key[1], load, alone.mean_ns, duration_ns, beside)
+        return round(duration_ns / slow)
 
     def _seen(self, key: _Key) -> Seen:
         name, kind, items, cpus, share_pct = key
@@ -298,6 +346,7 @@ class Estimator:
                 LearnedScatter(*key, row.seen.count, row.seen.mean, row.seen.squares, row.said)
                 for key, row in sorted(self._scatters.items(), key=lambda pair: pair[0])
             ),
+            interference=msgspec.UNSET if self.interference is None else self.interference.state(),
         )
 
     def restore(self, state: EstimatorState) -> None:
@@ -322,3 +371,9 @@ class Estimator:
             if (row.stage, row.kind) in self.table.entries
         }
         self._kernel_times.restore(state.kernels, state.told)
+        if self.interference is not None:
+            self.interference = Interference(state.interference or None)
+
+
+def _load(key: _Key, alone: Estimate) -> Load:
+    return Load(key[0], key[2], key[4], quarter_octaves(alone.mean_ns))

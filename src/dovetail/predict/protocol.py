@@ -9,6 +9,7 @@ from ..profile.kernels import KernelStats
 from ..state import Config
 from ..workflow.graph import StageSpec
 from .estimate import Estimate
+from .interference import Beside, Load
 from .state import EstimatorState
 
 __all__ = ["Predictor"]
@@ -22,8 +23,17 @@ class Predictor(Protocol):
         """What is known of sequences of kernels, by name: always as it is now."""
         ...
 
-    def run(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
-        """Run time of a batch of `items` of `stage` in `config` on a device of that kind."""
+    @property
+    def knows_neighbours(self) -> bool:
+        """Whether it learns what neighbours cost, and so wants to be told who ran beside whom."""
+        ...
+
+    def run(self, stage: StageSpec, kind: str, items: int, config: Config, beside: Sequence[Load] = ()) -> Estimate:
+        """Run time of a batch of `items` of `stage` in `config` on a device of that kind, beside these."""
+        ...
+
+    def load_of(self, stage: StageSpec, kind: str, items: int, config: Config) -> Load:
+        """Such a batch as its neighbours feel it."""
         ...
 
     def load(self, weights: str, nbytes: int, kind: str) -> Estimate:
@@ -38,8 +48,16 @@ class Predictor(Protocol):
         """These stages will be asked for: what their profiles say of loads counts for their models."""
         ...
 
-    def observe_run(self, stage: StageSpec, kind: str, items: int, config: Config, duration_ns: int) -> None:
-        """A batch had the device for so long."""
+    def observe_run(
+        self,
+        stage: StageSpec,
+        kind: str,
+        items: int,
+        config: Config,
+        duration_ns: int,
+        beside: Sequence[Beside] = (),
+    ) -> None:
+        """A batch had the device for so long, beside these."""
         ...
 
     def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:

@@ -11,6 +11,8 @@ import msgspec
 
 from ..errors import ProfileError
 from ..profile.kernels import KernelStats
+from .interference.state import InterferenceState
+from .interference.state import trouble_of as trouble_of_interference
 
 __all__ = [
     "VERSION",
@@ -88,6 +90,8 @@ class EstimatorState(msgspec.Struct, frozen=True):
     kernels: tuple[KernelStats, ...] = ()
     told: tuple[KernelStats, ...] = ()
     scatters: tuple[LearnedScatter, ...] = ()
+    #: What neighbours cost each other, where that is learned. It is left out of the data where it is not.
+    interference: InterferenceState | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.version != VERSION:
@@ -97,7 +101,8 @@ class EstimatorState(msgspec.Struct, frozen=True):
             )
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.loads or self.turnarounds or self.kernels or self.told or self.scatters)
+        learned = self.runs or self.loads or self.turnarounds or self.kernels or self.told or self.scatters
+        return bool(learned or self.interference)
 
 
 def trouble_of(state: EstimatorState) -> str:
@@ -109,4 +114,4 @@ def trouble_of(state: EstimatorState) -> str:
     for run in state.runs:
         if not (0 < run.items <= _MOST_COUNT and 0 <= run.cpus <= _MOST_COUNT and 0 < run.share_pct <= 100):
             return f"{run.items} items on {run.cpus} cores and {run.share_pct} % of a device"
-    return ""
+    return trouble_of_interference(state.interference) if state.interference else ""

@@ -23,6 +23,7 @@ from ..profile.machine import Identity
 from ..profile.record import FRESH, STALE, Key, LearnedRow
 from ..profile.table import ProfileTable
 from ..workflow.graph import StageSpec
+from .interference import is_interference, row_of
 
 __all__ = ["LearnedStatus", "judge_learned", "known_state", "learned_figures", "rows_of"]
 
@@ -54,6 +55,8 @@ def rows_of(state: EstimatorState, specs: Sequence[StageSpec], identity: Identit
         if load.weights in models:
             key = Key.of_kernels("", load.weights, identity, load.kind)
             rows.append(_row(key, EstimatorState(loads=(load,)), load.count))
+    if state.interference:
+        rows.append(row_of(state.interference, identity))
     return rows
 
 
@@ -73,6 +76,8 @@ def judge_learned(
     models = None if specs is None else {spec.weights for spec in specs}
     for row in rows:
         key = row.key
+        if is_interference(row):
+            continue  # `record.interference` reads it
         now = Key.of_kernels(key.stage, key.model, identity, key.kind)
         if key.stage:
             spec = None if stages is None else stages.get(key.stage)

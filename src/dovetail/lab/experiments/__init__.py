@@ -22,10 +22,11 @@ EXPERIMENTS = {
     "fikit": "when each kernel should start: classes and gap filling, FIKIT's and ours, simulated and live",
     "joint": "memory, batches, shares and classes at once: goodput and cost of Dovetail and of all rivals",
     "compass": "where each task should run: Compass, its rivals and Dovetail's router in Compass's setting",
+    "interference": "how long beside others: our predictor and its rivals, on public measurements and simulated",
 }
 
 #: Name -> packages that it needs beside matplotlib, which all do.
-NEEDS = {"esg": ("sklearn",), "graphs": ("sklearn",)}
+NEEDS = {"esg": ("sklearn",), "graphs": ("sklearn",), "interference": ("sklearn",)}
 
 
 def find(name: str) -> Experiment:

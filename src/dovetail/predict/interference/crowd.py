@@ -1,0 +1,140 @@
+"""How neighbours add up: from what each of them would cost alone to what all of them cost together.
+
+Rules of this file
+- Costs are logarithms of slow-downs. A cost below nought counts as nought: nobody runs faster beside others.
+- Of several, s^p = 1 + Σ (s_j^p − 1). With p = 1 what neighbours cost is added (iGniter's form), with p near 0 it is
+  multiplied, with a large p only the worst counts. p is learned. One more neighbour never makes anybody faster.
+- Over time, work alone flows at the rate 1/s of whoever is there: the mean slow-down is harmonic, not arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .features import crowd_of
+
+__all__ = ["Slope", "forward_ns", "over_time", "together"]
+
+#: (logarithm of the slow-down, its derivatives by each cost, by the crowd's cost, and by p).
+Slope = tuple[float, list[float], float, float]
+
+
+def together(costs: Sequence[float], crowd: float, power: float) -> Slope:
+    """The slow-down beside all of them at once, and how it changes with what each costs."""
+    total, weighted = 1.0, 0.0
+    grown: list[float] = []
+    for cost in costs:
+        grow = math.exp(power * cost) if cost > 0 else 1.0
+        grown.append(grow)
+        total += grow - 1
+        if cost > 0:
+            weighted += cost * grow
+    by_crowd = 0.0
+    if crowd > 0:
+        by_crowd = math.exp(power * crowd)
+        total += by_crowd - 1
+        weighted += crowd * by_crowd
+    value = math.log(total) / power
+    by_power = (weighted / total - value) / power
+    return value, [grow / total for grow in grown], by_crowd / total, by_power
+
+
+def over_time(
+    costs: Sequence[float],
+    spans: Sequence[tuple[float, float]],
+    shares_pct: Sequence[int],
+    own_pct: int,
+    crowd_weight: float,
+    power: float,
+) -> Slope:
+    """The same for neighbours that were there only in these spans, as parts of the whole from 0 to 1.
+
+    The derivative that belongs to the crowd is the one by its weight.
+    """
+    extras: list[float] = []
+    edges: list[tuple[float, int]] = []
+    for j, (begin, end) in enumerate(spans):
+        cost = costs[j]
+        extras.append(math.exp(power * cost) - 1 if cost > 0 else 0.0)
+        if end > 0 and begin < 1 and end > begin:
+            edges.append((begin if begin > 0 else 0.0, j))
+            edges.append((end if end < 1 else 1.0, ~j))
+    edges.sort()
+    edges.append((1.0, len(costs)))
+    by_cost = [0.0] * len(costs)
+    total, weighted, at = 1.0, 0.0, 0.0
+    there, share_pct = 0, own_pct
+    rate = grown = by_crowd = by_power = 0.0
+    for edge, j in edges:
+        if edge > at:
+            crowded, weighs = max(1.0, total), max(0.0, weighted)  # sums of differences
+            crowd = crowd_of(share_pct, there) if crowd_weight > 0 else 0.0
+            if crowd:
+                extra = math.exp(power * crowd_weight * crowd)
+                crowded += extra - 1
+                weighs += crowd_weight * crowd * extra
+            value = math.log(crowded) / power
+            speed = (edge - at) * math.exp(-value)
+            rate += speed
+            grown += speed / crowded
+            by_power += speed * (weighs / crowded - value) / power
+            if crowd:
+                by_crowd += speed * crowd * extra / crowded
+            at = edge
+        if j == len(costs):
+            break
+        sign, j = (1, j) if j >= 0 else (-1, ~j)
+        total += sign * extras[j]
+        if costs[j] > 0:
+            weighted += sign * costs[j] * (extras[j] + 1)
+        there += sign
+        share_pct += sign * shares_pct[j]
+        by_cost[j] -= sign * grown
+    scale = 1 / rate
+    by_cost = [part * (extra + 1) * scale for part, extra in zip(by_cost, extras, strict=True)]
+    return -math.log(rate), by_cost, by_crowd * scale, by_power * scale
+
+
+def forward_ns(
+    work_ns: float,
+    costs: Sequence[float],
+    begins_ns: Sequence[int],
+    ends_ns: Sequence[int],
+    shares_pct: Sequence[int],
+    own_pct: int,
+    crowd_weight: float,
+    power: float,
+) -> float:
+    """How long so much work takes beside neighbours that come and leave at these times from now on.
+
+    Work that is left falls at the rate 1/slow-down of those who are there.
+    """
+    total, share_pct, count = 1.0, own_pct, 0
+    edges: list[tuple[int, float, int, int]] = []
+    for cost, begin_ns, end_ns, pct in zip(costs, begins_ns, ends_ns, shares_pct, strict=True):
+        if end_ns <= 0 or end_ns <= begin_ns:
+            continue
+        extra = math.exp(power * cost) - 1 if cost > 0 else 0.0
+        edges.append((end_ns, -extra, -pct, -1))
+        if begin_ns > 0:
+            edges.append((begin_ns, extra, pct, 1))
+        else:
+            total += extra
+            share_pct += pct
+            count += 1
+    edges.sort()
+    now = 0.0
+    for at_ns, extra, pct, one in edges:
+        crowded = max(1.0, total)
+        if crowd_weight > 0 and (crowd := crowd_of(share_pct, count)):
+            crowded += math.exp(power * crowd_weight * crowd) - 1
+        slow = math.exp(math.log(crowded) / power)
+        if work_ns * slow <= at_ns - now:
+            return now + work_ns * slow
+        work_ns -= (at_ns - now) / slow
+        now = float(at_ns)
+        total += extra
+        share_pct += pct
+        count += one
+    return now + work_ns

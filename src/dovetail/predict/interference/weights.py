@@ -1,0 +1,50 @@
+"""Weights of features, learned by recursive least squares that forgets only what it sees anew.
+
+Rules of this file
+- Plain forgetting grows doubt everywhere, so a regime that does not occur for an hour is lost. Here an observation
+  makes its own direction more certain, but never more certain than `memory` observations would; all other directions
+  stay as they are. A direction that is seen all the time is thus a mean over the last `memory` observations.
+- A shorter memory takes effect at once: the direction that is seen becomes less certain again.
+- Noise comes with the observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Vector", "Weights"]
+
+Vector = NDArray[np.float64]
+
+
+class Weights:
+    """Means and covariance of the weights of one kind of device."""
+
+    __slots__ = ("_outer", "covariance", "mean")
+
+    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        self.mean: Vector = np.array(mean, np.float64)
+        self.covariance: NDArray[np.float64] = np.diag(np.square(np.array(deviation, np.float64)))
+        #: Room to calculate in.
+        self._outer = np.empty_like(self.covariance)
+
+    def doubt(self, direction: Vector) -> tuple[Vector, float]:
+        """The covariance with this direction, and the variance along it."""
+        along: Any = self.covariance.dot(direction)
+        return along, float(direction.dot(along))
+
+    def learn(self, along: Vector, variance: float, error: float, total: float, floor: float) -> None:
+        """Take an error along a direction whose `doubt` was this; `total` is all variance, noise included.
+
+        The variance along the direction does not fall below `floor`.
+        """
+        if variance <= 0:
+            return
+        self.mean += along * (error / total)
+        target = max(variance * (1 - variance / total), floor)
+        outer = np.multiply(along[:, None], along * ((target - variance) / (variance * variance)), out=self._outer)
+        self.covariance += outer

@@ -1,0 +1,84 @@
+"""Laws of the predictor of interference, whatever it has seen."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.predict.interference.hands import SOLO_NS, loads, neighbourhoods, observations, taught, teach
+
+from dovetail.predict.interference import Beside, Interference, InterferenceState, Load
+
+Seen = list[tuple[str, Load, float, list[Beside]]]
+
+
+@settings(max_examples=80, deadline=None)
+@given(observations, loads, neighbourhoods, loads)
+def test_nobody_is_faster_beside_others_and_one_more_never_helps(
+    seen: Seen, victim: Load, others: list[Load], more: Load
+) -> None:
+    model = taught(seen)
+    few = model.slowdown("k", victim, others)
+    assert few >= 1
+    assert model.slowdown("k", victim, [*others, more]) >= few * (1 - 1e-12)
+    assert model.predict("k", victim, SOLO_NS, others).median_ns >= SOLO_NS
+
+
+@settings(max_examples=40, deadline=None)
+@given(observations, loads, st.integers(0, 10**12))
+def test_alone_a_batch_takes_its_time_alone(seen: Seen, victim: Load, solo_ns: int) -> None:
+    model = taught(seen)
+    assert model.slowdown("k", victim, []) == 1
+    assert model.predict("k", victim, solo_ns, []).median_ns == solo_ns
+    assert model.predict("k", victim, solo_ns, [], []).median_ns == solo_ns
+
+
+@settings(max_examples=80, deadline=None)
+@given(observations, loads, neighbourhoods, st.data())
+def test_who_leaves_earlier_costs_less_and_who_stays_costs_all(
+    seen: Seen, victim: Load, others: list[Load], data: st.DataObject
+) -> None:
+    model = taught(seen)
+    ends = data.draw(st.lists(st.integers(0, 3 * SOLO_NS), min_size=len(others), max_size=len(others)))
+    some = model.predict("k", victim, SOLO_NS, others, ends).median_ns
+    later = model.predict("k", victim, SOLO_NS, others, [end + SOLO_NS for end in ends]).median_ns
+    all_of_it = model.predict("k", victim, SOLO_NS, others).median_ns
+    assert SOLO_NS <= some <= later + 1
+    assert later <= all_of_it + 1
+    stay = model.predict("k", victim, SOLO_NS, others, [1 << 60] * len(others)).median_ns
+    assert stay == pytest.approx(all_of_it, abs=2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(observations, observations, loads, neighbourhoods)
+def test_a_restored_model_is_the_same_and_goes_on_the_same(
+    before: Seen, after: Seen, victim: Load, others: list[Load]
+) -> None:
+    model = taught(before)
+    model.predict("new", victim, SOLO_NS, others)  # to be asked leaves no trace in what was learned
+    data = msgspec.msgpack.encode(model.state())
+    again = Interference(msgspec.msgpack.decode(data, type=InterferenceState))
+    assert msgspec.msgpack.encode(again.state()) == data
+    teach(model, after)
+    teach(again, after)
+    assert again.state() == model.state()
+    assert again.predict("k", victim, SOLO_NS, others) == model.predict("k", victim, SOLO_NS, others)
+
+
+@settings(max_examples=30, deadline=None)
+@given(observations)
+def test_the_same_observations_give_the_same_state(seen: Seen) -> None:
+    assert msgspec.msgpack.encode(taught(seen).state()) == msgspec.msgpack.encode(taught(seen).state())
+
+
+@settings(max_examples=30, deadline=None)
+@given(observations, loads, neighbourhoods)
+def test_bounds_rise_with_their_level(seen: Seen, victim: Load, others: list[Load]) -> None:
+    model = taught(seen)
+    forecast = model.predict("k", victim, SOLO_NS, others)
+    bounds = [model.bound_ns("k", forecast, level) for level in (0.5, 0.9, 0.95, 0.99)]
+    assert bounds == sorted(bounds)
+    assert all(math.isfinite(bound) for bound in bounds)
