@@ -262,9 +262,8 @@ class Controller:
         """Give the items of a failed batch another chance, or fail their requests."""
         queue = batch.queue
         alone = len(batch.items) == 1
-        routed = batch.routed
-        if routed:
-            assert self._router is not None
+        routed = batch.routed and self._router is not None
+        if routed and self._router is not None:
             self._router.ended(batch, self._step.now_ns, False)
         for item in batch.items:
             request = item.request

@@ -12,13 +12,14 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
 from ..plan import Hold
 from ..state import Batch, Cluster, CompiledNode, Config, Item, Queue, Request, Worker
 from ..state.worker import FULL_SHARE
+from ..workflow.graph import StageSpec
 from .actions import NEVER_NS, RunBatch
 from .early_send import ENDING, HIGHER, Loan, drop_out, ending, outranked, settle
 from .policy import Policy
@@ -28,6 +29,8 @@ __all__ = ["MAX_REFUSALS", "Launcher"]
 
 #: Workers that may refuse an item for their queue; the next one has to take it, or no one can in time.
 MAX_REFUSALS: Final = 4
+#: Batches of a stage with a quota that a worker has at once: one that runs and one that waits [our choice].
+MOST_SLICED: Final = 2
 
 
 class Launcher:
@@ -67,7 +70,7 @@ class Launcher:
             for queue, holders in self._rooms:  # of those without work or room the planner need not be asked
                 if queue.size:
                     for worker in holders.values():
-                        if worker.free_pct:
+                        if worker.free_pct or queue.stage.sliced:
                             queues.append(queue)
                             break
             if queues:
@@ -126,7 +129,7 @@ class Launcher:
         stage = queue.stage
         holders = self._holders[stage.name]
         for worker in holders.values():
-            if worker.free_pct:
+            if sliced_room(worker, stage) if stage.sliced else worker.free_pct:
                 break
         else:
             return False  # whatever the policies would say, there is no room
@@ -140,6 +143,10 @@ class Launcher:
                 self._held[queue.key] = queue
                 self._step.set_timer(choice.until_ns, queue.key, choice.reason)
             return False
+        if stage.sliced:
+            return self._start_sliced(queue, holders, next(iter(choice)))
+        if stage.share_pct:
+            choice = [declared(config, stage, worker) for config in choice]
         for config in choice:
             chosen = self._placer.choose(queue, config, holders, now)
             if chosen is not None:
@@ -156,6 +163,17 @@ class Launcher:
         if lending:
             batch.ahead = True
             worker.ahead.append(batch)
+        return True
+
+    def _start_sliced(self, queue: Queue, holders: Mapping[int, Worker], config: Config) -> bool:
+        """A stage with a quota waits for tokens at the device: two of its batches may be there, whatever else is."""
+        if queue.held_until_ns:
+            self._let_go(queue)
+        worker = min(
+            (w for w in holders.values() if sliced_room(w, queue.stage)), key=lambda w: (len(w.running), w.id)
+        )
+        config = declared(config, queue.stage, worker)
+        self._launch(queue, worker, config, queue.pop(config.batch), routed=True)
         return True
 
     def _look_ahead(self) -> bool:
@@ -261,8 +279,8 @@ class Launcher:
                 priority,
                 objective,
                 spread,
-                config.quota_pct,
-                "",
+                stage.quota_pct or config.quota_pct,
+                stage.client,
                 follows,
                 self._ingress,
             )
@@ -277,6 +295,7 @@ class Launcher:
         worker = batch.worker
         del worker.running[ident]
         if batch.routed:
+            self.freed = self.freed or batch.queue.stage.sliced
             return batch  # its worker's own account, not ours
         if batch.ahead:  # it had no more than this
             drop_out(worker, batch)
@@ -289,6 +308,19 @@ class Launcher:
             settle(worker, self._step.now_ns)
         self.freed = True
         return batch
+
+
+def sliced_room(worker: Worker, stage: StageSpec) -> bool:
+    """Whether one more batch of a stage with a quota may go to this worker."""
+    return sum(batch.queue.stage.name == stage.name for batch in worker.running.values()) < MOST_SLICED
+
+
+def declared(config: Config, stage: StageSpec, worker: Worker) -> Config:
+    """A configuration with the slice that the stage declares: a share of the device is as much of its cores."""
+    if not stage.share_pct:
+        return config
+    cpus = max(1, worker.spec.cores * stage.share_pct // FULL_SHARE) if worker.spec.cores else config.cpus
+    return Config(config.batch, cpus, stage.share_pct, config.quota_pct)
 
 
 def _joint(items: Sequence[Item]) -> tuple[int, int, int, bool]:

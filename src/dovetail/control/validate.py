@@ -12,6 +12,7 @@ from ..plan import Hold
 from ..state import Queue
 from ..state.worker import FULL_SHARE
 from .controller import Controller
+from .launch import sliced_room
 
 __all__ = ["validate"]
 
@@ -81,12 +82,13 @@ def _workers(c: Controller) -> None:
             assert batch.lent == borrowers, f"batch {batch.id} lent to {batch.lent}, {borrowers} borrow [2]"
             assert batch.ahead == (batch in worker.ahead), f"batch {batch.id} is not in line [2]"
         assert not worker.lending, f"worker {worker.id} still lends room [2]"
-        used = sum(b.got_pct if b.ahead else b.config.share_pct for b in worker.running.values())
+        own = [b for b in worker.running.values() if not b.routed]
+        used = sum(b.got_pct if b.ahead else b.config.share_pct for b in own)
         assert 0 <= worker.free_pct <= FULL_SHARE, f"worker {worker.id} has {worker.free_pct} % free [2]"
         assert used + worker.free_pct == FULL_SHARE, (
             f"worker {worker.id}: {used} % used, {worker.free_pct} % free [2]"
         )
-        cpus = sum(b.got_cpus if b.ahead else b.config.cpus for b in worker.running.values())
+        cpus = sum(b.got_cpus if b.ahead else b.config.cpus for b in own)
         assert not worker.spec.cores or cpus + worker.free_cpus == worker.spec.cores, (
             f"worker {worker.id}: {cpus} cpus [2]"
         )
@@ -109,6 +111,11 @@ def _work_conserving(c: Controller) -> None:
     held = {purpose for purpose in c.timers.values() if isinstance(purpose, str)}
     for queue in c.queues.values():
         holders = c.holders[queue.stage.name]
+        if queue.stage.sliced:
+            room = any(sliced_room(worker, queue.stage) for worker in holders.values())
+            held_back = isinstance(c.policy.planner.choose(queue, c.now_ns), Hold) if queue.size and room else True
+            assert held_back, f"queue {queue.key} has a slice with room and waits [4]"
+            continue
         if not queue.size or not any(worker.free_pct for worker in holders.values()):
             continue
         if queue.held_until_ns > c.now_ns:

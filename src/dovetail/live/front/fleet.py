@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from ...device.tokens import QuotaMode
 from ...profile.kernelrows import pack
 from ...profile.kernels import Cut
 from ...profile.table import Entry
@@ -57,6 +58,8 @@ class Settings(msgspec.Struct, frozen=True):
     kernel_log: str = ""
     #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
     ageing_ns: int = 0
+    #: Whether a quota is also a limit.
+    quotas: QuotaMode = "conserving"
 
 
 class Fleet:
@@ -144,6 +147,7 @@ class Fleet:
             cut_files=[self._cut_files.get(cut.model, "") for cut in cuts],
             ageing_ns=settings.ageing_ns,
             ingress=self._ingress,
+            quotas=settings.quotas,
         )
         self._started_ns[self._last] = time.monotonic_ns()
         self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost)
