@@ -24,7 +24,7 @@ def test_a_stage_declares_its_slice_and_is_charged_itself(tmp_path: Path) -> Non
         return xs
 
     assert slice_of(model.spec) == (50, 30, "") and model.spec.sliced
-    assert slice_of(python.spec) == (0, 20, "")
+    assert slice_of(python.spec) == (100, 20, ""), "of all of the device"
 
 
 def test_a_workflow_declares_one_for_its_models_together_but_for_those_with_their_own(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_workflow_declares_one_for_its_models_together_but_for_those_with_thei
         return second(python(first(x)))
 
     found = {spec.name: slice_of(spec) for spec in both.graph.stages}
-    assert found == {"a": (50, 40, "both"), "b": (0, 10, ""), "python": (0, 0, "")}
+    assert found == {"a": (50, 40, "both"), "b": (100, 10, ""), "python": (0, 0, "")}
     assert {spec.name: slice_of(spec) for spec in App(both).specs} == found
 
 

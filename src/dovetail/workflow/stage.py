@@ -83,13 +83,17 @@ def check_batch(name: str, batch: Sequence[int] | int) -> tuple[int, ...]:
 
 
 def check_slice(what: str, share: int | None, quota: int | None) -> tuple[int, int]:
-    """Share and quota in per cent, 0 where none is declared, or a refusal. All of the time is no quota."""
+    """Share and quota in per cent, 0 where none is declared, or a refusal.
+
+    All of the time is no quota. A quota without a share is of the whole device.
+    """
     for word, pct in (("share", share), ("quota", quota)):
         if pct is not None and (not isinstance(pct, int) or isinstance(pct, bool) or not 1 <= pct <= FULL_PCT):
             raise DeclarationError(
                 f"{what}: {word}={pct!r} must be whole per cents of a device, from 1 to {FULL_PCT}"
             )
-    return share or 0, quota if quota is not None and quota < FULL_PCT else 0
+    quota_pct = quota if quota is not None and quota < FULL_PCT else 0
+    return share or (FULL_PCT if quota_pct else 0), quota_pct
 
 
 def with_slice(spec: StageSpec, workflow: str, share_pct: int, quota_pct: int) -> StageSpec:
@@ -193,7 +197,7 @@ def onnx(
     `pad` fills items of unequal shape up to the largest of the batch; without it they run in sub-batches of
     equal shape. `like` names a catalogue model whose curve stands in on simulated and emulated GPUs. `share` and
     `quota` are the slice of a device that it declares, in per cent of the device and of its time; without them the
-    policy decides.
+    policy decides. A quota alone is of the whole device.
     """
     file_path = Path(path)
     own = check_name(name or file_path.stem)
