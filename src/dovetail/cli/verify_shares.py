@@ -37,6 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quotas", choices=("conserving", "strict"), default=default.quotas, help="as of serve")
     parser.add_argument("--kernels", choices=("auto", "always"), default=default.kernels, help="as of serve")
+    parser.add_argument(
+        "--alone", type=_SECONDS, default=0.0, metavar="S", help="then serve each workflow alone for S, to compare"
+    )
     parser.add_argument("--device", default=default.device, help="as of dovetail serve (default: cpu)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw what each had over time (extra: plot)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -47,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         need("matplotlib", extra="plot", for_="verify-shares --plot")
     app = load_target(args.target)
-    options = ShareOptions(args.seconds, args.window, args.tolerance, args.quotas, args.kernels, args.device)
+    options = ShareOptions(
+        args.seconds, args.window, args.tolerance, args.quotas, args.kernels, args.device, alone_s=args.alone
+    )
     with progress_bar("serving") as progress:
         result = asyncio.run(verify_shares(app, args.target, options, progress))
     if args.plot is not None:
@@ -56,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         with writing(args.plot):
             draw_shares(result.report, args.plot)
     if args.json:
-        print_json({**msgspec.to_builtins(result), "holds": result.holds})
+        print_json({**msgspec.to_builtins(result), "holds": result.holds, "of_alone": result.of_alone})
     else:
         show(result)
     return 0 if result.holds else 1
@@ -92,3 +97,5 @@ def show(result: ShareResult) -> None:
     verdict = "every client had what it asked for" if not missed else f"{missed} of {count} were missed"
     out.print(f"\n{count} windows of clients, within {result.options.tolerance_pct:g} points: {verdict}")
     out.print(f"the device ran kernels for {busy:.1f} % of the time; the rest is what serving costs beside them")
+    if result.of_alone is not None:
+        out.print(f"all together did {100 * result.of_alone:.1f} % of what they do alone, one after the other")

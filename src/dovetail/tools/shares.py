@@ -47,6 +47,8 @@ class ShareOptions(msgspec.Struct, frozen=True):
     device: str = "cpu"
     #: Requests of each workflow that are always open.
     at_a_time: int = 6
+    #: Each workflow is then served alone for so long, to compare; 0: not at all.
+    alone_s: float = 0.0
 
 
 class ShareResult(msgspec.Struct, frozen=True):
@@ -58,6 +60,16 @@ class ShareResult(msgspec.Struct, frozen=True):
     report: ShareReport
     #: Workflow -> outcome -> requests.
     outcomes: dict[str, dict[str, int]]
+    #: Workflow -> answers per second alone; empty if that was not measured.
+    alone_per_s: dict[str, float] = {}
+
+    @property
+    def of_alone(self) -> float | None:
+        """What all did together, each counted as a part of what it does alone: 1 if sharing costs nothing."""
+        if not self.alone_per_s:
+            return None
+        per_s = {name: found.get("ok", 0) / self.options.seconds for name, found in self.outcomes.items()}
+        return sum(per_s[name] / alone for name, alone in self.alone_per_s.items() if alone)
 
     @property
     def holds(self) -> bool:
@@ -92,12 +104,19 @@ async def verify_shares(
                 quotas=options.quotas,
             ),
         )
+        alone: dict[str, float] = {}
         try:
             outcomes = await _load(served.system, inputs, options, progress)
+            ended_ns = served.system.now_ns()
+            # Afterwards, when all is warm.
+            for name in inputs if options.alone_s else ():
+                short = msgspec.structs.replace(options, seconds=options.alone_s)
+                found = await _load(served.system, {name: inputs[name]}, short, lambda _, __: None)
+                alone[name] = found[name]["ok"] / options.alone_s
         finally:
             await served.stop(10.0)
         with log.open("rb") as lines:
-            records = list(decode_records(lines))
+            records = [r for r in decode_records(lines) if r.end_ns <= ended_ns]
     report = share_report(
         records,
         {name: spec.client or name for name, spec in slices.items()},
@@ -108,7 +127,8 @@ async def verify_shares(
         strict=options.quotas == "strict",
         last_ns=round(options.seconds * SECOND),
     )
-    return ShareResult(target, options, asked, report, {name: dict(found) for name, found in outcomes.items()})
+    ended = {name: dict(found) for name, found in outcomes.items()}
+    return ShareResult(target, options, asked, report, ended, alone)
 
 
 async def _load(

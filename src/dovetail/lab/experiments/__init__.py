@@ -19,6 +19,7 @@ EXPERIMENTS = {
     "foundation": "the simulator against queueing theory, its profiles against measurements, and its promises",
     "esg": "how each stage should be run: Dovetail's planner, ESG and its rivals in ESG's three settings",
     "fikit": "when each kernel should start: classes and gap filling, FIKIT's and ours, simulated and live",
+    "fast-gshare": "how much of a GPU each model should have: FaST-GShare's tables, packing and headline figures",
     "compass": "where each task should run: Compass, its rivals and Dovetail's router in Compass's setting",
 }
 
