@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.device import ArbiterSettings, GapArbiter, GapSettings, PriorityArbiter, WindowQuota
+from dovetail.device import ArbiterSettings, GapArbiter, GapSettings, PriorityArbiter
 from dovetail.device.arbiter import (
     AlarmRang,
     KernelFinished,
@@ -242,11 +242,11 @@ class TestOurs:
         assert starts(arbiter.step(KernelFinished(50 * US, HIGH, 0))) == [StartKernel(LOW, 0, "fill")]
 
 
-class Quota(WindowQuota):
+class Quota:
     """An account that lets a client use so much time, and more after a while."""
 
     def __init__(self, client: str, budget_ns: int, refill_ns: int) -> None:
-        super().__init__({}, 1)
+        self.active = True
         self.client, self.left_ns, self.refill_ns = client, budget_ns, refill_ns
 
     def may_start(self, client: str, share_pct: int, now_ns: int) -> bool:
@@ -257,6 +257,15 @@ class Quota(WindowQuota):
 
     def started(self, client: str, share_pct: int, now_ns: int) -> None:
         pass
+
+    def entered(self, client: str, now_ns: int) -> None:
+        pass
+
+    def left(self, client: str, now_ns: int) -> None:
+        pass
+
+    def rank(self, client: str, now_ns: int) -> tuple[bool, int]:
+        return False, 0
 
     def finished(self, client: str, share_pct: int, begin_ns: int, now_ns: int) -> None:
         if client == self.client:
