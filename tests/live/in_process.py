@@ -35,9 +35,10 @@ class InProcess:
         cuts: list[Cut] | None = None,
         *,
         load: bool = True,
+        quota: int | None = None,
         **more: Any,
     ) -> None:
-        self.stage = onnx(path, name="long", batch=(1, 2)).spec
+        self.stage = onnx(path, name="long", batch=(1, 2), quota=quota).spec
         again = onnx(path, name="again", batch=(1, 2)).spec
         self.arena = arena
         #: (ingress, message)
