@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dovetail.control import (
     Action,
     BatchFailed,
@@ -15,27 +18,31 @@ from dovetail.control import (
 )
 from dovetail.control.validate import validate
 from dovetail.predict import Estimator
-from dovetail.profile.table import ProfileTable
+from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.schedule import FirstComePlanner, FirstFitPlacer, LoadEverything
 from dovetail.state import WorkerSpec
 from dovetail.units import MS, SECOND
 from dovetail.workflow.graph import StageSpec, chain
 
 NAMES = ["quota", "share", "plain"]
-SPEC = WorkerSpec("gpu", "gpu", ("model",), cores=4)
+SPEC = WorkerSpec("gpu", "gpu", ("model",), cores=4, preempts=True)
 
 
 class Sliced:
     """A controller with one worker of four cores and three workflows: with a quota, with a share, with neither."""
 
-    def __init__(self) -> None:
+    def __init__(self, lead_ns: int = 0) -> None:
         stages = {
             "quota": StageSpec("quota", "model", (1, 2), quota_pct=30, client="flow", share_pct=50),
             "share": StageSpec("share", "model", (1,), share_pct=25),
             "plain": StageSpec("plain", "model", (1,)),
         }
+        points = (Point(1, 1, 3 * MS, 0.0, 1), Point(2, 1, 5 * MS, 0.0, 1))
+        table = ProfileTable([Entry(name, "gpu", points=points) for name in stages])
         graphs = [chain(name, SECOND, [stage]) for name, stage in stages.items()]
-        policy = Policy(FirstComePlanner(cores=4), FirstFitPlacer(), LoadEverything(), Estimator(ProfileTable()))
+        policy = Policy(
+            FirstComePlanner(cores=4), FirstFitPlacer(), LoadEverything(), Estimator(table), lead_ns=lead_ns
+        )
         self.controller = Controller(graphs, policy)
         self.at_ns = 0
         self.requests = 0
@@ -47,10 +54,10 @@ class Sliced:
         validate(self.controller)
         return [a for a in actions if isinstance(a, RunBatch)]
 
-    def ask(self, name: str) -> list[RunBatch]:
+    def ask(self, name: str, priority: int = 1) -> list[RunBatch]:
         self.requests += 1
         self.at_ns += MS
-        return self.step(RequestArrived(self.at_ns, 0, self.requests, NAMES.index(name)))
+        return self.step(RequestArrived(self.at_ns, 0, self.requests, NAMES.index(name), priority))
 
     def done(self, run: RunBatch) -> list[RunBatch]:
         begin_ns, self.at_ns = self.at_ns, self.at_ns + MS
@@ -88,3 +95,19 @@ def test_a_declared_share_is_what_a_batch_takes() -> None:
     s = Sliced()
     runs = [run for _ in range(5) for run in s.ask("share")]
     assert [(r.share_pct, r.cpus, r.quota_pct) for r in runs] == [(25, 1, 100)] * 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 3), st.integers(0, 2)), max_size=40))
+def test_batches_with_a_quota_lend_no_room_to_those_that_are_sent_ahead(asks: list[tuple[str, int, int]]) -> None:
+    """They have none in the books: `validate` looks after every step."""
+    s = Sliced(lead_ns=MS)
+    running: list[RunBatch] = []
+    for name, priority, ends in asks:
+        running += s.ask(name, priority)
+        assert not any(batch.lent for batch in s.controller.batches.values() if batch.routed)
+        for _ in range(min(ends, len(running))):
+            running += s.done(running.pop(0))
+    while running:
+        running += s.done(running.pop(0))
+    assert not s.controller.batches and not s.controller.requests, "all are answered"

@@ -41,7 +41,7 @@ class Loan:
         if reason == ENDING:
             # Room that came free went to whoever was first in line: those behind wait for what is left of their
             # lenders, and for others.
-            begun = [batch for batch in worker.running.values() if not batch.ahead]
+            begun = [batch for batch in worker.running.values() if not batch.ahead and not batch.routed]
             owed_pct = sum(batch.config.share_pct - batch.got_pct for batch in worker.ahead)
             owed_cpus = sum(batch.config.cpus - batch.got_cpus for batch in worker.ahead)
             share_pct = min(share_pct, max(0, sum(batch.config.share_pct for batch in begun) - owed_pct))
@@ -66,7 +66,7 @@ def ending(worker: Worker, lead_ns: int, now_ns: int) -> tuple[list[Batch], int]
     near: list[Batch] = []
     next_ns = 0
     for batch in worker.running.values():
-        if batch.lent or batch.ahead:
+        if batch.lent or batch.ahead or batch.routed:
             continue
         spare_ns = min(batch.expected_ns // EARLIER, lead_ns)
         at_ns = batch.begun_ns + max(0, batch.expected_ns - spare_ns - lead_ns)
@@ -79,7 +79,8 @@ def ending(worker: Worker, lead_ns: int, now_ns: int) -> tuple[list[Batch], int]
 
 def outranked(worker: Worker, priority: int) -> list[Batch]:
     """Batches of lower classes than this one that have not lent their room."""
-    return [batch for batch in worker.running.values() if not batch.lent and batch.priority() > priority]
+    running = worker.running.values()
+    return [batch for batch in running if not batch.lent and not batch.routed and batch.priority() > priority]
 
 
 def settle(worker: Worker, now_ns: int) -> None:
