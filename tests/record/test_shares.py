@@ -11,8 +11,10 @@ from dovetail.units import MS
 CLIENTS = {"a": "a", "b": "b", "b2": "b"}
 
 
-def kernel(name: str, begin_ms: float, end_ms: float, worker: str = "cpu-0") -> KernelRecord:
-    return KernelRecord(1, name, 0, 1, round(begin_ms * MS), round(end_ms * MS), client=worker)
+def kernel(
+    name: str, begin_ms: float, end_ms: float, worker: str = "cpu-0", task: int = 1, number: int = 0
+) -> KernelRecord:
+    return KernelRecord(task, name, number, 1, round(begin_ms * MS), round(end_ms * MS), client=worker)
 
 
 def report(records: list[KernelRecord], asked: dict[str, int], **more: object) -> ShareReport:
@@ -84,3 +86,15 @@ def test_several_devices_are_one_whole() -> None:
 def test_kernels_beside_each_other_on_one_device_are_busy_once() -> None:
     found = report([kernel("a", 0, 100), kernel("b", 50, 100)], {"a": 100})
     assert found.windows[0].busy_pct == 100.0 and found.windows[1].got_pct == 50.0
+
+
+def test_between_two_kernels_of_a_task_it_has_the_device_unless_another_begins_one() -> None:
+    first, last = kernel("a", 0, 20), kernel("a", 40, 60, number=1)
+    end = kernel("b", 99, 100, task=3)
+    assert report([first, last, end], {"a": 50}).windows[0].got_pct == 60
+    between = kernel("b", 25, 35, task=2)
+    assert report([first, between, last, end], {"a": 50}).windows[0].got_pct == 40
+    another = kernel("a", 40, 60, task=9)
+    assert report([first, another, end], {"a": 50}).windows[0].got_pct == 40, "of another task"
+    elsewhere = kernel("b", 25, 35, "cpu-1", task=2)
+    assert report([first, elsewhere, last, end], {"a": 50}).windows[0].got_pct == 60

@@ -1,7 +1,8 @@
 """Who had a device when, against what was asked: windows of a kernel log, each with its reason if it missed.
 
 Rules of this file
-- What counts is the time of kernels, as the worker measured it. Nobody is asked what he believes he had.
+- What counts is the time of kernels, as the worker measured it. Nobody is asked what he believes he had. Time between
+  two kernels of a task counts as the task's if nobody else began one there: it had the device.
 - A window is missed if a client had less than it asked for by more than the tolerance, of the time in which the
   device ran anything. What is lost between kernels is lost for all, and is shown beside it. In strict mode a window
   is also missed if a client had more than its limit, of all the time.
@@ -70,7 +71,8 @@ def share_report(
 
     `last_ns` is how long after the first kernel everybody still had work; what ran later does not count.
     """
-    kernels = [r for r in records if r.name in clients]
+    single = [r for r in records if r.name in clients]
+    kernels = _held(single)
     if not kernels:
         return ShareReport(window_ns, (), {}, {})
     begin_ns = min(r.begin_ns for r in kernels)
@@ -88,7 +90,9 @@ def share_report(
             client = clients[r.name]
             part_ns = min(r.end_ns, since_ns + window_ns) - max(r.begin_ns, since_ns)
             got[client] += part_ns * _PCT / (window_ns * devices)
-            longest[client] = max(longest[client], r.end_ns - r.begin_ns)
+        for r in single:
+            if r.begin_ns < since_ns + window_ns and r.end_ns > since_ns:
+                longest[clients[r.name]] = max(longest[clients[r.name]], r.end_ns - r.begin_ns)
         busy_pct = _busy_ns(inside, since_ns, window_ns) * _PCT / (window_ns * devices)
         for client in names:
             total[client] += got[client]
@@ -108,6 +112,21 @@ def share_report(
         {client: pct / seen for client, pct in total.items()},
         {client: pct * _PCT / all_pct if all_pct else 0.0 for client, pct in total.items()},
     )
+
+
+def _held(kernels: Sequence[KernelRecord]) -> list[KernelRecord]:
+    """Kernels of a task that follow each other on a worker, as one."""
+    held: list[KernelRecord] = []
+    last: dict[str, int] = {}
+    for r in sorted(kernels, key=lambda r: (r.begin_ns, r.end_ns)):
+        place = last.get(r.client)
+        before = None if place is None else held[place]
+        if before is not None and place is not None and (before.task, before.kernel + 1) == (r.task, r.kernel):
+            held[place] = msgspec.structs.replace(before, kernel=r.kernel, end_ns=max(before.end_ns, r.end_ns))
+        else:
+            last[r.client] = len(held)
+            held.append(r)
+    return held
 
 
 def _busy_ns(kernels: Sequence[KernelRecord], since_ns: int, window_ns: int) -> int:
