@@ -12,7 +12,7 @@ from tests import onnx_models
 from tests.live.in_process import PATIENCE_SECONDS, InProcess
 
 from dovetail.device import TokenAccount
-from dovetail.live.links.wire import Done, Loaded, Loading, WantsCut
+from dovetail.live.links.wire import Done, Loaded, Loading
 from dovetail.live.tensors.arena import Arena
 from dovetail.live.worker.models import Models
 from dovetail.profile.kernels import Cut
@@ -81,14 +81,6 @@ def test_where_all_are_of_one_class_nobody_is_told_of_whole_batches(path: Path, 
     worker.wait(Done)
     (stats,) = worker.executor._predictor.kernels.values()
     assert stats.seen == 1 and len(stats.kernels) == 1
-
-
-def test_a_model_with_a_quota_is_to_be_cut_though_all_are_of_one_class(path: Path, arena: Arena) -> None:
-    worker = InProcess(path, arena, kernels="auto", quota=50)
-    assert worker.wait(WantsCut).stage == "long"
-    worker.run(1)
-    (stats,) = worker.executor._predictor.kernels.values()
-    assert stats.seen == 1, "how long its batches take matters"
 
 
 @pytest.mark.parametrize("mode", ["conserving", "strict"])

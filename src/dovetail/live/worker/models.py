@@ -244,12 +244,11 @@ class Models:
         return model
 
     def _wanted(self, weights: str) -> bool:
-        """Whether it is to be cut: a lower class runs on it than another one that is served, or one with a quota."""
+        """Whether it is to be cut: a lower class runs on it than another one that is served."""
         if self._kernels != "auto":
             return self._kernels == "always"
-        stages = [s for s in self.specs.values() if s.weights == weights]
-        classes = [self._lowest.get(s.name, 1) for s in stages]
-        return max(classes, default=1) > self._highest or any(s.sliced for s in stages)
+        classes = [self._lowest.get(s.name, 1) for s in self.specs.values() if s.weights == weights]
+        return max(classes, default=1) > self._highest
 
     def recut(self, cut: Cut, files: str) -> None:
         """Cut the models of which it was found out how."""
@@ -313,10 +312,10 @@ class Models:
 
     @property
     def several(self) -> bool:
-        """Whether batches of several classes or quotas may meet here, so that it matters how long kernels take."""
-        if self._kernels != "auto":
-            return self._kernels == "always"
-        return max(self._lowest.values(), default=1) > self._highest or any(s.sliced for s in self.specs.values())
+        """Whether batches of several classes may meet here, so that it matters how long kernels take."""
+        return self._kernels == "always" or (
+            self._kernels == "auto" and max(self._lowest.values(), default=1) > self._highest
+        )
 
     def expected(self, message: Run) -> tuple[str, tuple[str, ...]] | None:
         """What the kernels of a batch will be, as far as one that looks alike has shown."""
