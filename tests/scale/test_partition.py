@@ -79,6 +79,14 @@ def test_a_model_may_be_on_several_slices() -> None:
     holds(plan, asked)
 
 
+def test_the_lower_bound_of_whole_slices_counts_the_fewest_sevenths_of_each_model() -> None:
+    sizes = (measured(1, 10, 10), measured(3, 45, 10), measured(4, 10, 600))  # the last is too slow
+    assert lower_bound([demand("a", 60, 1000, *sizes)], 1, shared=False) == 5, "three and two"
+    assert lower_bound([demand("a", 5, 1000, *sizes)] * 8, shared=False) == 2, "a seventh each"
+    assert lower_bound([demand("a", 5, 1000, *sizes)] * 8) == 1
+    assert lower_bound([demand("a", 1, 1000, measured(3, 45, 10))], 1, shared=False) == 3
+
+
 def test_what_takes_too_many_devices_is_no_plan() -> None:
     assert plan_devices([demand("a", 250, 400, measured(7, 100, 10))], most=2) is None
 
@@ -94,4 +102,5 @@ def test_parvagpus_scenarios_take_fewer_devices_and_no_objective_is_violated(sce
     holds(plan, asked)
     assert len(plan.cuts) == (1, 2, 4, 6)[scenario - 1]
     assert lower_bound(asked) == (1, 2, 4, 5)[scenario - 1]
+    assert lower_bound(asked, shared=False) == PUBLISHED_GPUS[scenario - 1], "whole slices: no fewer than ParvaGPU"
     assert WINDOW_NS == 40 * MS

@@ -174,16 +174,32 @@ def _place(models: Sequence[_Model], cuts: Sequence[tuple[int, ...]]) -> tuple[l
     return parts, ""
 
 
-def lower_bound(demands: Sequence[Demand], sevenths: int = 7) -> int:
+def lower_bound(demands: Sequence[Demand], sevenths: int = 7, *, shared: bool = True) -> int:
     """Devices that nobody could do with less than, by these measurements and this rule of being in time.
 
-    As if every model ran at its best throughput for a part of a device, and parts could be cut at will.
+    As if every model ran at its best throughput for a part of a device, and parts could be cut at will. Not `shared`:
+    as if every model had the fewest sevenths in whole slices of its own, and these fitted together at will.
     """
     parts = 0.0
     for demand in demands:
         in_time = [c for c in demand.measured if c.per_s > 0 and 2 * c.batch_ns <= demand.objective_ns]
-        parts += demand.per_s * min(config.size / config.per_s for config in in_time)
+        if shared:
+            parts += demand.per_s * min(config.size / config.per_s for config in in_time)
+        else:
+            parts += _fewest_sevenths(demand.per_s, in_time)
     return max(1, -(-round(parts * 1e6) // (sevenths * 1_000_000)))
+
+
+def _fewest_sevenths(per_s: float, in_time: Sequence[Measured]) -> int:
+    """Sevenths of devices in whole slices that yield so much."""
+    best: dict[int, float] = {}
+    for config in in_time:
+        best[config.size] = max(best.get(config.size, 0.0), config.per_s)
+    yields = [0.0]
+    while yields[-1] < per_s:
+        size = len(yields)
+        yields.append(max(yields[size - s] + best[s] for s in best if s <= size) if min(best) <= size else 0.0)
+    return len(yields) - 1
 
 
 def plan_devices(
