@@ -11,7 +11,7 @@ Rules of this file
   the long run nobody gets more than its limit. A client with a limit holds one token at a time.
 - First come those whose request of the last window is not met, by class. Among equals the first is the one that is
   furthest behind: the smallest use for what it asked for (start-time fair queueing, Goyal et al. 1996). Whoever was
-  away makes up for one window at most.
+  away makes up for some windows at most (`arrears_ns`).
 - A client that nobody declared has what the others leave, divided equally, and no limit.
 - What is asked may change at any time. Use, debt and arrears are kept: resizing neither forgives nor takes anything.
 - The account frees no share. A share is free when its kernels have ended, whatever the token says.
@@ -48,6 +48,9 @@ class TokenSettings(msgspec.Struct, frozen=True):
     token_ns: int = 10 * MS
     #: Nobody with a limit starts for less than this, nor for less than half of its quota of a window [our choice].
     least_ns: int = MS
+    #: Whoever was away makes up for so much at most, as a part of what it asked for [our choice]. Less than some
+    #: batches take, and clients whose next batch is late by a moment lose what they were behind with.
+    arrears_ns: int = 500 * MS
     mode: QuotaMode = "conserving"
 
 
@@ -112,7 +115,7 @@ class TokenAccount:
         """What another device is to be told, if the client moves there."""
         usage = self._usage(client)
         usage.advance(now_ns)
-        behind_ns = max(0, min(self._front_ns - usage.virtual_ns, self.settings.window_ns))
+        behind_ns = max(0, min(self._front_ns - usage.virtual_ns, self.settings.arrears_ns))
         return QuotaChanged(client, usage.request_pct, usage.limit_pct, True, usage.saved_ns, behind_ns)
 
     def forget(self, client: str, now_ns: int) -> None:
@@ -135,7 +138,7 @@ class TokenAccount:
         usage = self._usage(client)
         if not usage.tasks:
             usage.advance(now_ns)
-            usage.virtual_ns = max(usage.virtual_ns, self._front_ns - (0 if new else self.settings.window_ns))
+            usage.virtual_ns = max(usage.virtual_ns, self._front_ns - (0 if new else self.settings.arrears_ns))
         usage.tasks += 1
         if new:
             self._divide(now_ns)
