@@ -195,6 +195,26 @@ class TestChanges:
         tokens.told("a", 100, 0)
         assert not tokens.active
 
+    def test_what_batches_declared_lapses_when_nothing_is_left_to_be_made_up_for(self) -> None:
+        tokens = TokenAccount(STRICT)
+        tokens.told("a", 10, 0)
+        tokens.entered("a", 0)
+        run(tokens, "a", 0, 100)
+        tokens.told("b", 100, 600 * MS)
+        assert tokens.active, "it is here"
+        tokens.left("a", 600 * MS)
+        tokens.told("b", 100, 1100 * MS)
+        assert tokens.active, "it may come back"
+        tokens.told("b", 100, 1101 * MS)
+        assert not tokens.active
+        tokens.told("a", 10, 2000 * MS)
+        run(tokens, "a", 2000, 2200)
+        tokens.told("b", 100, 2900 * MS)
+        assert tokens.active, "it owes something"
+        tokens.change(QuotaChanged("a", 10), 2900 * MS)
+        tokens.told("b", 100, 99_000 * MS)
+        assert tokens.active, "what was declared by itself does not lapse"
+
     def test_a_limit_that_was_declared_by_itself_outlives_what_batches_say(self) -> None:
         tokens = TokenAccount(SHARED)
         tokens.change(QuotaChanged("a", 30, 60), 0)

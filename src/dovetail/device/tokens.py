@@ -70,7 +70,13 @@ class TokenAccount:
     # -- what is asked for --------------------------------------------------------------------------------------
 
     def told(self, client: str, quota_pct: int, now_ns: int) -> None:
-        """A batch says what its client asks for. A limit that was declared by itself stays as far as it can."""
+        """A batch says what its client asks for. A limit that was declared by itself stays as far as it can.
+
+        What batches declared lapses when none of the client has been here for so long that nothing is left to be made
+        up for: a device on which nobody asks for a quota any more pays nothing for quotas.
+        """
+        for other in [o for o, usage in self._clients.items() if o != client and self._lapsed(usage, now_ns)]:
+            self.forget(other, now_ns)
         known = self._clients.get(client)
         by_batch = known is None or known.by_batch or not known.request_pct
         if quota_pct == FULL_QUOTA:
@@ -80,6 +86,14 @@ class TokenAccount:
             limit_pct = 0 if by_batch or known is None else max(known.limit_pct, quota_pct)
             self.declare(client, quota_pct, limit_pct, now_ns=now_ns)
             self._clients[client].by_batch = by_batch
+        if (usage := self._clients.get(client)) is not None:
+            usage.seen_ns = now_ns
+
+    def _lapsed(self, usage: Usage, now_ns: int) -> bool:
+        if not usage.by_batch or usage.tasks or usage.runs or now_ns - usage.seen_ns <= self.settings.arrears_ns:
+            return False
+        usage.advance(now_ns)
+        return usage.saved_ns >= 0
 
     def declare(self, client: str, request_pct: int, limit_pct: int = 0, *, now_ns: int) -> None:
         """From now on; 0 as limit: as the mode has it. To ask for 100 % with no limit is to declare nothing."""
@@ -148,6 +162,7 @@ class TokenAccount:
         usage = self._clients.get(client)
         if usage is not None and usage.tasks:
             usage.tasks -= 1
+            usage.seen_ns = now_ns
 
     def _usage(self, client: str) -> Usage:
         usage = self._clients.get(client)

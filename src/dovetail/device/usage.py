@@ -29,6 +29,8 @@ class Usage:
         self.by_batch = False
         #: Tasks of it that are here.
         self.tasks = 0
+        #: When one of them came or went last.
+        self.seen_ns = 0
         self.virtual_ns = 0
         #: What it is reckoned to ask for.
         self._weight_pct = FULL_QUOTA
