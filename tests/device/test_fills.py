@@ -246,6 +246,7 @@ class Quota:
     """An account that lets a client use so much time, and more after a while."""
 
     def __init__(self, client: str, budget_ns: int, refill_ns: int) -> None:
+        self.active = True
         self.client, self.left_ns, self.refill_ns = client, budget_ns, refill_ns
 
     def may_start(self, client: str, share_pct: int, now_ns: int) -> bool:
@@ -256,6 +257,15 @@ class Quota:
 
     def started(self, client: str, share_pct: int, now_ns: int) -> None:
         pass
+
+    def entered(self, client: str, now_ns: int) -> None:
+        pass
+
+    def left(self, client: str, now_ns: int) -> None:
+        pass
+
+    def rank(self, client: str, now_ns: int) -> tuple[bool, int]:
+        return False, 0
 
     def finished(self, client: str, share_pct: int, begin_ns: int, now_ns: int) -> None:
         if client == self.client:

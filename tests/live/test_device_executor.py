@@ -11,6 +11,7 @@ import pytest
 from tests import onnx_models
 from tests.live.in_process import PATIENCE_SECONDS, InProcess
 
+from dovetail.device import TokenAccount
 from dovetail.live.links.wire import Done, Loaded, Loading
 from dovetail.live.tensors.arena import Arena
 from dovetail.live.worker.models import Models
@@ -80,6 +81,12 @@ def test_where_all_are_of_one_class_nobody_is_told_of_whole_batches(path: Path, 
     worker.wait(Done)
     (stats,) = worker.executor._predictor.kernels.values()
     assert stats.seen == 1 and len(stats.kernels) == 1
+
+
+@pytest.mark.parametrize("mode", ["conserving", "strict"])
+def test_quotas_are_kept_as_the_worker_is_told(path: Path, arena: Arena, mode: str) -> None:
+    account = InProcess(path, arena, load=False, quotas=mode).executor._machine.dispatch.account
+    assert isinstance(account, TokenAccount) and account.settings.mode == mode
 
 
 def test_an_order_that_comes_while_the_model_is_loaded_for_a_batch_is_answered_and_so_is_the_batch_s_load(

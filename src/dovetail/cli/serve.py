@@ -99,6 +99,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a lower class that has waited so long gets a kernel, one per TIME (default: never)",
     )
     parser.add_argument(
+        "--quotas",
+        choices=("conserving", "strict"),
+        help="what a declared quota is: what is had before the excess of others (conserving, the default), or all "
+        "that is ever had (strict) (docs/sharing.md)",
+    )
+    parser.add_argument(
         "--memory",
         type=_SIZE,
         metavar="SIZE",
@@ -223,6 +229,7 @@ _FIRST_ONLY = {
     "--kernels": "workers have been told how to run models",
     "--kernel-log": "workers write one log, for all servers",
     "--ageing": "workers count by one rule, for all servers",
+    "--quotas": "workers keep quotas by one rule, for all servers",
 }
 
 
@@ -256,6 +263,7 @@ async def _serve(args: argparse.Namespace, voice: Voice) -> int:
         kernels=args.kernels or "auto",
         kernel_log=args.kernel_log,
         ageing_ns=args.ageing or 0,
+        quotas=args.quotas or "conserving",
         memory_bytes=args.memory,
         policy=_policy(args, app),
         lead_us=LEAD_US if args.lead is None else args.lead // US,

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
+from ..place.slices import sliced_config, sliced_worker
 from ..schedule.protocol import Hold, Offer
 from ..state import Batch, Cluster, CompiledNode, Item, Queue, Request
 from .actions import NEVER_NS, RunBatch
@@ -32,6 +33,8 @@ MAX_REFUSALS: Final = 4
 #: Why a timer is set for an offer that waits for its time.
 LOOK: Final = "a worker is about to be free"
 
+#: Lines in which queues wait: of devices, of host processes, and of stages with a quota.
+_DEVICE, _HOST, _SLICED = range(3)
 #: (order of the head, when that came about, queue)
 _Entry = tuple[int, int, Queue]
 
@@ -41,7 +44,7 @@ class Launcher:
 
     def __init__(self, cluster: Cluster, policy: Policy, step: Step, ingress: int = 0) -> None:
         self._ingress = ingress
-        self._queues, self._batches = cluster.queues, cluster.batches
+        self._queues, self._batches, self._holders = cluster.queues, cluster.batches, cluster.holders
         self._scheduler, self._predictor = policy.scheduler, policy.predictor
         self._bind_ns = policy.scheduler.bind_ns
         self._step = step
@@ -49,9 +52,9 @@ class Launcher:
         #: Queues whose work has changed in this step, and whether there is more room than before.
         self.touched: list[Queue] = []
         self.freed = False
-        #: Queues with work by the order of their heads, those of devices and those of host processes. What does not
-        #: hold any more is dropped when it comes up.
-        self._waiting: tuple[list[_Entry], list[_Entry]] = ([], [])
+        #: Queues with work by the order of their heads: those of devices, of host processes, and of stages with a
+        #: quota, which are not the scheduler's to place. What does not hold any more is dropped when it comes up.
+        self._waiting: tuple[list[_Entry], list[_Entry], list[_Entry]] = ([], [], [])
         #: Queue -> its valid entry there.
         self._entries: dict[Queue, _Entry] = {}
         self._entered = 0
@@ -76,7 +79,8 @@ class Launcher:
             return
         self._entered += 1
         entry = self._entries[queue] = (order, self._entered, queue)
-        heappush(self._waiting[queue.stage.on_host], entry)
+        stage = queue.stage
+        heappush(self._waiting[_SLICED if stage.sliced else stage.on_host], entry)
 
     # -- what starts ------------------------------------------------------------------------------------------
 
@@ -134,18 +138,18 @@ class Launcher:
         """Ask queues in order until there is no room, and again if what has started may change the answers."""
         while True:
             before = self._last_batch
-            for on_host in (False, True):
-                if self._waiting[on_host]:
-                    self._pass(on_host, touched)
+            for line in range(len(self._waiting)):
+                if self._waiting[line]:
+                    self._pass(line, touched)
             if not self._restless or self._last_batch == before:
                 return
             touched = ()
 
-    def _pass(self, on_host: bool, touched: Sequence[Queue]) -> None:
+    def _pass(self, line: int, touched: Sequence[Queue]) -> None:
         """One pass over the queues that wait; one that is held is asked only if its own work has changed."""
-        waiting, entries, full = self._waiting[on_host], self._entries, self._scheduler.full
+        waiting, entries, full = self._waiting[line], self._entries, self._scheduler.full
         declined: list[Queue] = []
-        while waiting and not full(on_host):
+        while waiting and (line == _SLICED or not full(line == _HOST)):
             entry = heappop(waiting)
             queue = entry[2]
             if entries.get(queue) is not entry:
@@ -164,6 +168,13 @@ class Launcher:
     def _start_batch(self, queue: Queue) -> bool:
         """Start one batch from the queue if there is an offer that begins soon enough; say whether it did."""
         now = self._step.now_ns
+        if queue.stage.sliced:
+            worker = sliced_worker(self._holders[queue.stage.name].values(), queue.stage)
+            if worker is None:
+                return False
+            config = sliced_config(queue, worker)
+            self._launch(queue, Offer(worker, config, now), queue.pop(config.batch))
+            return True
         answer = self._scheduler.offers(queue, now)
         if type(answer) is Hold:
             if answer.until_ns <= now:
@@ -232,7 +243,7 @@ class Launcher:
                 objective,
                 spread,
                 config.quota_pct,
-                "",
+                stage.client,
                 follows,
                 self._ingress,
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ..place.slices import sliced_worker
 from ..schedule.protocol import Hold
 from ..state import Queue
 from ..state.worker import FULL_SHARE
@@ -77,7 +78,9 @@ def _workers(c: Controller) -> None:
         for batch in worker.running.values():
             assert batch.waits == (batch in worker.line), f"batch {batch.id} is not in line [2]"
             whole = (batch.got_pct, batch.got_cpus) == (batch.config.share_pct, batch.config.cpus)
-            assert batch.waits or whole, f"batch {batch.id} runs on less than its room [2]"
+            assert batch.waits or whole or batch.queue.stage.sliced, (
+                f"batch {batch.id} runs on less than its room [2]"
+            )
         used = sum(b.got_pct for b in worker.running.values())
         assert 0 <= worker.free_pct <= FULL_SHARE, f"worker {worker.id} has {worker.free_pct} % free [2]"
         assert used + worker.free_pct == FULL_SHARE, (
@@ -107,6 +110,10 @@ def _work_conserving(c: Controller) -> None:
     scheduler = c.policy.scheduler
     for queue in c.queues.values():
         if not queue.size:
+            continue
+        if queue.stage.sliced:
+            room = sliced_worker(c.holders[queue.stage.name].values(), queue.stage)
+            assert room is None, f"queue {queue.key} has a slice with room and waits [4]"
             continue
         if queue.held_until_ns > c.now_ns:
             assert queue.key in held, f"queue {queue.key} is held without an end [4]"

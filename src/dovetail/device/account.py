@@ -17,6 +17,21 @@ __all__ = ["Account", "WindowQuota"]
 class Account(Protocol):
     """Time of the device that clients may use. It is pure: time comes in with each call, and never goes back."""
 
+    #: Whether quotas count at all; while they do not, nobody need ask.
+    active: bool
+
+    def entered(self, client: str, now_ns: int) -> None:
+        """A task of this client is here."""
+        ...
+
+    def left(self, client: str, now_ns: int) -> None:
+        """A task of this client is gone."""
+        ...
+
+    def rank(self, client: str, now_ns: int) -> tuple[bool, int]:
+        """Who goes first: whether it has had what it asked for, then its place among those of its class."""
+        ...
+
     def may_start(self, client: str, share_pct: int, now_ns: int) -> bool:
         """Whether a kernel of this client may start now."""
         ...
@@ -41,8 +56,11 @@ class Account(Protocol):
 class WindowQuota:
     """Windows of fixed length, and for each client a part of every window; what was used too much comes off the next.
 
-    The simplest account that keeps the law "no client above its quota, overuse carried over".
+    The simplest account that keeps the law "no client above its quota, overuse carried over". It orders nobody.
+    `tokens` has the one that devices use.
     """
+
+    active = True
 
     def __init__(self, quota_pct: Mapping[str, int], window_ns: int) -> None:
         """Clients that are not named may use everything."""
@@ -55,6 +73,16 @@ class WindowQuota:
         self._quota_ns = {client: window_ns * pct // FULL_QUOTA for client, pct in quota_pct.items()}
         #: Client -> number of its window, and time used in it: more than nought at its beginning if overused before.
         self._used: dict[str, tuple[int, int]] = {}
+
+    def entered(self, client: str, now_ns: int) -> None:
+        """It makes no difference."""
+
+    def left(self, client: str, now_ns: int) -> None:
+        """Nor does that."""
+
+    def rank(self, client: str, now_ns: int) -> tuple[bool, int]:
+        """All are equal."""
+        return False, 0
 
     def used_ns(self, client: str, now_ns: int) -> int:
         """What counts against the client in the window of this moment."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,10 @@ from ..units import US
 from .arbiter import NO_DEADLINE_NS, TaskBegan
 
 __all__ = ["ArbiterSettings", "ArbiterTask", "Offer", "Started", "Waiting"]
+
+
+#: Above every class.
+MET: Final = 1 << 32
 
 
 class ArbiterSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +78,8 @@ class ArbiterTask:
     """A task that has begun and is not gone."""
 
     __slots__ = (
-        "client", "deadline_ns", "free_ns", "ident", "last_ready", "last_start_ns", "position", "priority", "rank",
-        "ready", "share_pct", "started", "stats", "turn", "used_pct",
+        "client", "deadline_ns", "free_ns", "ident", "last_ready", "last_start_ns", "overtaken", "place", "position",
+        "priority", "rank", "ready", "share_pct", "started", "stats", "turn", "used_pct",
     )  # fmt: skip
 
     def __init__(self, event: TaskBegan, stats: KernelStats | None, turn: int, order: str) -> None:
@@ -85,8 +89,12 @@ class ArbiterTask:
         self.stats = stats
         self.share_pct = event.share_pct
         self.deadline_ns = event.deadline_ns
+        #: Place among those of its class.
+        self.place = event.deadline_ns if order == "slack" else NO_DEADLINE_NS
         #: Lower goes first; equal ranks take turns.
-        self.rank = (event.priority, event.deadline_ns if order == "slack" else NO_DEADLINE_NS)
+        self.rank: tuple[int, ...] = (event.priority, self.place)
+        #: Others of its class that started while it waited for share (`PriorityArbiter._back_fill`).
+        self.overtaken = 0
         self.ready: deque[Waiting] = deque()
         self.started: dict[int, Started] = {}
         #: Position of the last kernel that finished, and since when the next is waited for.
@@ -103,6 +111,23 @@ class ArbiterTask:
     def in_parts(self) -> bool:
         """Whether its next is the rest of a kernel of which a part is at work: only one part is, at a time."""
         return bool(self.ready) and self.ready[0].kernel in self.started
+
+    def rank_by(self, quota: tuple[bool, int] | None, several: bool = False) -> None:
+        """Where quotas count, whoever has had what it asked for comes after those that have not.
+
+        If there are several classes: within one it is enough to go by how far each has come. Whether a request is met
+        within a window is coarse, if kernels are long.
+        """
+        if quota is None:
+            self.rank = (self.priority, self.place)
+        else:
+            met, behind = quota
+            self.rank = (self.priority + MET * (met and several), behind, self.place)
+
+    @property
+    def since_ns(self) -> int:
+        """Since when its next kernel waits, counted from its last start if that is later."""
+        return max(self.ready[0].ready_ns, self.last_start_ns)
 
     def started_and_next_ns(self) -> float:
         """How long the kernels that were started and the next one are expected to take; endless if unknown."""

@@ -19,7 +19,7 @@ from collections import deque
 import msgspec
 
 from ..units import MS
-from .account import Account, WindowQuota
+from .account import Account
 from .arbiter import (
     AlarmRang,
     KernelArbiter,
@@ -57,18 +57,14 @@ class _Hint(msgspec.Struct, frozen=True, gc=False):
 class KernelDispatch:
     """The tasks that an arbiter knows of, what it lets start, and what is expected."""
 
-    def __init__(
-        self, arbiter: KernelArbiter, account: Account | None, grace_ns: int, *, revokes_one: bool = False
-    ) -> None:
+    def __init__(self, arbiter: KernelArbiter, account: Account, grace_ns: int, *, revokes_one: bool = False) -> None:
         self.arbiter = arbiter
-        self.account: Account = account or WindowQuota({}, 1)
+        self.account = account
         #: Any two tasks are in each other's way, of whatever class they are.
         self.takes_turns = arbiter.takes_turns
         self._classless = arbiter.classless
         self._by_launch = arbiter.by_launch
         self._revokes_one = revokes_one and not arbiter.classless
-        #: Quotas count: every kernel is asked for.
-        self.limited = account is not None
         #: Kernels that the arbiter lets start, to be granted.
         self.starts: list[StartKernel] = []
         #: When it wants to be asked again; 0: not by time.
@@ -80,6 +76,11 @@ class KernelDispatch:
         self.hints: deque[_Hint] = deque(maxlen=MOST_HINTS)
         self._hinted = 0
         self._told_ns = 0
+
+    @property
+    def limited(self) -> bool:
+        """Whether quotas count: every kernel is asked for."""
+        return self.account.active
 
     # -- tasks --------------------------------------------------------------------------------------------------
 
@@ -171,6 +172,8 @@ class KernelDispatch:
         """Whether a grant may cover all that is left of a task: nobody would be in the way."""
         if task.launched < task.kernels or self.expects_above(task.priority, now_ns):
             return False
+        if self.limited:
+            return not self._higher_waits(task, now_ns) and not self.arbiter.aged_due(now_ns)
         key, priority, in_turn = task.key, task.priority, self.takes_turns
         for other in self.entered.values():
             if other is task or other.state is _RUNNING or other.state is _STOPPING:
@@ -178,6 +181,20 @@ class KernelDispatch:
             if self._classless or (other.priority <= priority if in_turn else other.key < key):
                 return False
         return not self.arbiter.aged_due(now_ns)
+
+    def _higher_waits(self, task: Task, now_ns: int) -> bool:
+        """Quotas count: whether one of a higher class waits that may start, and is not further with what it asked.
+
+        Those of the same class wait for the end of the token.
+        """
+        account = self.account
+        met, _ = account.rank(task.client, now_ns)
+        return any(
+            other.priority < task.priority and other.state is not _RUNNING and other.state is not _STOPPING
+            and account.may_start(other.client, other.share_pct, now_ns)
+            and account.rank(other.client, now_ns)[0] <= met
+            for other in self.entered.values()
+        )  # fmt: skip
 
     def in_the_way(self, now_ns: int) -> list[Task]:
         """Tasks that can be stopped, and whose grant goes to the end though they are no longer entitled to that.

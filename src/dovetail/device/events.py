@@ -19,7 +19,7 @@ from ..state.run_batch import NEVER_NS, RunBatch
 __all__ = [
     "NOBODY", "TO_THE_END", "AlarmRang", "BatchWithdrawn", "BudgetChanged", "DeviceAction", "DeviceEvent", "Evict",
     "Grant", "GrantEnded", "KernelsLaunched", "Load", "LoadBroke", "LoadDone", "ModelDropped", "ModelHinted",
-    "ModelOrdered", "PlannedBatch", "Refuse", "Revoke", "SetAlarm", "TaskPlanned",
+    "ModelOrdered", "PlannedBatch", "QuotaChanged", "Refuse", "Revoke", "SetAlarm", "TaskPlanned",
 ]  # fmt: skip
 
 #: `task` of a load or an eviction that no batch asked for.
@@ -121,6 +121,24 @@ class BudgetChanged(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class QuotaChanged(msgspec.Struct, frozen=True, gc=False):
+    """From now on this client asks for so much of the device's time, and may use so much of it.
+
+    What it used, owes and is behind with is kept, and what runs goes on. A request of 0: nobody asks for anything for
+    it any more.
+    """
+
+    client: str
+    request_pct: int
+    #: 0: as the account's mode has it.
+    limit_pct: int = 0
+    #: It has moved here from another device (`TokenAccount.standing`), with what it had saved there (below nought:
+    #: used too much), and with the time that it was behind of others.
+    moved: bool = False
+    saved_ns: int = 0
+    behind_ns: int = 0
+
+
 class AlarmRang(msgspec.Struct, frozen=True, gc=False):
     """A time that was asked for has come. One too many does no harm."""
 
@@ -138,7 +156,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     last: int = TO_THE_END
     until_ns: int = NEVER_NS
     #: Why it may: "turn" it is its turn; "fill" it fits into a gap of a higher class; "beside" its share is free
-    #: beside the higher class; "aged" it waited too long.
+    #: beside the higher class; "back-fill" whose turn it is waits for more share; "aged" it waited too long.
     why: str = "turn"
     #: Its model was there when the device was free for it.
     hit: bool = True
@@ -189,6 +207,6 @@ class SetAlarm(msgspec.Struct, frozen=True, gc=False):
 
 DeviceEvent = (
     RunBatch | PlannedBatch | TaskPlanned | KernelsLaunched | GrantEnded | BatchWithdrawn
-    | ModelHinted | ModelOrdered | ModelDropped | LoadDone | LoadBroke | BudgetChanged | AlarmRang
+    | ModelHinted | ModelOrdered | ModelDropped | LoadDone | LoadBroke | BudgetChanged | QuotaChanged | AlarmRang
 )  # fmt: skip
 DeviceAction = Grant | Revoke | Load | Evict | Refuse | SetAlarm

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..state import WorkerRow
-from ..state.run_batch import NEVER_NS, RunBatch, task_of
+from ..state.run_batch import FULL_QUOTA, NEVER_NS, RunBatch, task_of
 from ..state.worker import FULL_SHARE
 from ..units import format_ns
 from .account import Account
@@ -40,20 +40,22 @@ from .events import (
     ModelHinted,
     ModelOrdered,
     PlannedBatch,
+    QuotaChanged,
     Refuse,
     SetAlarm,
     TaskPlanned,
 )
 from .gap import GapArbiter, GapSettings
 from .loading import Loading
+from .priority import PriorityArbiter
 from .queue import WorkerQueue
 from .rules import Rules
 from .starting import Starting
 from .task import NO_OBJECTIVE_NS, Task, TaskState
 from .times import DeviceTimes
+from .tokens import TokenAccount
 
 __all__ = ["Device"]
-
 
 #: Model of a stage that this worker does not know.
 _UNKNOWN: Final = ("", -1)
@@ -83,6 +85,11 @@ class Device:
         self._times = times
         if arbiter is None:
             arbiter = GapArbiter(times.kernels, GapSettings(order="slack"), account=account, learn=False)
+        if account is None:
+            account = arbiter.account if isinstance(arbiter, PriorityArbiter) else TokenAccount()
+        self._account = account
+        #: Where quotas are kept; None: not in this way, or the arbiter does not ask for them.
+        self._tokens = account if isinstance(account, TokenAccount) and isinstance(arbiter, PriorityArbiter) else None
         grace_ns = arbiter.settings.grace_ns if isinstance(arbiter, GapArbiter) else 0
         self.dispatch = KernelDispatch(arbiter, account, grace_ns, revokes_one=rules.revokes_one)
         self._loading = Loading(cache, rules, times)
@@ -90,7 +97,6 @@ class Device:
         self._loading.attach(queue)
         self._starting = Starting(queue, cache, rules, self.dispatch, self._loading, times)
         self._tasks, self._expected = queue.tasks, self.dispatch.hints
-        self._whole = not rules.fetch_blocks and not self.dispatch.limited
         self._arrivals = 0
         #: The batch that runs and is in no book, its number, and since when.
         self._alone: RunBatch | None = None
@@ -100,10 +106,8 @@ class Device:
         self._alone_matters = False
         #: Models were to come or go when that was last looked at; it is looked at whenever it could begin.
         self._models_wait = False
-        #: The lowest class that was ever here; hints are of use to classes above it only.
-        self._lowest = 1
-        #: When all will have ended, if that was asked since something changed.
-        self._done_ns: int | None = None
+        self._lowest = 1  # the lowest class that was ever here; hints are of use to classes above it only
+        self._done_ns: int | None = None  # when all will have ended, if that was asked since something changed
         #: What comes often; the rest is `_changed`'s.
         self._handlers: dict[type, Any] = {
             RunBatch: self._take,
@@ -133,10 +137,10 @@ class Device:
     def begin_alone(self, run: RunBatch, now_ns: int) -> bool:
         """Start a batch, if it is whole and can start at once: most do on a device that is not crowded.
 
-        As `step` with this batch and `Grant` as its only answer; False: nothing has happened. The batch is written
-        into the books when something else happens before its end, and else never.
+        As `step` with this batch and `Grant` as its only answer; False: nothing has happened. It is written into the
+        books when something else happens before its end.
         """
-        if self._alone is not None or self._tasks or not self._whole:
+        if self._alone is not None or self._tasks or self.rules.fetch_blocks or self._account.active:
             return False
         weights, nbytes = self._models.get(run.stage, _UNKNOWN)
         if (
@@ -145,6 +149,7 @@ class Device:
             or now_ns > run.latest_ns
             or (run.accept_ns and now_ns > run.accept_ns)
             or not 0 < run.share_pct <= FULL_SHARE
+            or run.quota_pct < FULL_QUOTA
             or self._expected
             or (nbytes and self.cache.tier(weights) != "resident")
         ):
@@ -201,10 +206,9 @@ class Device:
         return self._take(event.run, now_ns, event)
 
     def _take(self, run: RunBatch, now_ns: int, plan: PlannedBatch | None = None) -> list[DeviceAction]:
-        """A batch has come.
+        """A batch has come. It is refused if it is not expected to start by `latest_ns`, or by `accept_ns`.
 
-        It is refused if it is not expected to start by `latest_ns`, or by `accept_ns`; whether it then does start by
-        `accept_ns` is not looked at any more, since a batch that could start now is better run than sent on.
+        Whether it then starts by `accept_ns` is not looked at: what could start now is better run than sent on.
         """
         queue, cache, dispatch = self._queue, self.cache, self.dispatch
         ident = task_of(run.ingress, run.batch) if run.ingress else run.batch
@@ -218,11 +222,13 @@ class Device:
         if not 0 < share_pct <= FULL_SHARE:
             return [Refuse(ident, "no_share", f"a share of {share_pct} % is not to be had on one device")]
         task = Task(ident, run, weights, nbytes, self._key(run), now_ns)
+        if self._tokens is not None and (run.quota_pct < FULL_QUOTA or self._account.active):
+            self._tokens.told(task.client, run.quota_pct, now_ns)
         if plan is not None:
-            self._plan(task, plan)
+            task.plan(plan, self._times)
         self._done_ns = None
         if (
-            self._whole
+            not (self._account.active or self.rules.fetch_blocks)
             and not queue.waiting
             and share_pct <= queue.free_pct
             and run.earliest_ns <= now_ns <= run.latest_ns
@@ -271,21 +277,13 @@ class Device:
         if task is None or task.kernel:
             return []
         self._starting.hosted -= task.launched < task.kernels
-        self._plan(task, event)
+        task.plan(event, self._times)
         self._starting.hosted += task.launched < task.kernels
         if task.entered and task.launched:
             self.dispatch.known(task, now_ns)
         elif task.entered:
             self.dispatch.leave(task, now_ns)  # until its host has launched one
         return self._go(now_ns)
-
-    def _plan(self, task: Task, plan: TaskPlanned | PlannedBatch) -> None:
-        """The kernels of a task are known."""
-        if not 0 <= plan.launched <= len(plan.idents):
-            raise ValueError(f"{plan.launched} of {len(plan.idents)} kernels of task {task.ident} are launched")
-        task.idents, task.launched = plan.idents, plan.launched
-        task.kernels = len(plan.idents) or 1
-        task.sequence = self._times.sequence(plan.sequence, plan.idents)
 
     def _launched(self, event: KernelsLaunched, now_ns: int) -> list[DeviceAction]:
         task = self._queue.tasks.get(event.task)
@@ -356,6 +354,9 @@ class Device:
             loading.order(event.weights, event.nbytes)
         elif type(event) is ModelDropped:
             actions = loading.drop(event.weights, event.reason)
+        elif type(event) is QuotaChanged:
+            assert self._tokens is not None, "this device keeps no quotas that change"
+            self._tokens.change(event, now_ns)
         elif type(event) is BudgetChanged:
             actions = loading.set_budget(event.usable_bytes, event.reason)
         else:

@@ -14,13 +14,11 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from ..profile.kernels import KernelStats
 from ..state.worker import FULL_SHARE
-from .account import Account, WindowQuota
 from .arbiter import (
     AlarmRang,
     ArbiterAction,
@@ -36,45 +34,20 @@ from .arbiter import (
     TaskGone,
     TaskKnown,
 )
-from .arbiter_tasks import ArbiterSettings, ArbiterTask, Offer, Started, Waiting
+from .arbiter_books import ArbiterBooks
+from .arbiter_tasks import ArbiterTask, Offer, Started
 
 __all__ = ["PriorityArbiter"]
 
+#: How many may start before one that waits for share (`_back_fill`). As with memory (`Rules.overtakes`); unmeasured.
+MOST_OVERTAKES = 8
 
-class PriorityArbiter:
+
+class PriorityArbiter(ArbiterBooks):
     """Strict classes that fill no gaps: a lower class runs when no task of a higher one is there.
 
     The base of the arbiters that do fill, and the policy "exclusive by task" in its own right.
     """
-
-    def __init__(
-        self,
-        stats: Mapping[str, KernelStats] | None = None,
-        settings: ArbiterSettings | None = None,
-        *,
-        account: Account | None = None,
-        learn: bool = False,
-    ) -> None:
-        self.settings = settings or ArbiterSettings()
-        self.takes_turns = self.settings.order == "turn"
-        self.classless = False
-        self.by_launch = False
-        #: Sequence -> what is known of its kernels. It may be filled later; with `learn` it is kept up to date.
-        self.stats: Mapping[str, KernelStats] = {} if stats is None else stats
-        #: Why something that is ready does not run although there is room; empty while nothing is held back.
-        self.hold = ""
-        self.used_pct = 0
-        self._account: Account = account or WindowQuota({}, 1)
-        self._unlimited = account is None
-        self._learn = learn
-        self._tasks: dict[int, ArbiterTask] = {}
-        self._expected: dict[int, TaskExpected] = {}
-        #: Kernels that ran beside one of another task: they took longer than they do.
-        self._crowded: set[tuple[int, int]] = set()
-        self._starts = 0
-        self._alarm_ns = -1
-        #: When the last aged kernel was started.
-        self._aged_ns = -(1 << 62)
 
     # -- events -------------------------------------------------------------------------------------------------
 
@@ -108,6 +81,11 @@ class PriorityArbiter:
             self._take_back(event)
         elif type(event) is AlarmRang and now_ns >= self._alarm_ns:
             self._alarm_ns = -1
+        if self.account.active or self._by_quota:
+            self._by_quota = self.account.active
+            several = len({task.priority for task in self._tasks.values()}) > 1
+            for task in self._tasks.values():
+                task.rank_by(self.account.rank(task.client, now_ns) if self._by_quota else None, several)
         actions: list[ArbiterAction] = []
         while (start := self._next(now_ns)) is not None:
             actions.append(start)
@@ -117,103 +95,6 @@ class PriorityArbiter:
             actions.append(SetAlarm(alarm_ns))
         return actions
 
-    def _begin(self, event: TaskBegan) -> ArbiterTask:
-        # A new task has its turn before those that were started before, and after the new ones before it.
-        task = ArbiterTask(event, self.stats.get(event.sequence), self._starts - (1 << 40), self.settings.order)
-        self._tasks[event.task] = task
-        return task
-
-    def _known(self, event: TaskKnown) -> None:
-        task = self._tasks.get(event.task)
-        if task is not None:
-            task.stats = self.stats.get(event.sequence)
-
-    def _ready(self, event: KernelReady) -> None:
-        if not 0 < event.share_pct <= FULL_SHARE:
-            raise ValueError(f"kernel {event.kernel} of task {event.task} asks for {event.share_pct} % of a device")
-        if event.parts < 1:
-            raise ValueError(f"kernel {event.kernel} of task {event.task} is to run in {event.parts} parts")
-        task = self._tasks.get(event.task)
-        if task is None:
-            began = TaskBegan(event.at_ns, event.task, event.priority, share_pct=event.share_pct)
-            task = self._begin(began)
-        if self._learn and task.stats is not None and event.kernel == task.last_ready + 1 and self.usual(event.task):
-            # Ready before the one before it had ended: the device need not have waited at all.
-            early = bool(task.started or task.ready)
-            task.stats.observe_gap(event.kernel - 1, 0 if early else event.at_ns - task.free_ns, early=early)
-        if event.share_pct < FULL_SHARE and task.stats is not None:
-            task.stats.shares[event.kernel] = event.share_pct
-        task.last_ready = event.kernel
-        task.ready.append(Waiting(event.kernel, event.share_pct, event.at_ns, event.parts, event.parts))
-
-    def _finished(self, event: KernelFinished) -> None:
-        task = self._tasks.get(event.task)
-        started = None if task is None else task.started.pop(event.kernel, None)
-        if task is None or started is None:
-            return  # of a task that is gone: what it held is free already
-        begin_ns = started.start_ns if event.begin_ns < 0 else event.begin_ns
-        end_ns = event.at_ns if event.end_ns < 0 else event.end_ns
-        self._release(task)
-        if not (task.ready and task.ready[0].kernel == event.kernel):
-            task.position = max(event.kernel, event.upto - 1)
-            task.last_ready = max(task.last_ready, task.position)
-        task.free_ns = end_ns
-        self._account.finished(task.client, started.share_pct, begin_ns, end_ns)
-        if (event.task, event.kernel) in self._crowded:
-            self._crowded.discard((event.task, event.kernel))
-            self._slowed(task, event.kernel, end_ns - begin_ns)
-        elif (
-            self._learn
-            and started.part == 1.0
-            and event.upto < 0
-            and task.stats is not None
-            and event.kernel < len(task.stats.kernels)
-        ):
-            task.stats.observe(event.kernel, end_ns - begin_ns)
-
-    def _adopt(self, event: KernelRunning) -> None:
-        """A kernel that runs already: nothing is decided about it."""
-        task = self._tasks[event.task]
-        task.last_ready = max(task.last_ready, event.kernel)
-        task.started[event.kernel] = Started(
-            event.share_pct, event.begin_ns, "turn", ready_ns=event.begin_ns, before_ns=task.last_start_ns
-        )
-        self._release(task)
-        self._starts += 1
-        task.turn = self._starts
-        task.last_start_ns = event.begin_ns
-        self._account.started(task.client, event.share_pct, event.begin_ns)
-
-    def _take_back(self, event: KernelRevoked) -> None:
-        """A start that did not come to pass: the kernel is the task's next again."""
-        task = self._tasks.get(event.task)
-        started = None if task is None else task.started.pop(event.kernel, None)
-        if task is None or started is None:
-            return
-        self._release(task)
-        self._crowded.discard((event.task, event.kernel))
-        self._account.finished(task.client, started.share_pct, event.at_ns, event.at_ns)
-        task.ready.appendleft(Waiting(event.kernel, started.share_pct, started.ready_ns))
-        task.last_start_ns = started.before_ns
-        if started.why == "aged":
-            self._aged_ns = -(1 << 62)
-
-    def _gone(self, event: TaskGone) -> None:
-        self._expected.pop(event.task, None)
-        task = self._tasks.pop(event.task, None)
-        if task is not None:
-            for kernel, started in task.started.items():
-                self._crowded.discard((task.ident, kernel))
-                self._account.finished(task.client, started.share_pct, started.start_ns, event.at_ns)
-            task.started.clear()
-            self._release(task)
-
-    def _release(self, task: ArbiterTask) -> None:
-        """Account for the share that the task's started kernels hold, after one was started or has ended."""
-        held_pct = max([s.share_pct for s in task.started.values()]) if task.started else 0
-        self.used_pct += held_pct - task.used_pct
-        task.used_pct = held_pct
-
     # -- decisions ----------------------------------------------------------------------------------------------
 
     def _next(self, now_ns: int) -> StartKernel | None:
@@ -222,11 +103,11 @@ class PriorityArbiter:
         self.hold = ""
         if self.used_pct >= FULL_SHARE and settings.ahead == 1 and not settings.by_class:
             return None
-        best: tuple[int, int] | None = None
+        best: tuple[int, ...] | None = None
         holders: list[ArbiterTask] = []
         others: list[ArbiterTask] = []
         for task in self._tasks.values():
-            if not task.active or not (self._unlimited or self._allowed(task, now_ns)):
+            if not task.active or (self.account.active and not self._allowed(task, now_ns)):
                 continue
             if best is None or task.rank < best:
                 others += holders
@@ -239,8 +120,9 @@ class PriorityArbiter:
             self.hold = "whoever is ready is over quota" if any(t.ready for t in self._tasks.values()) else ""
             return None
         lower = [t for t in others if t.ready and (not t.started or (not t.in_parts and self._may_fill_ahead(t)))]
-        if settings.ageing_ns and (waiting := [t for t in lower if not t.started and t.priority > best[0]]):
-            aged = min(waiting, key=lambda t: (_since_ns(t), t.ident))
+        first = holders[0].priority
+        if settings.ageing_ns and (waiting := [t for t in lower if not t.started and t.priority > first]):
+            aged = min(waiting, key=lambda t: (t.since_ns, t.ident))
             if self._age_due_ns(aged) <= now_ns:
                 # It has priority over all, so that the bound is one: those with their turn wait for it to find room.
                 return self._start(aged, "aged", now_ns) if self._room_for(aged) else None
@@ -248,7 +130,7 @@ class PriorityArbiter:
         if turn:
             task = turn[0] if len(turn) == 1 else min(turn, key=lambda t: (t.turn, t.ident))
             if not self._room_for(task):
-                return None
+                return self._back_fill(task, lower, now_ns) if self.account.active else None
             if not self._await_expected(task, now_ns):
                 return self._start(task, "turn", now_ns)
             self.hold = "a task of a higher class is expected"
@@ -260,6 +142,17 @@ class PriorityArbiter:
         if len(task.started) >= settings.ahead or task.in_parts:
             return False
         return task.priority == 1 or settings.by_class or task.started_and_next_ns() <= settings.ahead_ns
+
+    def _back_fill(self, waiting: ArbiterTask, lower: list[ArbiterTask], now_ns: int) -> StartKernel | None:
+        """Quotas count, and whose turn it is waits for share: another of its class may use what is free meanwhile.
+
+        So many times, then the share is kept for it. Large shares are not starved by small ones.
+        """
+        fits = [t for t in lower if t.priority == waiting.priority and not t.started and self._room_for(t)]
+        if waiting.overtaken >= MOST_OVERTAKES or not fits:
+            return None
+        waiting.overtaken += 1
+        return self._start(min(fits, key=lambda t: t.rank), "back-fill", now_ns)
 
     def _fill(self, holders: list[ArbiterTask], lower: list[ArbiterTask], now_ns: int) -> StartKernel | None:
         """A kernel of a lower class that may start now, started: of the best class that has one, the worthiest."""
@@ -303,19 +196,12 @@ class PriorityArbiter:
         """The same beside a kernel of the holders that leaves room for it."""
         return None
 
-    def _slowed(self, task: ArbiterTask, kernel: int, took_ns: int) -> None:
-        """A kernel that ran beside one of another task took so long."""
-
     def _await_expected(self, task: ArbiterTask, now_ns: int) -> bool:
         """Whether a kernel whose turn it is should wait for an expected task of a higher class."""
         return False
 
     def _passed(self, now_ns: int) -> None:
         """Time has passed, before an event is looked at."""
-
-    def usual(self, task: int) -> bool:
-        """Whether the task's next gap is one to learn from."""
-        return True
 
     def _start(self, task: ArbiterTask, why: str, now_ns: int, parts: int = 0) -> StartKernel:
         """Start the task's next kernel, or so many parts of it."""
@@ -340,9 +226,10 @@ class PriorityArbiter:
         self._starts += 1
         task.turn = self._starts
         task.last_start_ns = now_ns
+        task.overtaken = 0
         if why == "aged":
             self._aged_ns = now_ns
-        self._account.started(task.client, kernel.share_pct, now_ns)
+        self.account.started(task.client, kernel.share_pct, now_ns)
         return StartKernel(task.ident, kernel.kernel, why, parts)
 
     def _room_for(self, task: ArbiterTask) -> bool:
@@ -354,7 +241,7 @@ class PriorityArbiter:
 
     def _allowed(self, task: ArbiterTask, now_ns: int) -> bool:
         share_pct = task.ready[0].share_pct if task.ready else task.share_pct
-        return bool(task.started) or self._account.may_start(task.client, share_pct, now_ns)
+        return bool(task.started) or self.account.may_start(task.client, share_pct, now_ns)
 
     def aged_due(self, now_ns: int) -> bool:
         """Whether a kernel of a lower class has waited for so long that it goes before all others."""
@@ -367,18 +254,19 @@ class PriorityArbiter:
     # -- alarms -------------------------------------------------------------------------------------------------
 
     def _age_due_ns(self, task: ArbiterTask) -> int:
-        return max(_since_ns(task), self._aged_ns) + self.settings.ageing_ns
+        return max(task.since_ns, self._aged_ns) + self.settings.ageing_ns
 
     def _next_alarm_ns(self, now_ns: int) -> int | None:
         """When something may start that may not now, though no event says so."""
-        if self._unlimited and not self.settings.ageing_ns:
+        if not self.account.active and not self.settings.ageing_ns:
             return None
         times: list[int] = []
         waiting = [t for t in self._tasks.values() if t.ready and not t.started]
         if self.settings.ageing_ns and waiting:
             times.append(min(self._age_due_ns(t) for t in waiting))
-        for client in {t.client for t in waiting if not self._allowed(t, now_ns)}:
-            next_ns = self._account.next_ns(client, now_ns)
+        over = (t for t in waiting if self.account.active and not self._allowed(t, now_ns))
+        for client in sorted({t.client for t in over}):
+            next_ns = self.account.next_ns(client, now_ns)
             if next_ns is not None:
                 times.append(next_ns)
         return min((t for t in times if t > now_ns), default=None)
@@ -393,8 +281,3 @@ class PriorityArbiter:
         assert self.used_pct == sum(t.used_pct for t in tasks), "shares are not those of the started kernels"
         if self.used_pct == 0 and any(t.ready for t in tasks):
             assert self.hold, "idle device, runnable work, and no reason given"
-
-
-def _since_ns(task: ArbiterTask) -> int:
-    """Since when its next kernel waits, counted from its last start if that is later."""
-    return max(task.ready[0].ready_ns, task.last_start_ns)

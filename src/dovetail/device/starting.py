@@ -190,7 +190,8 @@ class Starting:
             for start in starts:
                 task = tasks.get(start.task)
                 if task is not None and task.entered and task.ident not in running:
-                    last = TO_THE_END if dispatch.entitled(task, now_ns) else start.kernel
+                    whole = not (start.why == "fill" and dispatch.limited) and dispatch.entitled(task, now_ns)
+                    last = TO_THE_END if whole else start.kernel
                     self._grant(task, last, start.why, now_ns, actions)
         if earlier:
             for task in dispatch.in_the_way(now_ns):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import Enum
 
 from ..state.run_batch import RunBatch
-from .events import TO_THE_END
+from .events import TO_THE_END, PlannedBatch, TaskPlanned
+from .times import DeviceTimes
 
 __all__ = ["NO_OBJECTIVE_NS", "TRANSITIONS", "Task", "TaskState"]
 
@@ -84,6 +85,14 @@ class Task:
         self.state = TaskState.QUEUED
         #: Since when it waits, or has its grant.
         self.since_ns = now_ns
+
+    def plan(self, plan: TaskPlanned | PlannedBatch, times: DeviceTimes) -> None:
+        """Its kernels are known."""
+        if not 0 <= plan.launched <= len(plan.idents):
+            raise ValueError(f"{plan.launched} of {len(plan.idents)} kernels of task {self.ident} are launched")
+        self.idents, self.launched = plan.idents, plan.launched
+        self.kernels = len(plan.idents) or 1
+        self.sequence = times.sequence(plan.sequence, plan.idents)
 
     @property
     def client(self) -> str:

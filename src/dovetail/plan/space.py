@@ -1,7 +1,7 @@
 """Which configurations a stage may take on a kind of worker.
 
 Rules of this file: on a processor the share is the cores (two of four are 50 %); on a GPU shares and cores are chosen
-apart; ordinary Python takes the whole of its host process.
+apart; ordinary Python takes the whole of its host process. A stage that declares a share has that share and no other.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ class Space(msgspec.Struct, frozen=True):
 def configs_for(stage: StageSpec, worker: WorkerSpec, space: Space) -> list[Config]:
     """All configurations of `stage` on such a worker, in a fixed order."""
     batches: Sequence[int] = stage.batch if space.batching else (stage.batch[0],)
+    if stage.share_pct and not stage.on_host:  # it has declared its share: as much of the cores, too
+        cores = max(1, worker.cores * stage.share_pct // FULL_SHARE) if worker.cores else 1
+        return [Config(b, cores, stage.share_pct) for b in batches]
     if stage.on_host:
         return [Config(b, 1, FULL_SHARE) for b in batches]
     if worker.kind == "cpu":

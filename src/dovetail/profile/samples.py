@@ -23,7 +23,7 @@ from ..workflow.stage import Stage
 from ..workflow.tensor import NUMPY_OF, TensorSpec
 from ..workflow.trace import Workflow
 
-__all__ = ["Items", "collect"]
+__all__ = ["Items", "collect", "inputs_of"]
 
 #: Items kept of a stage: enough for a range of sizes, few enough that a cycle through them stays short.
 MOST_ITEMS = 8
@@ -70,7 +70,7 @@ def collect(app: App, stages: Collection[str]) -> tuple[dict[str, Items], dict[s
     for workflow in app.workflows.values():
         if workflow.stages.keys().isdisjoint(stages):
             continue
-        inputs, trouble = _inputs(workflow)
+        inputs, trouble = inputs_of(workflow)
         if inputs is None:
             why_not |= dict.fromkeys(workflow.stages, trouble)
         else:
@@ -125,7 +125,7 @@ def _observe(workflow: Workflow, inputs: list[Any], rows: dict[str, list[Row]]) 
     }
 
 
-def _inputs(workflow: Workflow) -> tuple[list[Any] | None, str]:
+def inputs_of(workflow: Workflow) -> tuple[list[Any] | None, str]:
     """Values for the workflow's inputs, or None and the reason."""
     graph = workflow.graph
     if workflow.sample is not None:

@@ -42,7 +42,7 @@ class FirstCome:
             raise DeclarationError(f"share_pct={share_pct} must be from 1 to {FULL_SHARE}")
         self.bind_ns = bind_ns
         self._share_pct = share_pct
-        self._cpus = max(1, cores * share_pct // FULL_SHARE)
+        self._cores = cores
         self._batch = batch or {}
         self._max_open = max_open
         self._by_class = by_class
@@ -89,8 +89,9 @@ class FirstCome:
         if config is None:
             largest = self._batch.get(stage.name, stage.batch[-1])
             # Ordinary Python holds an interpreter, so it takes the whole of its host process.
-            share = FULL_SHARE if stage.on_host else self._share_pct
-            config = self._fixed[stage.name] = Config(largest, 1 if stage.on_host else self._cpus, share)
+            share = FULL_SHARE if stage.on_host else stage.share_pct or self._share_pct
+            cpus = max(1, self._cores * share // FULL_SHARE)
+            config = self._fixed[stage.name] = Config(largest, 1 if stage.on_host else cpus, share)
         holders = self._holders[stage.name].values()
         worker = first_fit(holders, config)
         if worker is not None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..device.tokens import QuotaMode
 from ..errors import DeclarationError, DovetailError
 from ..live.devices import hosts_for, parse_device
 from ..live.front.background import BackgroundFile, keep_earlier
@@ -62,6 +63,8 @@ class Options(msgspec.Struct, frozen=True):
     kernel_log: Path | None = None
     #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
     ageing_ns: int = 0
+    #: What a quota is: what a client is given before others' excess, or also all that it ever gets.
+    quotas: QuotaMode = "conserving"
     #: What each device may use for models and for running them; None: what there is, and nothing is measured.
     memory_bytes: int | None = None
     policy: PolicySpec = PolicySpec()
@@ -278,6 +281,7 @@ async def _launch(
         kernel_log="" if options.kernel_log is None else str(_emptied(options.kernel_log)),
         ageing_ns=options.ageing_ns,
         max_fan_out=options.max_fan_out,
+        quotas=options.quotas,
     )
     kernels = None
     if options.kernels != "never" and not emulated and not joined:

@@ -69,6 +69,8 @@ class Worker:
         """A batch was sent here: it begins if there is room, and else it is in line."""
         config = batch.config
         self.running[batch.id] = batch
+        if batch.queue.stage.sliced:
+            return  # it waits for tokens at the device, whose account it is
         if self.free_pct >= config.share_pct and self.free_cpus >= config.cpus and not self.line:
             self.free_pct -= config.share_pct
             self.free_cpus -= config.cpus

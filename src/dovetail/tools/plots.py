@@ -17,11 +17,12 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from ..profile.machine import HOST
 from ..record.ledger import Ledger
+from ..record.shares import ShareReport
 from ..units import MS, SECOND
 from ..workflow.graph import Graph
 from .timeline import Bin, Timeline
 
-__all__ = ["draw_latency", "draw_timeline"]
+__all__ = ["draw_latency", "draw_shares", "draw_timeline"]
 
 #: Okabe and Ito 2008, without the yellow, which is too faint for lines on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -138,6 +139,22 @@ def draw_timeline(timeline: Timeline, graphs: Sequence[Graph], path: Path) -> No
     for panel in (load, latency, devices):
         if panel.get_legend_handles_labels()[0]:
             panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8)
+    _save(figure, path)
+
+
+def draw_shares(report: ShareReport, path: Path) -> None:
+    """What each client had of the device in every window, beside what it asked for."""
+    figure = _figure(7.0, 3.2)
+    panel = figure.subplots()
+    seconds = report.window_ns / SECOND
+    for number, client in enumerate(report.got_pct):
+        windows = [w for w in report.windows if w.client == client]
+        style = _line_style(number, 1)
+        panel.plot([w.window * seconds for w in windows], [w.got_pct for w in windows], label=client, **style)
+        if windows and windows[0].asked_pct:
+            panel.axhline(windows[0].asked_pct, color=style["color"], linestyle=DASHED, linewidth=0.8)
+    panel.set(xlabel="time, s", ylabel="of the device's time, %", ylim=(0, 100))
+    panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8)
     _save(figure, path)
 
 

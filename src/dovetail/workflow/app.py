@@ -22,6 +22,7 @@ class App:
         self.name = name
         self.workflows: dict[str, Workflow] = {}
         self.stages: dict[str, Stage] = {}
+        self._specs: dict[str, StageSpec] = {}
         if not parts:
             raise DeclarationError("an App needs at least one workflow: App(my_workflow)")
         workflows: list[Workflow] = []
@@ -43,6 +44,12 @@ class App:
                         f"two stages are named {stage.name!r} in this app; give one another name with name=..., or "
                         f"use the same stage object in both workflows"
                     )
+            for spec in w.graph.stages:
+                if self._specs.setdefault(spec.name, spec) != spec:
+                    raise DeclarationError(
+                        f"stage {spec.name!r} is in two workflows of which one declares a slice; declare share= and "
+                        f"quota= at the stage"
+                    )
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
@@ -52,7 +59,7 @@ class App:
     @property
     def specs(self) -> tuple[StageSpec, ...]:
         """All stages as plain data."""
-        return tuple(s.spec for s in self.stages.values())
+        return tuple(self._specs.values())
 
 
 def load_target(target: str) -> App:

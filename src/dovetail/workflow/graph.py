@@ -55,6 +55,16 @@ class StageSpec(msgspec.Struct, frozen=True):
     inputs: tuple[Port, ...] = ()
     #: Multiply-accumulates of one item, as counted in the model file; 0: unknown.
     macs: int = 0
+    #: The slice of a device that it declares: per cent of the device, and of its time; 0: as the policy has it.
+    share_pct: int = 0
+    quota_pct: int = 0
+    #: Who is charged for its time: a workflow that declares one quota for all its stages; empty: the stage itself.
+    client: str = ""
+
+    @property
+    def sliced(self) -> bool:
+        """Whether its batches wait for tokens at the device."""
+        return self.quota_pct > 0
 
     @property
     def weights(self) -> str:

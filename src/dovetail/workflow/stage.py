@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import msgspec
+
 from ..errors import DeclarationError
 from .graph import StageSpec
 from .onnxfile import ModelFile, read_onnx
@@ -25,6 +27,7 @@ __all__ = ["Stage", "onnx", "stage"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 MAX_BATCH = 1024
+FULL_PCT = 100
 
 
 class Stage:
@@ -83,6 +86,29 @@ def check_batch(name: str, batch: Sequence[int] | int) -> tuple[int, ...]:
     return tuple(sorted(set(sizes)))
 
 
+def check_slice(what: str, share: int | None, quota: int | None) -> tuple[int, int]:
+    """Share and quota in per cent, 0 where none is declared, or a refusal.
+
+    All of the time is no quota. A quota without a share is of the whole device.
+    """
+    for word, pct in (("share", share), ("quota", quota)):
+        if pct is not None and (not isinstance(pct, int) or isinstance(pct, bool) or not 1 <= pct <= FULL_PCT):
+            raise DeclarationError(
+                f"{what}: {word}={pct!r} must be whole per cents of a device, from 1 to {FULL_PCT}"
+            )
+    quota_pct = quota if quota is not None and quota < FULL_PCT else 0
+    return share or (FULL_PCT if quota_pct else 0), quota_pct
+
+
+def with_slice(spec: StageSpec, workflow: str, share_pct: int, quota_pct: int) -> StageSpec:
+    """A model without a slice of its own has its workflow's, and is charged to that."""
+    if spec.on_host or spec.share_pct or spec.quota_pct or not (share_pct or quota_pct):
+        return spec
+    return msgspec.structs.replace(
+        spec, share_pct=share_pct, quota_pct=quota_pct, client=workflow if quota_pct else ""
+    )
+
+
 def check_name(name: str) -> str:
     """The name, if it can appear in an address and a file."""
     if not _NAME.fullmatch(name):
@@ -101,6 +127,8 @@ def stage(
     outputs: Sequence[str] = ...,
     name: str | None = ...,
     load: Callable[[], Any] | None = ...,
+    share: int | None = ...,
+    quota: int | None = ...,
 ) -> Callable[[Callable[..., Any]], Stage]: ...
 
 
@@ -111,11 +139,14 @@ def stage(
     outputs: Sequence[str] = (),
     name: str | None = None,
     load: Callable[[], Any] | None = None,
+    share: int | None = None,
+    quota: int | None = None,
 ) -> Stage | Callable[[Callable[..., Any]], Stage]:
     """Make a stage of a function that takes lists and returns a list of the same length.
 
     `load` is called once in each process that runs the stage, before its first batch and before the server is ready.
-    What it returns, a model say, is the function's first argument.
+    What it returns, a model say, is the function's first argument. `share` and `quota` are the slice of its host
+    process that it declares, as in `onnx`.
     """
 
     def declare(function: Callable[..., Any]) -> Stage:
@@ -126,6 +157,7 @@ def stage(
             )
         if load is not None and not callable(load):
             raise DeclarationError(f"stage {own!r}: load={load!r} must be a function without arguments")
+        share_pct, quota_pct = check_slice(f"stage {own!r}", share, quota)
         source = "".join(_source(f) for f in (function, load) if f is not None)
         spec = StageSpec(
             name=own,
@@ -133,6 +165,8 @@ def stage(
             batch=check_batch(own, batch),
             outputs=tuple(outputs),
             model=hashlib.sha256(source.encode()).hexdigest(),
+            share_pct=share_pct,
+            quota_pct=quota_pct,
         )
         return Stage(spec, function=function, arity=_arity(own, function, loaded=load is not None), load=load)
 
@@ -175,15 +209,20 @@ def onnx(
     name: str | None = None,
     pad: float | None = None,
     like: str = "",
+    share: int | None = None,
+    quota: int | None = None,
 ) -> Stage:
     """Make a stage of an ONNX model. Items are stacked on the model's first axis.
 
     `pad` fills items of unequal shape up to the largest of the batch; without it they run in sub-batches of
-    equal shape. `like` names a catalogue model whose curve stands in on simulated and emulated GPUs.
+    equal shape. `like` names a catalogue model whose curve stands in on simulated and emulated GPUs. `share` and
+    `quota` are the slice of a device that it declares, in per cent of the device and of its time; without them the
+    policy decides. A quota alone is of the whole device.
     """
     file_path = Path(path)
     own = check_name(name or file_path.stem)
     sizes = check_batch(own, batch)
+    share_pct, quota_pct = check_slice(f"stage {own!r}", share, quota)
     file = read_onnx(file_path, own)
     if file.numbers:
         raise DeclarationError(
@@ -212,5 +251,7 @@ def onnx(
         weights_bytes=file.nbytes,
         like=like,
         macs=count_macs(file_path, file.inputs),
+        share_pct=share_pct,
+        quota_pct=quota_pct,
     )
     return Stage(spec, file=file, arity=(len(file.inputs), len(file.inputs)))

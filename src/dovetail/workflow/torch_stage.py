@@ -16,7 +16,7 @@ from ..errors import DeclarationError, ModelError
 from ..extras import need
 from .graph import Port, StageSpec
 from .onnxfile import ModelFile
-from .stage import Stage, check_batch, check_name
+from .stage import Stage, check_batch, check_name, check_slice
 from .tensor import NUMPY_OF, TensorSpec
 
 __all__ = ["torch_model"]
@@ -32,12 +32,15 @@ def torch_model(
     name: str | None = None,
     pad: float | None = None,
     like: str = "",
+    share: int | None = None,
+    quota: int | None = None,
 ) -> Stage:
     """Make a stage of a torch module: ``torch_model("nets:reader", inputs={"x": tensor("float32", 3, 48, 320)})``.
 
     `factory` is ``module:function``; workers import it and call it, with the path of `weights` if there is one.
     Inputs are named as the parameters of `forward`; items have no batch axis, the module has it first. Several
-    `outputs` have to be named; of one the type may be left out. `pad` and `like` are as in `onnx`.
+    `outputs` have to be named; of one the type may be left out. `pad`, `like`, `share`
+    and `quota` are as in `onnx`.
     """
     where, _, function = factory.partition(":")
     own = check_name(name or function or factory)
@@ -45,6 +48,7 @@ def torch_model(
         raise DeclarationError(f"stage {own!r}: {factory!r} must be module:function, such as 'nets:reader'")
     need("torch", extra="torch", for_=f"stage {own!r}")
     sizes = check_batch(own, batch)
+    share_pct, quota_pct = check_slice(f"stage {own!r}", share, quota)
     if not inputs:
         raise DeclarationError(
             f"stage {own!r}: say what it takes, as in inputs={{'x': tensor('float32', 3, 224, 224)}}"
@@ -77,6 +81,8 @@ def torch_model(
         like=like,
         factory=factory,
         inputs=ports,
+        share_pct=share_pct,
+        quota_pct=quota_pct,
     )
     declared = ModelFile(spec.model, nbytes, _with_batch(inputs), _with_batch(outputs or {}))
     return Stage(spec, file=declared, arity=(len(inputs), len(inputs)))

@@ -16,7 +16,7 @@ import msgspec
 from ..errors import DeclarationError
 from ..units import parse_duration
 from .graph import WHOLE, Graph, Node, Port, Source
-from .stage import Stage, check_name
+from .stage import Stage, check_name, check_slice, with_slice
 from .tensor import TensorSpec
 
 __all__ = ["Guarded", "Handle", "Workflow", "call", "workflow"]
@@ -201,12 +201,15 @@ class Workflow:
         priority: int = 1,
         name: str | None = None,
         sample: Callable[[], Mapping[str, Any]] | None = None,
+        share: int | None = None,
+        quota: int | None = None,
     ) -> None:
         self.function = function
         self.sample = sample
         self._parameters = list(inspect.signature(function).parameters)
         own = check_name(name or function.__name__)
         slo_ns = parse_duration(slo, f"slo of workflow {own!r}")
+        share_pct, quota_pct = check_slice(f"workflow {own!r}", share, quota)
         if not isinstance(priority, int) or isinstance(priority, bool) or not 1 <= priority <= MAX_PRIORITY:
             raise DeclarationError(
                 f"workflow {own!r}: priority={priority!r} must be a whole number from 1 (highest) to {MAX_PRIORITY}"
@@ -239,7 +242,7 @@ class Workflow:
             name=own,
             slo_ns=slo_ns,
             priority=priority,
-            stages=tuple(s.spec for s in self.stages.values()),
+            stages=tuple(with_slice(s.spec, own, share_pct, quota_pct) for s in self.stages.values()),
             nodes=tuple(nodes),
             inputs=tuple(
                 self._input_port(own, p, -1 - k, hints.get(p), nodes) for k, p in enumerate(self._parameters)
@@ -385,14 +388,17 @@ def workflow(
     priority: int = 1,
     name: str | None = None,
     sample: Callable[[], Mapping[str, Any]] | None = None,
+    share: int | None = None,
+    quota: int | None = None,
 ) -> Callable[[Callable[..., Any]], Workflow]:
     """Make a workflow of a function that calls stages: ``@workflow(slo="300ms", priority=1)``.
 
     `slo` is the objective for the whole graph, end to end; `priority` the class of its requests (1 is the
-    highest) unless a request says otherwise; `sample` makes example inputs, for profiling and for the demo.
+    highest) unless a request says otherwise; `sample` makes example inputs, for profiling and for the demo. `share`
+    and `quota` (per cent) are a slice that its models have together, but for those that declare their own.
     """
 
     def declare(function: Callable[..., Any]) -> Workflow:
-        return Workflow(function, slo=slo, priority=priority, name=name, sample=sample)
+        return Workflow(function, slo=slo, priority=priority, name=name, sample=sample, share=share, quota=quota)
 
     return declare

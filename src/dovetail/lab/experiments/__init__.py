@@ -21,6 +21,7 @@ EXPERIMENTS = {
     "graphs": "graphs that are not chains and tight objectives: the planner and its rivals behind one admission",
     "fikit": "when each kernel should start: classes and gap filling, FIKIT's and ours, simulated and live",
     "joint": "memory, batches, shares and classes at once: goodput and cost of Dovetail and of all rivals",
+    "fast-gshare": "how much of a GPU each model should have: FaST-GShare's tables, packing and headline figures",
     "compass": "where each task should run: Compass, its rivals and Dovetail's router in Compass's setting",
     "interference": "how long beside others: our predictor and its rivals, on public measurements and simulated",
 }

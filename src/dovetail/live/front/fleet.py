@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from ...device.tokens import QuotaMode
 from ...profile.kernelrows import pack
 from ...profile.kernels import Cut
 from ...profile.table import Entry
@@ -62,6 +63,8 @@ class Settings(msgspec.Struct, frozen=True):
     ageing_ns: int = 0
     #: Most items of one request at one stage. A controller's step for so many takes some 20 ms.
     max_fan_out: int = 1024
+    #: Whether a quota is also a limit.
+    quotas: QuotaMode = "conserving"
 
 
 class Fleet:
@@ -154,6 +157,7 @@ class Fleet:
             cut_files=[self._cut_files.get(cut.model, "") for cut in cuts],
             ageing_ns=settings.ageing_ns,
             ingress=self._ingress,
+            quotas=settings.quotas,
         )
         self._started_ns[self._last] = time.monotonic_ns()
         self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost, self._say)

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from ...device.tokens import QuotaMode
 from ...profile.kernels import Cut
 from ...profile.table import Entry
 from ...state import RunBatch, WorkerRow, WorkerSpec
@@ -69,6 +70,8 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     ageing_ns: int = 0
     #: Which ingress starts it; its arena is `arena_of(ingress)`.
     ingress: int = 0
+    #: Whether a quota is also a limit.
+    quotas: QuotaMode = "conserving"
 
 
 class Join(msgspec.Struct, array_like=True, tag=True):

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from ...device import Device, DeviceTimes, GapArbiter, GapSettings, ModelCache, events
+from ...device import Device, DeviceTimes, GapArbiter, GapSettings, ModelCache, TokenAccount, TokenSettings, events
 from ...device.cache import names_of
 from ...predict import Estimator
 from ...profile.table import ProfileTable
@@ -93,7 +93,9 @@ class DeviceExecutor:
             {s.name: (s.weights, sizes[s.weights] if s.weights_bytes or hello.strict else 0) for s in stages},
             cache,
             times,
-            arbiter=GapArbiter(times.kernels, settings, learn=False),
+            arbiter=GapArbiter(
+                times.kernels, settings, account=TokenAccount(TokenSettings(mode=hello.quotas)), learn=False
+            ),
         )
         self._lock = threading.Lock()
         self._batches: dict[int, TakenBatch] = {}

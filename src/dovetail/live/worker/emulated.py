@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from ...control import BatchFailed, BatchFinished, Event, EvictModel, LoadFailed, LoadModel, ModelEvicted, ModelLoaded
+from ...device import TokenAccount, TokenSettings
 from ...errors import DovetailError
 from ...profile.table import ProfileTable
 from ...sim.device import SimDevice
@@ -53,6 +54,7 @@ class EmulatedExecutor:
             ProfileTable(hello.entries),
             lambda at_ns, _device, payload: wake_at(at_ns, payload),
             sequences=catalogue_sequences(hello.stages) if hello.kernels != "never" else None,
+            account=TokenAccount(TokenSettings(mode=hello.quotas)),
         )
 
     def introduce(self) -> tuple[list[FromWorker], wire.Ready]:

@@ -1,0 +1,34 @@
+"""Models that share a device by quotas: `dovetail verify-shares examples.shares:two` (or `four`).
+
+Each workflow is one real model on random numbers. What it sees does not matter here. How much of the device's time it
+has does.
+"""
+
+from dovetail import App, onnx, tensor, workflow
+from examples import weights
+
+PICTURE, LINE = tensor("float32", 3, 224, 224), tensor("float32", 3, 48, 320)
+
+
+def _model(path, name, quota, item):
+    """One model as a workflow of its own, with a quota."""
+    stage = onnx(path, name=f"{name}_{quota}", batch=(1, 2), quota=quota)
+
+    def run(x):
+        return stage(x)
+
+    run.__annotations__["x"] = item
+    return workflow(slo="1s", name=f"flow_{name}_{quota}")(run)
+
+
+two = App(
+    _model(weights.page_way(), "page_way", 75, PICTURE),
+    _model(weights.tiny_reader(), "read", 25, LINE),
+)
+
+four = App(
+    _model(weights.page_way(), "page_way", 50, PICTURE),
+    _model(weights.tiny_reader(), "read", 25, LINE),
+    _model(weights.small_reader(), "read_carefully", 15, LINE),
+    _model(weights.text_detector(), "detect", 10, PICTURE),
+)
