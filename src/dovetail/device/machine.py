@@ -104,8 +104,7 @@ class Device:
         self._alone_ns = 0
         #: Something is to be done when it ends.
         self._alone_matters = False
-        #: Models were to come or go when that was last looked at; it is looked at whenever it could begin.
-        self._models_wait = False
+        self._models_wait = False  # models were to come or go when that was last looked at
         self._lowest = 1  # the lowest class that was ever here; hints are of use to classes above it only
         self._done_ns: int | None = None  # when all will have ended, if that was asked since something changed
         #: What comes often; the rest is `_changed`'s.
