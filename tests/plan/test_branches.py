@@ -99,18 +99,14 @@ def _scattered(row: StageOptions, spread: float) -> list[Option]:
     return [Option(o.config, o.mean_ns, spread, o.cost_usd) for o in row.options]
 
 
-def test_without_rounds_every_way_is_taken_for_the_longest() -> None:
-    """How the others end matters: after the first look the short branch still saves time for what follows."""
-    last = ((30, 1.0), (10, 3.0))
-    stages = [stage((10, 1.0)), stage((60, 1.0)), stage((40, 1.0), (20, 1.5)), stage(*last)]
+def test_speed_that_the_others_use_up_is_not_bought() -> None:
+    """The last is cheaper with 50 ms left. The long branch leaves 34, whatever the short one pays to leave 74."""
+    last = ((50, 1.0), (10, 3.0))
+    stages = [stage((10, 1.0)), stage((60, 1.0)), stage((50, 1.0), (20, 1.5)), stage(*last)]
     first, settled = (tables(DIAMOND, stages, 104, 20.0, rounds=r) for r in (0, 2))
-    # With 56 ms left the short branch leaves 16 or 36 to the last: alone it would spend 0.5 to save 2.
-    at_first, in_the_end = first.weigh(2, 56 * MS, 1), settled.weigh(2, 56 * MS, 1)
-    assert at_first is not None and at_first.config.share_pct == 2
-    # The long branch leaves 34 at best; whoever ends with as much gains nothing by more.
-    assert in_the_end is not None and in_the_end.config.share_pct == 2
-    early = settled.weigh(2, 94 * MS, 1)
-    assert early is not None and early.config.share_pct == 1
+    at_first, in_the_end = first.weigh(2, 94 * MS, 1), settled.weigh(2, 94 * MS, 1)
+    assert at_first is not None and at_first.config.share_pct == 2, "before others are looked at, each is the longest"
+    assert in_the_end is not None and in_the_end.config.share_pct == 1
 
 
 def test_others_who_are_late_do_not_make_everybody_give_up() -> None:

@@ -55,6 +55,17 @@ def test_no_more_may_be_late_than_that_whatever_it_costs() -> None:
     assert usd > 4.0 * (1 + price.GRAPH_PREMIUM) and late <= price.GRAPH_LATE * 0.01
 
 
+def test_where_no_price_keeps_to_the_budget_certainty_that_costs_little_is_bought_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(price, "_on_average_usd", lambda *_: 1.0)
+    monkeypatch.setattr(price, "LITTLE", 0.0)
+    late, usd = late_and_usd(1.05, 235)
+    monkeypatch.setattr(price, "LITTLE", 0.0125)
+    bought_late, bought_usd = late_and_usd(1.05, 235)
+    assert bought_late < late and usd < bought_usd <= usd * 1.0125
+
+
 def test_where_certainty_costs_nothing_more_the_price_is_raised_until_it_is_sure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

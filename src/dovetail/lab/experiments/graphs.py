@@ -167,7 +167,7 @@ def judge(lab: Lab, outcomes: Outcomes, rivals: Sequence[str]) -> None:
 def draw(lab: Lab, recipes: Sequence[Recipe], outcomes: Outcomes) -> None:
     """Hit rates and costs graph by graph, from the tightest objective to the loosest."""
     order = sorted(range(len(recipes)), key=lambda i: (recipes[i].factor, recipes[i].number))
-    labels = [f"{recipes[i].factor:g}\n{recipes[i].believed:g}→{recipes[i].true:g}" for i in order]
+    labels = [f"{recipes[i].factor:g}\n{recipes[i].believed:g}\n{recipes[i].true:g}" for i in order]
     with lab.figure("graphs", width_in=11.0, height_in=7.0) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True)
         for policy, rows in outcomes.items():
@@ -176,7 +176,7 @@ def draw(lab: Lab, recipes: Sequence[Recipe], outcomes: Outcomes) -> None:
             top.plot([hits(rows[i]) for i in order], label=policy, **style)
             bottom.plot([100 * (usd(rows[i]) / usd(outcomes[ESG][i]) - 1) for i in order], label=policy, **style)
         top.set(ylabel="answered within the objective, %", ylim=(40, 101))
-        bottom.set(ylabel="cost per request over ESG's, %", ylim=(-25, 45))
+        bottom.set(ylabel="cost per request over ESG's, %", ylim=(-35, 35))
         bottom.set_xticks(range(len(order)), labels, fontsize=7)
-        bottom.set_xlabel("graphs: objective over minimum-configuration length; believed and true scatter")
+        bottom.set_xlabel("graphs: objective over minimum-configuration length, then believed and true scatter")
         top.legend(frameon=False, fontsize=8, ncol=4, loc="lower right")
