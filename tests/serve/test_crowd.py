@@ -83,6 +83,18 @@ class Guest:
         self.gone = True
 
 
+def test_the_longest_resting_goes_first_whoever_it_is():
+    crowd = Crowd(3, 3)
+    guests = [Guest(client) for client in "abc"]
+    assert [crowd.admit(guest) for guest in guests] == ["welcome"] * 3
+    for guest in (guests[1], guests[2], guests[0]):
+        crowd.rests(guest)
+    crowd.works(guests[1])
+    crowd.rests(guests[1])  # after its next request
+    assert crowd.admit(Guest("d")) == "welcome"
+    assert [guest.gone for guest in guests] == [False, False, True]
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["in", "rest", "work", "out"]), st.integers(0, 99), st.sampled_from("abc")))
 )
