@@ -30,6 +30,7 @@ def test_idle_connections_give_way(make_server):
     server = make_server(Limits(max_connections=20, max_client_connections=20))
     with ExitStack() as stack:
         idle = [stack.enter_context(server.wire()) for _ in range(20)]
+        until(lambda: len(server.http.crowd) == 20)
         assert idle[0].send(LIVE).reply().status == 200  # it rests from now on: later than the others
         late = [stack.enter_context(server.wire()) for _ in range(5)]
         assert [wire.send(infer("late")).reply("POST").status for wire in late] == [200] * 5
