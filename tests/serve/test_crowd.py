@@ -30,6 +30,7 @@ def test_idle_connections_give_way(make_server):
     server = make_server(Limits(max_connections=20, max_client_connections=20))
     with ExitStack() as stack:
         idle = [stack.enter_context(server.wire()) for _ in range(20)]
+        until(lambda: len(server.http.crowd) == 20)
         assert idle[0].send(LIVE).reply().status == 200  # it rests from now on: later than the others
         late = [stack.enter_context(server.wire()) for _ in range(5)]
         assert [wire.send(infer("late")).reply("POST").status for wire in late] == [200] * 5
@@ -81,6 +82,18 @@ class Guest:
 
     def give_way(self) -> None:
         self.gone = True
+
+
+def test_the_longest_resting_goes_first_whoever_it_is():
+    crowd = Crowd(3, 3)
+    guests = [Guest(client) for client in "abc"]
+    assert [crowd.admit(guest) for guest in guests] == ["welcome"] * 3
+    for guest in (guests[1], guests[2], guests[0]):
+        crowd.rests(guest)
+    crowd.works(guests[1])
+    crowd.rests(guests[1])  # after its next request
+    assert crowd.admit(Guest("d")) == "welcome"
+    assert [guest.gone for guest in guests] == [False, False, True]
 
 
 @given(

@@ -106,6 +106,8 @@ class LiveBackend:
 
     def claims(self, model: str, priority: int) -> None:
         """Whether a client may claim a class."""
+        if not priority:
+            return
         if not 0 <= priority <= LOWEST_CLASS:
             raise BadRequest(f"priority {priority} must be from 1 (highest) to {LOWEST_CLASS}, or 0 for the default")
         own = self._graphs[model].priority

@@ -237,6 +237,8 @@ class Connection(Answering):
 
     def _arrived(self, nbytes: int) -> None:
         """So many of the reserved bytes are here, or will not come."""
+        if not self._unreceived:
+            return
         nbytes = max(0, min(nbytes, self._unreceived))
         self._unreceived -= nbytes
         self._server.bodies.came(self.client, nbytes)

@@ -61,6 +61,7 @@ class HttpRequest(msgspec.Struct):
     keep_alive: bool
     content_length: int | None  # None: chunked
     body: Any = None  # what `Application.body` gave
+    known: Any = None  # what `Application.check` has found out, for `Application.body`
 
 
 class HttpResponse(msgspec.Struct):

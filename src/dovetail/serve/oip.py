@@ -105,11 +105,12 @@ class OpenInference:
             self._backend.claims(info.name, priority)
         except BadRequest as error:
             raise as_refusal(error) from None
+        request.known = expected
         return priority or info.priority
 
     def body(self, request: HttpRequest, nbytes: int, begun: memoryview) -> Upload | Question | None:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
-        expected = self._expected(request, nbytes)
+        expected = request.known or self._expected(request, nbytes)
         if expected is None:
             if self._route(request)[1] == "index" and nbytes <= MAX_QUESTION_BYTES:
                 return Question(nbytes)

@@ -155,7 +155,9 @@ def _flag(parameters: Parameters, name: str, default: bool) -> bool:
 
 def claimed(headers: dict[str, str]) -> int:
     """The class that the head of a request claims; 0 if none."""
-    text = headers.get("x-dovetail-priority", "0")
+    text = headers.get("x-dovetail-priority")
+    if text is None:
+        return 0
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise BadRequest(f"X-Dovetail-Priority must be a class from 1 (highest) on, got {text!r}")
     return int(text)
