@@ -8,6 +8,7 @@ from dovetail.control import Action, BatchFinished, Controller, ModelLoaded, Rej
 from dovetail.lab.rivals.common import rival_policy
 from dovetail.lab.rivals.esg import EsgPlanner
 from dovetail.lab.rivals.refusing import refusing
+from dovetail.units import MS
 
 #: A request takes 10 ms of a whole device, in two stages of 5 ms.
 STAGES = {"read": curve({1: 5}), "tell": curve({1: 5})}
@@ -46,6 +47,3 @@ def test_who_waits_with_too_little_time_left_is_given_up() -> None:
     made = controller(22)
     runs = [a for i in (1, 2) for a in made.step(arrival(0, i)) if isinstance(a, RunBatch)]
     assert rejected(made.step(BatchFinished(13 * MS, 0, runs[0].batch, 0, 13 * MS))) == [2]
-
-
-MS = 1_000_000
