@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rivals.support import controller_of, curve, market, workflow
+from tests.rivals.support import curve, market
 
-from dovetail.lab.rivals.common import Market
 from dovetail.lab.rivals.replicas import Replicas, place_replicas
-from dovetail.lab.rivals.triton import TritonPlanner
+from dovetail.state import Cluster, Worker, WorkerSpec
+from dovetail.units import MS
+from dovetail.workflow.graph import StageSpec, chain
 
 
 def test_every_model_has_one_before_any_has_two() -> None:
@@ -49,15 +50,19 @@ def test_no_worker_is_overfull_and_none_has_a_model_twice(models: list[tuple[int
         assert held - everywhere <= room
 
 
-def test_calls_count_and_not_only_the_work_of_one() -> None:
-    market_ = market({"a": curve({1: 10}), "b": curve({1: 10})})
-    graphs = [workflow("wa", 100, {"a": (1,)}), workflow("wb", 100, {"b": (1,)})]
-    planner = TritonPlanner(market_, demand={"wa": 1.0, "wb": 5.0})
-    cluster = controller_of(planner, graphs, 3).policy.scheduler.cluster  # type: ignore[attr-defined]
-    assert _counts(planner.market, {"wa": 1.0, "wb": 5.0}, graphs, cluster) == {"a": 3, "b": 3}, "all fit everywhere"
+def counts(demand: dict[str, float]) -> dict[str, int]:
+    """Replicas of two equal models, each of one workflow, on three workers that hold one model each."""
+    specs = {name: StageSpec(name, "model", (1,), weights_bytes=4) for name in ("a", "b")}
+    graphs = {f"w{name}": chain(f"w{name}", 100 * MS, [spec]) for name, spec in specs.items()}
+    cluster = Cluster({}, list(specs))
+    for ident in (1, 2, 3):
+        cluster.workers[ident] = Worker(ident, WorkerSpec("gpu", "gpu", ("model",), memory_bytes=4))
+        for name in specs:
+            cluster.hold(name, cluster.workers[ident])
+    replicas = Replicas(market({"a": curve({1: 10}), "b": curve({1: 10})}), 50, demand)
+    return {name: len(replicas.of(spec, cluster, graphs)) for name, spec in specs.items()}
 
 
-def _counts(market_: Market, demand: dict[str, float], graphs: list, cluster: object) -> dict[str, int]:  # type: ignore[type-arg]
-    replicas = Replicas(market_, 50, demand)
-    named = {g.name: g for g in graphs}
-    return {g.stages[0].name: len(replicas.of(g.stages[0], cluster, named)) for g in graphs}  # type: ignore[arg-type]
+def test_how_often_a_workflow_is_called_counts() -> None:
+    assert counts({"wa": 5.0, "wb": 1.0}) == {"a": 2, "b": 1}
+    assert counts({"wa": 1.0, "wb": 5.0}) == {"a": 1, "b": 2}

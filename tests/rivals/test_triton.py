@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 from tests.rivals.support import arrival, controller_of, curve, market, workflow
 
-from dovetail.control import Action, BatchFinished, Controller, Reject, RequestArrived, RunBatch, SetTimer, TimerFired
+from dovetail.control import (
+    Action,
+    BatchFinished,
+    Controller,
+    ModelLoaded,
+    Reject,
+    RequestArrived,
+    RunBatch,
+    SetTimer,
+    TimerFired,
+    WorkerJoined,
+)
 from dovetail.lab.rivals.common import rival_policy
 from dovetail.lab.rivals.triton import TritonPlanner, TritonSettings, batch_size
 from dovetail.units import MS
@@ -89,25 +100,15 @@ def test_priorities_order_the_queue_of_a_model(priorities: bool, first: int) -> 
 
 def test_who_was_in_a_queue_for_too_long_is_rejected() -> None:
     planner = TritonPlanner(market({"read": READ}), TritonSettings(slots=1, timeout=0.5))
-    controller = controller_of(planner, [GRAPH], 1)
-    controller = _with_timeouts(planner, controller)
+    controller = Controller([GRAPH], rival_policy(planner))
+    controller.step(WorkerJoined(0, 0, 1, planner.market.worker(GRAPH.stages[0])))
+    controller.step(ModelLoaded(0, 0, 1, "read", 0))
     (busy,) = runs(controller.step(arrival(0, 1)))
     controller.step(arrival(10, 2))
     controller.step(arrival(11, 3))
     rejected = [a for a in controller.step(arrival(510, 4)) if isinstance(a, Reject)]
     assert [a.request for a in rejected] == [2], "its half second is over, that of the third is not"
     assert busy.items[0][0] == 1, "what runs is not given up"
-
-
-def _with_timeouts(planner: TritonPlanner, _: Controller) -> Controller:
-    """The same with the dropper that the registry would give it."""
-    from dovetail.control import ModelLoaded, WorkerJoined
-
-    fresh = TritonPlanner(planner.market, planner.settings)
-    controller = Controller([GRAPH], rival_policy(fresh))
-    controller.step(WorkerJoined(0, 0, 1, planner.market.worker(GRAPH.stages[0])))
-    controller.step(ModelLoaded(0, 0, 1, "read", 0))
-    return controller
 
 
 def test_without_a_timeout_nobody_is_rejected() -> None:

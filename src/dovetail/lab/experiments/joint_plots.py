@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from ..experiment import Lab, over_seeds
+from ..experiment import Lab
 from .joint_runs import HIGH
 from .joint_world import Outcome, Setting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["cards", "goodput", "parts"]
 
@@ -22,19 +26,21 @@ def goodput(lab: Lab, settings: Sequence[Setting], policies: Sequence[str], outc
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for number, setting in enumerate(settings):
             axes = grid[number // columns][number % columns]
-            every = [over_seeds([100 * o.hit_rate for o in outcomes(setting, p)]) for p in policies]
+            every = [[100 * o.hit_rate for o in outcomes(setting, p)] for p in policies]
             first = [statistics.fmean(100 * o.first_hit_rate for o in outcomes(setting, p)) for p in policies]
-            means = [e.mean for e in every]
-            errors = [[e.mean - max(0.0, e.low) for e in every], [e.high - e.mean for e in every]]
-            bars = axes.bar(range(len(policies)), means, yerr=errors, capsize=2, width=0.7, label="all requests")
+            means = [statistics.fmean(row) for row in every]
+            bars = axes.bar(range(len(policies)), means, width=0.7, color="C0", label="all requests, mean")
             bars[0].set_color("C1")
-            axes.plot(range(len(policies)), first, "k_", ms=14, mew=2, label="class 1")
+            at = [i for i, row in enumerate(every) for _ in row]
+            axes.plot(at, [value for row in every for value in row], "wo", mec="k", ms=3, label="single seeds")
+            axes.plot(range(len(policies)), first, "k_", ms=14, mew=2, label="class 1, mean")
+            axes.set_axisbelow(True)
             axes.set_xticks(range(len(policies)), policies, rotation=35, ha="right", fontsize=8)
             axes.set_title(setting.title, fontsize=9)
             axes.set(ylim=(0, 105))
         for row in grid:
             row[0].set(ylabel="in time, %")
-        grid[0][0].legend(frameon=False, fontsize=7, loc="center right")
+        _legend(figure)
 
 
 def cards(
@@ -51,6 +57,7 @@ def cards(
             arrivals = "bursty" if setting.bursty else "Poisson"
             axes.set_title(f"{setting.memory_gb:.0f} GB, {arrivals}", fontsize=9)
             axes.set(xlabel="cards for 95 % in time", xlim=(0, 1.15 * HIGH))
+            axes.set_axisbelow(True)
         figure.axes[0].invert_yaxis()
 
 
@@ -63,11 +70,18 @@ def parts(
             runs = [outcomes(setting, "dovetail"), *(without(setting, name) for name in names)]
             every = [100 * statistics.fmean(o.hit_rate for o in row) for row in runs]
             first = [100 * statistics.fmean(o.first_hit_rate for o in row) for row in runs]
-            bars = axes.barh(range(len(every)), every, height=0.7, label="all requests")
+            bars = axes.barh(range(len(every)), every, height=0.7, color="C0", label="all requests")
             bars[0].set_color("C1")
             axes.plot(first, range(len(first)), "k|", ms=14, mew=2, label="class 1")
             axes.set_yticks(range(len(every)), ["dovetail", *names])
             axes.set_title(setting.title, fontsize=9)
             axes.set(xlabel="in time, %", xlim=(0, 105))
+            axes.set_axisbelow(True)
         figure.axes[0].invert_yaxis()
-        figure.axes[0].legend(frameon=False, fontsize=7, loc="lower right")
+        _legend(figure)
+
+
+def _legend(figure: Figure) -> None:
+    """Of the first panel, above all of them; without the colour of ours, which has a name."""
+    marks, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(marks, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=8)
