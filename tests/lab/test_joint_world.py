@@ -87,7 +87,7 @@ def test_what_is_paid_is_the_cards_and_not_their_use() -> None:
 def test_replicas_are_placed_for_the_rates_of_the_world() -> None:
     world = World(SMALL)
     for name in ("triton", "ray-serve"):
-        planner = make_policy(world, name, 1).planner
+        planner = make_policy(world, name, 1).scheduler
         assert planner.replicas._demand == dict(zip(WORKFLOWS, world.rates_per_s, strict=True))  # type: ignore[attr-defined]
 
 
