@@ -107,8 +107,8 @@ def test_who_would_be_late_behind_what_waits_is_refused_and_told_when_to_come_ba
         admitted += not found
     # An item takes 6 ms of the device and 12 ms by itself: eight of them leave 12 of the 60 ms.
     assert admitted == (60 - 12) * MS // LEAST_NS + 1 == 9
-    assert rejects[0].reason == "it would wait for about 54 ms behind others and be late by 6 ms"
-    assert rejects[0].retry_after_ns == 18 * MS, "6 ms too late, and a path of 12 ms"
+    assert rejects[0].reason == "it would wait for about 54 ms behind others and be late by 5 ms"
+    assert rejects[0].retry_after_ns == 16 * MS, "5 ms too late, and a path of 11 ms"
 
 
 def test_a_higher_class_does_not_wait_for_a_lower_one() -> None:

@@ -72,8 +72,8 @@ def test_on_an_idle_cluster_nobody_is_refused_for_a_fetch() -> None:
 
 
 def test_what_waits_at_the_workers_is_part_of_the_wait() -> None:
-    assert admitted(make(60, queue_ms=48)[0], 1) == 1
-    assert admitted(make(60, queue_ms=49)[0], 1) == 0
+    assert admitted(make(60, queue_ms=49)[0], 1) == 1
+    assert admitted(make(60, queue_ms=50)[0], 1) == 0
 
 
 def test_a_plan_is_made_for_what_a_fetch_leaves() -> None:
