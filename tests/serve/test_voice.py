@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 
 from tests.serve.support import until
 
@@ -32,16 +33,15 @@ def test_what_nobody_reads_is_bounded_and_counted(monkeypatch):
     for _ in range(said):
         voice.say("x" * 1000)
     assert voice._waiting_bytes <= MAX_WAITING_BYTES
-    lost = voice._lost
-    assert lost > said // 2
     got = b""
     while voice._lines:
         got += os.read(read, 1 << 20)
     voice.say("after")
     while b"after" not in got:
         got += os.read(read, 1 << 20)
-    assert f"{lost} line(s) were lost here".encode() in got
-    assert got.count(b"x" * 1000) == said - lost
+    # Some may have been lost and told of before the pipe was full.
+    told = [int(number) for number in re.findall(rb"(\d+) line\(s\) were lost here", got)]
+    assert got.count(b"x" * 1000) == said - sum(told) and sum(told) > said // 3
     until(lambda: not voice._waiting_bytes)
     voice.close()
     os.close(read)

@@ -65,6 +65,9 @@ def two_of(seed: int, draw: int, count: int) -> tuple[int, int]:
 class RayServePlanner(Rival):
     """Routers and replicas of all models."""
 
+    #: Requests go to replicas as soon as one takes them, whatever else happens.
+    restless = True
+
     def __init__(
         self,
         market: Market,
@@ -168,7 +171,7 @@ class RayServePlanner(Rival):
 
     def _route(self, queue: Queue, deployment: _Deployment) -> None:
         """Send from the router what replicas take, in order of arrival; who finds two full ones picks again."""
-        if not deployment.router:
+        if not deployment.router or not deployment.waiting:
             return
         names = list(deployment.waiting)
         ongoing = [self._ongoing(queue, deployment, name) for name in names]
