@@ -37,7 +37,7 @@ class View(OwnWorkers):
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
         found = super().ready(queue.stage, config, now_ns)
-        return None if found is None else Spot(found.worker, now_ns, 5 * MS, now_ns + 5 * MS, "fetches it first")
+        return None if found is None else Spot(found.worker, now_ns, 5 * MS, "fetches it first")
 
 
 def make(slo_ms: int, *, fetch_ms: int = 0, queue_ms: int = 0, ready_pct: int = 100) -> tuple[Controller, Dovetail]:

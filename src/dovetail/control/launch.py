@@ -33,8 +33,8 @@ MAX_REFUSALS: Final = 4
 #: Why a timer is set for an offer that waits for its time.
 LOOK: Final = "a worker is about to be free"
 
-#: Lines in which queues wait: of devices, of host processes, and of stages with a quota.
-_DEVICE, _HOST, _SLICED = range(3)
+#: Lines in which queues wait: of devices (0), of host processes, and of stages with a quota.
+_HOST, _SLICED = 1, 2
 #: (order of the head, when that came about, queue)
 _Entry = tuple[int, int, Queue]
 
@@ -44,7 +44,7 @@ class Launcher:
 
     def __init__(self, cluster: Cluster, policy: Policy, step: Step, ingress: int = 0) -> None:
         self._ingress = ingress
-        self._queues, self._batches, self._holders = cluster.queues, cluster.batches, cluster.holders
+        self._batches, self._holders = cluster.batches, cluster.holders
         self._scheduler, self._predictor = policy.scheduler, policy.predictor
         self._bind_ns = policy.scheduler.bind_ns
         self._step = step
@@ -65,11 +65,6 @@ class Launcher:
         self._last_batch = 0
 
     # -- what waits -------------------------------------------------------------------------------------------
-
-    def wait(self, queue: Queue, order: int, item: Item) -> None:
-        """An item waits from now on."""
-        queue.push(order, item)
-        self.touched.append(queue)
 
     def _enter(self, queue: Queue) -> None:
         """Put a queue with work where its head belongs."""

@@ -42,8 +42,6 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
     worker: Worker
     start_ns: int
     fetch_ns: int = 0
-    #: When it starts, and what that takes from others.
-    score_ns: int = 0
     reason: str = ""
     order: int = 0
     accept_ns: int = 0
@@ -186,7 +184,7 @@ class OwnWorkers:
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
         """The tightest worker that has the model, and room for a batch in this configuration; None: nobody."""
         worker = self._have[stage.name].tightest(config)
-        return None if worker is None else Spot(worker, now_ns, 0, now_ns)
+        return None if worker is None else Spot(worker, now_ns)
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
         """Where a batch that nobody is ready for would start first; None if that cannot be said."""
@@ -204,11 +202,11 @@ class OwnWorkers:
         if have.members and not (fetcher is not None and have.next_end_ns() - self.bind_ns + behind_ns > fetched_ns):
             waits = have.soonest(config, head.request.priority, now_ns, self.bind_ns)
         if fetcher is not None and (waits is None or fetched_ns < waits[1] + behind_ns):
-            return Spot(fetcher, now_ns, load_ns, fetched_ns, "fetches it first")
+            return Spot(fetcher, now_ns, load_ns, "fetches it first")
         if waits is None:
             return None
         worker, start_ns = waits
-        return Spot(worker, start_ns, 0, start_ns, reason_of(worker, config, start_ns, now_ns))
+        return Spot(worker, start_ns, 0, reason_of(worker, config, start_ns, now_ns))
 
     def _behind_ns(self, queue: Queue, config: Config, have: Group, worker: Worker) -> int:
         """How much longer the last item of a queue waits for holders than the first: a fetch is for all of them."""

@@ -21,11 +21,7 @@ Rules of this file: ties are broken by order, and nothing is read but the cluste
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
-import msgspec
-
-from ..plan import Space
 from ..plan.chance import Chances, Way
 from ..plan.frontier import Choice
 from ..plan.space import configs_for
@@ -40,11 +36,10 @@ from .admission import Admission
 from .backlog import Backlog
 from .holding import Holding
 from .protocol import Hold, Refusal
+from .settings import PlannerSettings
 from .waiting import HOPELESS_PCT, LastChances
 
-__all__ = ["DovetailPlanner", "Goal", "PlannerSettings"]
-
-Goal = Literal["cost", "time"]
+__all__ = ["DovetailPlanner"]
 
 #: Orders of classes must not overlap: later than any objective.
 _CLASS_STEP = 1 << 62
@@ -59,27 +54,6 @@ _FIRST_BUILDS, _BUILD_EVERY_NS = 16, 1000 * MS
 _MIXED_PCT = 5
 #: In a crowd a batch may take so many per cent more of the device than the least. [our choice]
 _LEAN_PCT = 15
-
-
-class PlannerSettings(msgspec.Struct, frozen=True):
-    """How the planner plans; the defaults are the product, everything else is an ablation."""
-
-    space: Space = Space()
-    #: "cost": the least that is in time, for devices that are paid by use. "time": devices that are there anyway are
-    #: used to be early, as long as nothing waits for them.
-    goal: Goal = "cost"
-    #: Part of requests that should be in time where that is not too dear; 0.5 and below plan with means.
-    percentile: float = 0.99
-    #: Part by which being in time more surely may raise the expected cost of a request above that of the cheapest
-    #: plan that is in time on average; in graphs by more (`plan.price`). None: the percentile is met at any price.
-    premium: float | None = 0.0025
-    #: Wait for a larger batch when that is cheaper and in time.
-    wait: bool = True
-    #: Decide again before every stage; otherwise the plan made on arrival stands.
-    replan: bool = True
-    #: Refuse at once what cannot be in time.
-    admission: bool = True
-    max_open: int = 10_000
 
 
 class DovetailPlanner:

@@ -21,8 +21,9 @@ from ..place import Hint, Spot
 from ..predict import Predictor
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
 from ..workflow.graph import StageSpec
-from .dovetail import DovetailPlanner, PlannerSettings
+from .dovetail import DovetailPlanner
 from .protocol import Hold, Offer, Refusal
+from .settings import PlannerSettings
 
 __all__ = ["Considered", "Dovetail", "Where"]
 
@@ -149,7 +150,6 @@ class Dovetail(DovetailPlanner):
             spot.accept_ns,
             run_ns,
             spot.fetch_ns,
-            spot.score_ns + run_ns,
         )
 
     def fetch_ns(self, stage: StageSpec) -> int:

@@ -55,8 +55,6 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     run_ns: int = 0
     #: What bringing its model takes, before it can start.
     fetch_ns: int = 0
-    #: What it is compared by, smaller is better: nanoseconds or dollars, as the scheduler's goal says.
-    score: float = 0.0
 
 
 class Scheduler(Protocol):
