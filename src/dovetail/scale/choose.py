@@ -3,9 +3,9 @@
 Rules of this file
 - All slices of a stage are alike: a point (`points`), how many of it, and one quota. The quota is never below the
   point's least, which is what the latency filter asks for.
-- The least area of a device is best. Of choices that are nearly as small the one with the fewest replicas is taken,
-  and of these the one that has the share that the stage has now: a quota is changed before a share, and a share
-  before the number of replicas.
+- The least area of a device is best. Of choices that are nearly as small the one that takes the fewest devices is
+  taken, then the one with the fewest replicas, then the one that has the share that the stage has now: a quota is
+  changed before a share, and a share before the number of replicas.
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ class Choice(msgspec.Struct, frozen=True):
         return self.count * self.point.share_pct * self.quota_pct
 
     @property
+    def devices(self) -> int:
+        """Devices that it takes if nobody else is there: so many slices of this share are beside each other."""
+        beside = FULL_QUOTA // self.point.share_pct * (FULL_QUOTA // self.quota_pct)
+        return -(-self.count // beside)
+
+    @property
     def per_s(self) -> float:
         """What it yields."""
         return self.count * self.point.per_s * self.quota_pct / FULL_QUOTA
@@ -68,6 +74,4 @@ def choose(
         found.append(Choice(point, count, min(FULL_QUOTA, quota_pct)))
     least = min(choice.area for choice in found)
     near = [choice for choice in found if choice.area <= least * NEAR]
-    return min(
-        near, key=lambda c: (c.count, c.point.share_pct != share_pct, c.area, c.point.share_pct, c.point.batch)
-    )
+    return min(near, key=lambda c: (c.devices, c.count, c.point.share_pct != share_pct, c.area, c.point.batch))

@@ -135,7 +135,7 @@ class LoadScaler:
             points = points_of(spec, kind, cores, self._predictor, limits[name], self.settings.shares_pct)
             lead_ns = self.settings.tick_ns + self.settings.start_ns
             before = self._stages.get(name)
-            demand = before.demand if before is not None else Demand(self.settings.demand, lead_ns)
+            demand = before.demand if before is not None else Demand(self.settings.demand, lead_ns, limits[name])
             self._stages[name] = _Stage(spec, points, demand, limits[name])
         return True
 
@@ -180,7 +180,7 @@ class LoadScaler:
 
     def _enough(self, stage: _Stage, per_s: float, share_pct: int) -> Choice:
         settings = self.settings
-        return choose(stage.points, per_s / settings.use, share_pct, limit_ns=stage.limit_ns, late=settings.late)
+        return choose(stage.points, per_s, share_pct, limit_ns=stage.limit_ns, late=settings.late)
 
     def _as_it_is(self, stage: _Stage, pieces: Sequence[Slice]) -> Choice | None:
         """What a stage has, if its slices are alike."""

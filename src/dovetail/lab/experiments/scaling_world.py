@@ -17,7 +17,18 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from ...control import Action, Controller, Event, Policy, Reject, Reply, RequestArrived, SetSlice, StartWorker, StopWorker
+from ...control import (
+    Action,
+    Controller,
+    Event,
+    Policy,
+    Reject,
+    Reply,
+    RequestArrived,
+    SetSlice,
+    StartWorker,
+    StopWorker,
+)
 from ...control.validate import validate
 from ...device import GapArbiter, GapSettings, TokenAccount, TokenSettings
 from ...place import OwnWorkers
@@ -121,7 +132,11 @@ class ScalingWorld(msgspec.Struct, frozen=True):
     def graph(self) -> Graph:
         """The workflow."""
         weights = catalogue.model(self.model).weights_bytes
-        return chain("served", self.slo_ns, [StageSpec("model", "model", self.batches, model=self.model, weights_bytes=weights)])
+        return chain(
+            "served",
+            self.slo_ns,
+            [StageSpec("model", "model", self.batches, model=self.model, weights_bytes=weights)],
+        )
 
     def table(self) -> ProfileTable:
         """What is known of times."""
