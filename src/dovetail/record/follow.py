@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply, RunBatch
+from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply, RunBatch, StopWorker
 from ..control.events import (
     BatchFailed,
     BatchFinished,
@@ -112,6 +112,10 @@ class Follower:
                 change.closed.append((self._close(action), action))
             elif isinstance(action, EvictModel):
                 self.holders[action.stage].pop(action.worker, None)
+            elif isinstance(action, StopWorker) and not action.dry:
+                self.workers.pop(action.worker, None)
+                for holders in self.holders.values():
+                    holders.pop(action.worker, None)
         if isinstance(event, RequestArrived):
             if event.request in self.requests:
                 request = self.requests[event.request]

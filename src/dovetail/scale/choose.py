@@ -35,6 +35,11 @@ def headroom_per_s(slack_ns: int, late: float) -> float:
     return -log(late) * SECOND / (2 * max(1, slack_ns))
 
 
+def _own_ns(point: ScalePoint) -> int:
+    """What a request takes without any queue: its batch; and the one before, which it cannot join, where they fill."""
+    return point.batch_ns * (1 if point.batch == 1 else 2)
+
+
 class Choice(msgspec.Struct, frozen=True):
     """So many slices of a point, each with this quota."""
 
@@ -68,7 +73,7 @@ def choose(
     """
     found = []
     for point in points:
-        per_s = rate_per_s + (headroom_per_s(limit_ns - point.batch_ns, late) if limit_ns else 0.0)
+        per_s = rate_per_s + (headroom_per_s(limit_ns - _own_ns(point), late) if limit_ns else 0.0)
         count = max(1, ceil(per_s / point.per_s - 1e-9))
         quota_pct = max(point.least_quota_pct, ceil(FULL_QUOTA * per_s / (count * point.per_s) - 1e-9))
         found.append(Choice(point, count, min(FULL_QUOTA, quota_pct)))

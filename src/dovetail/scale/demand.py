@@ -23,6 +23,8 @@ __all__ = ["NO_RATE_PER_S", "Demand", "DemandSettings", "Need"]
 
 #: Counts are looked at so many times in the mean's time constant [our choice].
 BINS: Final = 4
+#: So many more than expected are a surge, whatever the rate was [our choice].
+SURGE: Final = 4
 #: A rate below this is none.
 NO_RATE_PER_S: Final = 0.01
 
@@ -87,7 +89,7 @@ class Demand:
         count, passed_ns = arrived - self._arrived, now_ns - self._at_ns
         if count or waiting:
             self.busy_ns = now_ns
-        if passed_ns * BINS >= self._settings.mean_ns:
+        if passed_ns * BINS >= self._settings.mean_ns or (passed_ns > 0 and self._surges(count, passed_ns)):
             self._arrived, self._at_ns = arrived, now_ns
             self._mean(count, passed_ns)
             self._means.append((now_ns, self._mean_per_s))
@@ -103,6 +105,11 @@ class Demand:
         self._needs.append((now_ns, max(rate, forecast)))
         settled = max(need, *(past for _, past in self._needs))
         return Need(need, rate, queued, forecast, settled)
+
+    def _surges(self, count: int, passed_ns: int) -> bool:
+        """Whether more has come already than a whole interval would explain."""
+        expected = self._mean_per_s * self._settings.mean_ns / BINS / SECOND
+        return count > expected + self._settings.sigmas * math.sqrt(expected) + SURGE
 
     def _mean(self, count: int, passed_ns: int) -> None:
         seconds = passed_ns / SECOND
