@@ -39,9 +39,9 @@ class DemandSettings(msgspec.Struct, frozen=True):
     #: What has piled up should be gone within this.
     drain_ns: int = 1 * SECOND
     #: Needs of so long ago still count on the way down.
-    settle_ns: int = 2 * SECOND
+    settle_ns: int = 1 * SECOND
     #: All these times are at least so many times what an item may take, and in the same proportion.
-    limits: float = 3.0
+    limits: float = 1.0
     #: Means that the forecast's line goes through.
     line: int = 12
 
