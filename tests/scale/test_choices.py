@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.scale.scaled import STAGE, TABLE
 
 from dovetail.predict import Estimator
 from dovetail.scale.choose import choose, headroom_per_s
@@ -14,8 +15,6 @@ from dovetail.scale.points import SHARES_PCT, ScalePoint, limits_ns, points_of
 from dovetail.state.slice import QUOTA_WINDOW_NS
 from dovetail.units import MS, SECOND
 from dovetail.workflow.graph import StageSpec, chain
-
-from tests.scale.scaled import STAGE, TABLE
 
 limits = st.integers(5, 2000).map(lambda ms: ms * MS)
 
@@ -51,7 +50,8 @@ def test_if_nothing_is_in_time_the_fastest_is_what_there_is() -> None:
 def test_a_stage_s_part_of_the_objective_is_its_part_of_the_time() -> None:
     stages = [StageSpec(name, "model", (1,)) for name in "abc"]
     graph = chain("flow", 100 * MS, stages, {"a": [], "b": [], "c": ["a", "b"]})
-    assert limits_ns([graph], {"a": 3 * MS, "b": 1 * MS, "c": 1 * MS}, 1.0) == {"a": 75 * MS, "b": 25 * MS, "c": 25 * MS}
+    parts = limits_ns([graph], {"a": 3 * MS, "b": 1 * MS, "c": 1 * MS}, 1.0)
+    assert parts == {"a": 75 * MS, "b": 25 * MS, "c": 25 * MS}
     tight = chain("tight", 50 * MS, [stages[0]])
     assert limits_ns([graph, tight], {"a": 3 * MS, "b": MS, "c": MS}, 0.5)["a"] == 25 * MS
 
@@ -102,7 +102,7 @@ def test_who_is_there_stays_and_who_grows_too_large_moves() -> None:
     still = Wanted("s", 50, 100, 1, 1, (50, 100))
     grown = Wanted("s", 60, 100, 2, 1, (50, 100))
     found = fit([grown, still], [1, 2])
-    assert dict((w.slice, at) for w, at in found.placed) == {1: 1, 2: 2}
+    assert {w.slice: at for w, at in found.placed} == {1: 1, 2: 2}
     assert fit([still], [1, 2], avoid=1).placed == ((still, 2),)
     assert fit([grown, still], [1]).homeless == (grown,)
 
