@@ -45,12 +45,12 @@ def test_it_finds_the_tightest_worker_that_a_scan_would_find(seed: int, swaps: b
                     running.append(shop.run(ident, rng.choice([READ, SORT]), config, rng.randrange(1, 50) * MS))
         config = Config(1, rng.choice([1, 2]), rng.choice(SHARES))
         workers = shop.cluster.workers.values()
-        wanted = {b.worker.id for b in running if b.queue.stage is READ}
-        have = [w for w in workers if not swaps or "read" in w.resident or w.id in wanted]
+        coming = {b.worker.id for b in running if b.queue.stage is READ and b.fetches}
+        have = [w for w in workers if not swaps or "read" in w.resident]
         expected = best_fit(sorted(have, key=lambda w: w.id), config)
         found = shop.own._have["read"].tightest(config)
         assert (found and found.id) == (expected and expected.id)
-        could = [w for w in workers if swaps and w not in have and w.fits(config)]
+        could = [w for w in workers if swaps and w not in have and w.id not in coming and w.fits(config)]
         assert {w.id for w in shop.own._could["read"].fitting(config, 99)} == {w.id for w in could}
         roomy = any(w.free_pct and w.free_cpus > 0 and not w.line for w in workers)
         assert shop.own.full(False) == (not roomy)

@@ -194,10 +194,9 @@ class Group:
         free_pct = 0 if worker.line or worker.free_cpus <= 0 else worker.free_pct
         low, end_ns = 0, 0
         for batch in worker.running.values():
-            priority = batch.priority()
-            if priority > low:
+            if not batch.fetches and (priority := batch.priority()) > low:
                 low = priority
-            if not batch.waits:
+            if not batch.waits and not batch.fetches:
                 at_ns = batch.begun_ns + batch.expected_ns
                 if not end_ns or at_ns < end_ns:
                     end_ns = at_ns
