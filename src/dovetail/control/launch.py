@@ -205,9 +205,7 @@ class Launcher:
         accept_ns = offer.accept_ns
         if accept_ns and items[0].refused >= MAX_REFUSALS:
             accept_ns = 0  # whoever was refused so often goes where it is sent, however long it takes there
-        # Whoever binds late knows what is fetched where, and lets others run there meanwhile.
-        fetches = bool(offer.fetch_ns) and self._bind_ns < NEVER_NS and stage.weights not in worker.resident
-        batch = Batch(ident, queue, worker, config, items, now, mean_ns, fetches)
+        batch = Batch(ident, queue, worker, config, items, now, mean_ns, offer.beside)
         self._batches[ident] = batch
         worker.enter(batch)
         self._scheduler.started(batch, now)

@@ -10,8 +10,9 @@ when it would start and by what it takes from others:
                                          has to go for it
 
 Rules of this file
-- A fetch runs beside batches, so it does not wait for room: it begins early enough to be over when there is room. Where
-  batches are bound only when there is room, it begins then.
+- A fetch runs beside batches (`OwnSettings.beside`), so it does not wait for room: it begins early enough to be over
+  when there is room, and who waits for it takes none. Where batches are bound only when there is room, it begins then.
+  Where a load takes a core from batches, it is part of its batch, and has room only where that has.
 - A worker is asked for few fetches at a time, and for one of each model. Who comes meanwhile waits here for the model,
   and goes in a batch when it is there.
 - A fetch that evicts is charged to others by `toll_pct` of its load: the evicted model will be fetched again.
@@ -39,6 +40,7 @@ __all__ = ["LOCAL_OWN", "OwnSettings", "OwnWorkers", "Spot"]
 _LOOKS = 4
 #: Models that a worker fetches at a time at most, as far as this ingress asks: as many as it loads side by side.
 _FETCHES = 2
+FETCHES = "fetches it first"
 #: Any room at all.
 _ANYTHING = Config(1, 0, 1)
 
@@ -52,6 +54,8 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     order: int = 0
     accept_ns: int = 0
+    #: Others run there while its model is fetched.
+    beside: bool = False
 
 
 class _Fetch(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +74,8 @@ class OwnSettings(msgspec.Struct, frozen=True):
     toll_pct: int = 200
     #: Look at what workers hold.
     memory: bool = True
+    #: Models are fetched beside batches.
+    beside: bool = True
     #: Weigh a fetch for all that wait in a queue, not only for the first.
     queues: bool = True
     #: Where all holders of a model are busy and memory is free, have it fetched before anybody waits for it, once in
@@ -81,7 +87,7 @@ class OwnSettings(msgspec.Struct, frozen=True):
 
 #: On one machine a load keeps a core from batches, so turning memory over is charged for what it does to others, and
 #: nothing is fetched ahead (`local_delays`).
-LOCAL_OWN = OwnSettings(toll_pct=400, hints=False, copy_every_ns=0)
+LOCAL_OWN = OwnSettings(toll_pct=400, hints=False, copy_every_ns=0, beside=False)
 
 
 class OwnWorkers:
@@ -156,7 +162,7 @@ class OwnWorkers:
         """Its worker has less room, or fetches the model."""
         worker, stage = batch.worker, batch.queue.stage
         self._changes.add(worker)
-        if batch.fetches:
+        if worker.swaps and stage.weights not in worker.resident and stage.weights_bytes:
             self._coming[stage.weights][worker.id] = now_ns + self._load_ns(stage, worker)
             self._enter_all(worker, stage.weights)
 
@@ -165,9 +171,7 @@ class OwnWorkers:
         worker, weights = batch.worker, batch.queue.stage.weights
         self._changes.add(worker)
         coming = self._coming[weights]
-        if worker.id not in coming or any(
-            other.fetches and other.queue.stage.weights == weights for other in worker.running.values()
-        ):
+        if worker.id not in coming or any(other.queue.stage.weights == weights for other in worker.running.values()):
             return
         del coming[worker.id]
         if worker.id in self._cluster.workers:
@@ -233,7 +237,8 @@ class OwnWorkers:
         if fetched_ns and (waits is None or fetched_ns < waits[1] + behind_ns):
             if fetch is None:
                 return None
-            return Spot(fetch.worker, max(now_ns, fetch.room_ns - fetch.load_ns), fetch.load_ns, "fetches it first")
+            start_ns = max(now_ns, fetch.room_ns - fetch.load_ns)
+            return Spot(fetch.worker, start_ns, fetch.load_ns, FETCHES, beside=self._settings.beside)
         if waits is None:
             return None
         worker, start_ns = waits
@@ -260,7 +265,7 @@ class OwnWorkers:
             best = best or worker
         if best is None and self._early:
             found = could.soonest(config, priority, now_ns, self.bind_ns)
-            if found is not None and found[0].fetching < _FETCHES:
+            if found is not None and found[0].fetching < _FETCHES and (found[1] <= now_ns or self._settings.beside):
                 best, room_ns = found
         if best is None:
             return None

@@ -150,6 +150,7 @@ class Dovetail(DovetailPlanner):
             spot.accept_ns,
             run_ns,
             spot.fetch_ns,
+            spot.beside,
         )
 
     def fetch_ns(self, stage: StageSpec) -> int:
