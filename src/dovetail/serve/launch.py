@@ -65,6 +65,8 @@ class Options(msgspec.Struct, frozen=True):
     ageing_ns: int = 0
     #: What a quota is: what a client is given before others' excess, or also all that it ever gets.
     quotas: QuotaMode = "conserving"
+    #: Whether workers share one copy of each model's weights, or each has its own.
+    weights: Literal["shared", "own"] = "shared"
     #: What each device may use for models and for running them; None: what there is, and nothing is measured.
     memory_bytes: int | None = None
     policy: PolicySpec = PolicySpec()
@@ -282,6 +284,7 @@ async def _launch(
         ageing_ns=options.ageing_ns,
         max_fan_out=options.max_fan_out,
         quotas=options.quotas,
+        shared_weights=options.weights == "shared" and not joined,
     )
     kernels = None
     if options.kernels != "never" and not emulated and not joined:

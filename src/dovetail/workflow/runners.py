@@ -177,7 +177,8 @@ class OnnxRunner(ModelRunner):
     A `lean` one keeps nothing between two runs: what it used goes back to the heap, where others can have it.
     """
 
-    def __init__(self, spec: StageSpec, threads: int = 1, *, lean: bool = False) -> None:
+    def __init__(self, spec: StageSpec, threads: int = 1, *, lean: bool = False, optimised: str = "") -> None:
+        """`optimised` is what onnxruntime wrote of the model before, which is run as it is; empty: read its file."""
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -187,8 +188,10 @@ class OnnxRunner(ModelRunner):
         options.enable_cpu_mem_arena = not lean
         # Spinning threads would take the cores that other stages share.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if optimised:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
-            session = ort.InferenceSession(spec.path, options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(optimised or spec.path, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise ModelError(f"stage {spec.name!r}: onnxruntime cannot load {spec.path}: {error}") from error
         inputs = session.get_inputs()
@@ -225,10 +228,10 @@ def make_runner(stage: Stage, threads: int = 1) -> Runner:
     return make_model(stage.spec, threads)
 
 
-def make_model(spec: StageSpec, threads: int = 1, *, lean: bool = False) -> ModelRunner:
-    """The runner for a model; `lean` as in `OnnxRunner`."""
+def make_model(spec: StageSpec, threads: int = 1, *, lean: bool = False, optimised: str = "") -> ModelRunner:
+    """The runner for a model; `lean` and `optimised` as in `OnnxRunner`."""
     if spec.kind == "torch":
         from .torch_runner import TorchRunner
 
         return TorchRunner(spec, threads)
-    return OnnxRunner(spec, threads, lean=lean)
+    return OnnxRunner(spec, threads, lean=lean, optimised=optimised)

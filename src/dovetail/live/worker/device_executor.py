@@ -23,13 +23,13 @@ from ...record.kernels import KernelLog
 from ...state.run_batch import RunBatch, cause_of, task_of
 from ...units import MS, US
 from ...workflow.app import App
-from ..kernels.batch_run import BatchRun
+from ..kernels.batch_run import BatchRun, WholeRun
 from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Recut, Run, State
 from .executor import Answer, BadMessage, Values, WakeAt, Work, either, state_of
 from .lanes import Lanes, TakenBatch
 from .learning import TELL_NS, Learning, unpacked
 from .loaders import Loaders
-from .models import Models, WholeRun
+from .models import Models
 from .tracebacks import Tracebacks
 
 __all__ = ["DeviceExecutor"]

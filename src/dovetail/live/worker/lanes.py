@@ -16,11 +16,11 @@ from typing import Any
 
 from ...device.events import TO_THE_END, Grant, GrantEnded
 from ...record.kernels import KernelLog, KernelRecord
-from ..kernels.batch_run import BatchRun
+from ..kernels.batch_run import BatchRun, WholeRun
 from ..links.wire import Done, Failed, Run
 from ..tensors.arena import ArenaFull
 from .executor import Answer, Values, counts
-from .models import Models, WholeRun, stage_failed
+from .models import Models, stage_failed
 from .tracebacks import Tracebacks
 from .working_memory import Use
 
