@@ -136,10 +136,7 @@ def cpu_us(rounds: int, seconds: float, options: Sequence[str]) -> dict[str, Any
         "cpu_us": {key: {part: over_rounds(values) for part, values in row.items()} for key, row in found.items()},
         "ratio": {
             str(n): over_rounds(
-                [
-                    a / b
-                    for a, b in zip(found[f"dovetail {n}"]["both"], found[f"bare {n}"]["both"], strict=True)
-                ]
+                [a / b for a, b in zip(found[f"dovetail {n}"]["both"], found[f"bare {n}"]["both"], strict=True)]
             )
             for n in CONNECTIONS
         },

@@ -174,11 +174,11 @@ class OwnWorkers:
         """Whether nobody has room for anything; in doubt not, where batches are sent before there is room."""
         return not self._early and not self._all[on_host].roomy()
 
-    def closed_to(self, stage: StageSpec) -> bool:
-        """Whether nobody who could run a stage has room for anything."""
+    def closed_to(self, stage: StageSpec, priority: int) -> bool:
+        """Whether nobody who could run a stage has room for anything of a class, or will have before an end."""
         have, could = self._have[stage.name], self._could[stage.name]
         if self._early and not stage.on_host:
-            return not have.members and not could.members
+            return not could.members and have.promised(priority)
         return not have.roomy() and not could.roomy()
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
