@@ -180,9 +180,9 @@ def test_what_a_model_takes_to_be_fetched_counts_only_while_nobody_has_it() -> N
 
 def test_closed_means_that_nobody_who_could_run_it_has_room() -> None:
     made = shop(100, swaps=False)
-    assert not made.own.closed_to(READ) and not made.own.full(False)
+    assert not made.own.closed_to(READ, 1) and not made.own.full(False)
     made.run(1, READ, Config(1, 1, 100), MS)
-    assert made.own.closed_to(READ) and made.own.full(False) and made.own.full(True), "there is no host process"
+    assert made.own.closed_to(READ, 1) and made.own.full(False) and made.own.full(True), "there is no host process"
 
 
 @pytest.mark.parametrize(("items", "expected"), [(3, 1), (4, 2)])

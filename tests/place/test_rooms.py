@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.place.own_workers import READ, SORT, Shop
 
 from dovetail.place.fit import best_fit
-from dovetail.state import Config
+from dovetail.state import NEVER_NS, Config
 from dovetail.units import MS
 
 SHARES = (10, 25, 40, 50, 75, 100)
@@ -73,3 +73,6 @@ def test_among_few_workers_the_soonest_is_the_one_that_a_scan_would_find(seed: i
         assert min(times) > 10**15, "everybody has promised already what it has"
     else:
         assert found[1] == min(times) == found[0].room_at(config, priority, shop.now_ns)
+    least = [w.room_at(Config(1, 1, 1), priority, shop.now_ns) for w in shop.cluster.workers.values()]
+    lower = any(b.priority() > priority for b in shop.cluster.batches.values())
+    assert shop.own.closed_to(READ, priority) == (min(least) == NEVER_NS and not lower), "nothing fits before an end"

@@ -11,10 +11,10 @@ when it would start and by what it takes from others:
 
 Rules of this file
 - A fetch runs beside batches (`OwnSettings.beside`), so it does not wait for room: it begins early enough to be over
-  when there is room, and who waits for it takes none. Where batches are bound only when there is room, it begins then.
-  Where a load takes a core from batches, it is part of its batch, and has room only where that has.
-- A worker is asked for few fetches at a time, and for one of each model. Who comes meanwhile waits here for the model,
-  and goes in a batch when it is there.
+  when there is room, and who waits for it takes none. Where batches are bound only when there is room, it begins
+  then. Where a load takes a core from batches, it is part of its batch, and has room only where that has.
+- A worker is asked for few fetches at a time, and for one of each model. Who comes meanwhile waits here for the
+  model, and goes in a batch when it is there.
 - A fetch that evicts is charged to others by `toll_pct` of its load: the evicted model will be fetched again.
 - Workers are found by index (`rooms`); nothing here looks at all of them.
 """
@@ -59,7 +59,7 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Fetch(msgspec.Struct, frozen=True, gc=False):
-    """A worker that could fetch a model: when it has room for the batch, what the load takes, what it costs others."""
+    """A worker that could fetch a model: when it has room, what the load takes, and what that costs others."""
 
     worker: Worker
     room_ns: int
@@ -201,11 +201,11 @@ class OwnWorkers:
         """Whether nobody has room for anything; in doubt not, where batches are sent before there is room."""
         return not self._early and not self._all[on_host].roomy()
 
-    def closed_to(self, stage: StageSpec) -> bool:
-        """Whether nobody who could run a stage has room for anything."""
+    def closed_to(self, stage: StageSpec, priority: int) -> bool:
+        """Whether nobody who could run a stage has room for anything of a class, or will have before an end."""
         have, could = self._have[stage.name], self._could[stage.name]
         if self._early and not stage.on_host:
-            return not have.members and not could.members
+            return not could.members and have.promised(priority)
         return not have.roomy() and not could.roomy()
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
@@ -254,7 +254,7 @@ class OwnWorkers:
         return batches * run_ns // at_once
 
     def _fetch(self, could: Group, stage: StageSpec, config: Config, priority: int, now_ns: int) -> _Fetch | None:
-        """Who could fetch the model, and what that takes: with memory to spare, else with room, else who has it soon."""
+        """Who could fetch the model, and what that takes: with memory to spare, with room, or with room soon."""
         best: Worker | None = None
         room_ns = now_ns
         for worker in could.fitting(config, _LOOKS):

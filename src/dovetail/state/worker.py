@@ -197,7 +197,7 @@ class Batch:
     """Items that run together."""
 
     __slots__ = (
-        "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "queue",
+        "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "queue",
         "sent_ns", "waits", "worker",
     )  # fmt: skip
 
@@ -227,10 +227,14 @@ class Batch:
         self.waits = False
         self.got_pct = 0
         self.got_cpus = 0
+        #: Its class, once somebody has asked.
+        self._class = 0
 
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""
-        return min(item.request.priority for item in self.items)
+        if not self._class:
+            self._class = min([item.request.priority for item in self.items])
+        return self._class
 
 
 def _class_of(batch: Batch) -> int:

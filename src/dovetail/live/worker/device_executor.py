@@ -34,7 +34,7 @@ from .tracebacks import Tracebacks
 
 __all__ = ["DeviceExecutor"]
 
-#: How often its state goes out while there is work; it goes whenever there is none.
+#: How often its state goes out. Where several ingresses share the worker it also goes whenever there is no work.
 STATE_NS = 100 * MS
 #: Loads of one worker at the same time.
 LOADERS = 2
@@ -46,6 +46,10 @@ OVERHEAD_NS, BUDGET, BURST_NS = 60 * US, 0.02, 3 * MS
 
 class _Tell:
     """Handed to `wake` when it is time to tell what was learned."""
+
+
+class _TellState:
+    """Handed to `wake` when it is time to tell how the worker is, though nothing happens."""
 
 
 class DeviceExecutor:
@@ -104,6 +108,8 @@ class DeviceExecutor:
         self._busy = 0
         self._hits = self._misses = self._loads_done = self._evictions = 0
         self._state_ns = -STATE_NS
+        #: It will be told later.
+        self._state_due = False
         self._ingresses = {hello.ingress}
         name = hello.spec.name
         log = KernelLog(hello.kernel_log) if hello.kernel_log else None
@@ -218,6 +224,11 @@ class DeviceExecutor:
             self._wake_at(now_ns + TELL_NS, payload)
             self._loaders.put(self._learning.tell)
             return None
+        if isinstance(payload, _TellState):
+            with self._lock:
+                self._state_due = False
+                self._tell_state(now_ns)
+            return None
         with self._lock:
             return self._perform(self._machine.step(events.AlarmRang(), now_ns), 0, now_ns)
 
@@ -259,11 +270,12 @@ class DeviceExecutor:
                 self._loaders.begin(answer.weights, None if needs is None else needs.message.batch)
             elif type(answer) is events.Evict:
                 self._evicted(answer, cause)
-        idle = self._machine.idle
-        if ((idle or len(self._ingresses) > 1) and now_ns > self._state_ns) or now_ns - self._state_ns >= STATE_NS:
-            state = self._state(now_ns)
-            for ingress in self._ingresses:
-                self._answer(ingress, state)
+        if now_ns - self._state_ns >= STATE_NS or (len(self._ingresses) > 1 and now_ns > self._state_ns):
+            self._tell_state(now_ns)
+        elif not self._state_due and self._machine.idle:
+            # A lone ingress knows what it has asked for: a packet for each batch would cost it more than it tells.
+            self._state_due = True
+            self._wake_at(self._state_ns + STATE_NS, _TellState())
         mine: Work | None = None
         while self._granted and self._busy < self.lanes:
             self._busy += 1
@@ -282,6 +294,11 @@ class DeviceExecutor:
         for ingress in self._ingresses:
             here = cause_of(cause, ingress)
             self._answer(ingress, Evicted(evict.weights, evict.nbytes, evict.reason, here))
+
+    def _tell_state(self, now_ns: int) -> None:
+        state = self._state(now_ns)
+        for ingress in self._ingresses:
+            self._answer(ingress, state)
 
     def _state(self, now_ns: int) -> State:
         self._state_ns = now_ns
