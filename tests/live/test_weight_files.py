@@ -33,7 +33,10 @@ def products(path, widths=WIDTHS):
     nodes, weights, last = [], [], "x"
     for i in range(len(widths) - 1):
         weights.append(numpy_helper.from_array(rng.random(widths[i : i + 2], np.float32) - 0.5, f"w{i}"))
-        nodes += [helper.make_node("MatMul", [last, f"w{i}"], [f"p{i}"]), helper.make_node("Relu", [f"p{i}"], [f"r{i}"])]
+        nodes += [
+            helper.make_node("MatMul", [last, f"w{i}"], [f"p{i}"]),
+            helper.make_node("Relu", [f"p{i}"], [f"r{i}"]),
+        ]
         last = f"r{i}"
     nodes.append(helper.make_node("Neg", [last], ["y"]))
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, widths[0]])
