@@ -1,4 +1,4 @@
-"""One copy of a model's weights for all sessions of a machine: the same answers, shared pages, and what goes wrong."""
+"""One copy of a model's weights for all sessions of a machine: the same answers, shared pages, what goes wrong."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,7 @@ def test_packed_weights_begin_where_onnxruntime_may_read_them(spec, tmp_path):
 
 def test_bytes_of_a_copy_are_those_that_a_session_maps(spec, files):
     """Packed ones are a little larger than what they were made of, and stand for it."""
-    least = sum(4 * a * b for a, b in zip(WIDTHS, WIDTHS[1:], strict=False))
+    least = sum(4 * a * b for a, b in pairwise(WIDTHS))
     copy = files.copy_of(spec)
     assert least <= files.nbytes(spec) == mapped_bytes(copy) <= 1.2 * least
     assert (copy / WEIGHTS).stat().st_size > 1.5 * least, "both are in the file"

@@ -38,8 +38,8 @@ RESTART_SECONDS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 #: A worker that has answered a batch or lived this long was healthy, and the next wait starts from the beginning. So
 #: was one that died of a batch: whoever sends what kills workers must not make others wait for the next.
 HEALTHY_NS = 30 * SECOND
-#: What two measurements of a model that only maps its weights may differ by: up to 50 KB was seen.
-NOISE_BYTES = 256 << 10
+#: What a model that maps its weights may take more in kernels: 0.35 MB was seen. Less than the slack of a budget.
+NOISE_BYTES = 1 << 20
 #: Stuck workers for Python stages that have a substitute at once [our choice: each is a process of some 50 MB].
 MOST_SUBSTITUTES = 4
 

@@ -142,7 +142,7 @@ class DeviceExecutor:
         """Run a batch when the device has room for it, and answer."""
         batch = message.batch
         self._learning.want_cut(self._models.saw(batch.stage, batch.priority))
-        taken = TakenBatch(task_of(batch.ingress, batch.batch), message)
+        taken = TakenBatch(task_of(batch.ingress, batch.batch), message, now_ns)
         if taken.task in self._batches:
             raise BadMessage(f"batch {batch.batch} of ingress {batch.ingress} was taken before")
         expected = self._models.expected(message)

@@ -37,6 +37,8 @@ class TakenBatch:
 
     task: int
     message: Run
+    #: When it came.
+    taken_ns: int
     #: Under which name its kernels are known before it begins; empty if they are not.
     expected: str = ""
     #: Its kernels, once it has begun; and whether these are several.
@@ -180,5 +182,5 @@ class Lanes:
         self, batch: TakenBatch, what: str, kernel: int, why: str, begin_ns: int, end_ns: int
     ) -> KernelRecord:
         decided = batch.message.batch
-        times = (begin_ns, end_ns, batch.begin_ns)
+        times = (begin_ns, end_ns, batch.taken_ns)
         return KernelRecord(batch.task, decided.stage, kernel, decided.priority, *times, what, why, self.name)
