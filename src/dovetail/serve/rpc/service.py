@@ -208,11 +208,10 @@ class Service:
         inference = self._inference
         info = inference.model(message.model_name, message.model_version)
         header, tensors = header_of(message, raw)
+        call = call_of(info, header, {}, headers)
         if left_s is not None:
             left_us = max(1, int(left_s * 1e6))
-            given = header.parameters.get("timeout", 0)
-            header.parameters["timeout"] = min(left_us, given) if type(given) is int and given > 0 else left_us
-        call = call_of(info, header, {}, headers)
+            call.timeout_us = min(left_us, call.timeout_us or left_us)
         inference.backend.claims(info.name, call.priority)
         upload = uploaded(inference.backend, info, tensors, call.priority)
         ended: asyncio.Future[Outputs | Exception] = asyncio.get_running_loop().create_future()
