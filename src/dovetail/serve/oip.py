@@ -51,6 +51,7 @@ from .oip_response import (
     metadata_of,
     response_of,
 )
+from .pages import Pages
 from .tensors import decode_raw
 
 __all__ = ["EXTENSIONS", "OpenInference", "start"]
@@ -83,6 +84,8 @@ class OpenInference:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        #: The dashboard, if there is one.
+        self.pages: Pages | None = None
         #: What the front measures of itself.
         self.http_metrics: Callable[[], list[Metric]] = list
         #: (model, bytes of the body, JSON) -> what it means.
@@ -112,7 +115,7 @@ class OpenInference:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
         expected = request.known or self._expected(request, nbytes)
         if expected is None:
-            if self._route(request)[1] == "index" and nbytes <= MAX_QUESTION_BYTES:
+            if self._route(request)[1] in ("index", "page") and nbytes <= MAX_QUESTION_BYTES:
                 return Question(nbytes)
             return None
         info, json_bytes = expected
@@ -151,6 +154,8 @@ class OpenInference:
             return self._infer(request, request.body, done)
         info, action = self._route(request)
         backend = self._backend
+        if action == "page" and self.pages is not None:
+            return self.pages.respond(request, done)
         if action == "metrics":
             return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
         if action == "index":
@@ -179,6 +184,8 @@ class OpenInference:
                 action = "metadata"
             case ["metrics"]:
                 action = "metrics"
+            case [] | ["dashboard", *_] if self.pages is not None:
+                return None, "page"
             case ["v2", "health", ("live" | "ready") as action]:
                 pass
             case ["v2", "models", "stats"]:
@@ -267,9 +274,14 @@ async def start(
     port: int = 0,
     limits: Limits = DEFAULT_LIMITS,
     gate: Gate | None = None,
+    pages: Pages | None = None,
 ) -> HttpServer:
-    """Serves `backend`; port 0 takes a free one. There is neither encryption nor a password: keep it on loopback."""
+    """Serves `backend`, and `pages` for people; port 0 takes a free one.
+
+    There is neither encryption nor a password: keep it on loopback.
+    """
     application = OpenInference(backend)
+    application.pages = pages
     server = await serve(application, host, port, limits, gate)
     application.http_metrics = server.metrics
     return server
