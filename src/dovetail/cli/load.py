@@ -23,7 +23,7 @@ from ..workflow.app import load_target
 from .flags import refuse, seconds, whole
 from .reading import new_table, print_json, printable, progress_bar
 
-__all__ = ["configure", "run"]
+__all__ = ["address", "configure", "pair", "run"]
 
 _SECONDS = seconds(0.1, 86_400.0, "a number of seconds from 0.1 to 86400")
 
@@ -79,15 +79,15 @@ def run(args: argparse.Namespace) -> int:
         refuse(args, "--burst", because=f"{args.arrivals} arrivals have none; add --arrivals burst")
     if args.body is not None:
         refuse(args, "--input", "--shape", "--sample", because="--body is the whole request; leave one of them out")
-    host, port = _address(args.url)
-    headers = dict(_pair(text, ":", "--header") for text in args.header)
+    host, port = address(args.url)
+    headers = dict(pair(text, ":", "--header") for text in args.header)
     model = describe(host, port, args.model, headers)
     slo_ms = parse_duration(args.slo, "--slo") / MS if args.slo else model.slo_ms or 1000.0
     if args.body is not None:
         bodies: list[Any] = [_read(args.body)]
     else:
-        shapes = {name: _dims(name, dims) for name, dims in (_pair(t, "=", "--shape") for t in args.shape)}
-        given = {name: _tensor(Path(file)) for name, file in (_pair(t, "=", "--input") for t in args.input)}
+        shapes = {name: _dims(name, dims) for name, dims in (pair(t, "=", "--shape") for t in args.shape)}
+        given = {name: _tensor(Path(file)) for name, file in (pair(t, "=", "--input") for t in args.input)}
         if args.sample:
             given = {**_sample(args.sample, args.model), **given}
         bodies = list(generate(model, shapes, given, args.seed))
@@ -128,7 +128,8 @@ def _counter(progress: Callable[[float, float], None], expected: float) -> Calla
     return count
 
 
-def _address(url: str) -> tuple[str, int]:
+def address(url: str) -> tuple[str, int]:
+    """Host and port of a server."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
         port = parts.port or 80
@@ -139,7 +140,8 @@ def _address(url: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
-def _pair(text: str, mark: str, flag: str) -> tuple[str, str]:
+def pair(text: str, mark: str, flag: str) -> tuple[str, str]:
+    """A name and a value."""
     name, found, value = text.partition(mark)
     if not found or not name.strip() or not value.strip():
         raise DeclarationError(f"{flag} {text!r} must be NAME{mark}VALUE")
@@ -184,7 +186,7 @@ def _sample(target: str, model: str) -> dict[str, npt.NDArray[Any]]:
 def _classes(text: str) -> dict[int, float]:
     found: dict[int, float] = {}
     for piece in text.split(","):
-        number, part = _pair(piece, ":", "--classes")
+        number, part = pair(piece, ":", "--classes")
         try:
             found[int(number)] = float(part)
         except ValueError:

@@ -169,7 +169,7 @@ class Client:
         on_answer(Answer(shot.ident, shot.due_ns, sent_ns, done_ns, status, body, error))
 
     async def _exchange(self, shot: Shot) -> tuple[int, bytes]:
-        connection = self._idle.pop() if self._idle else await self._connect()
+        connection = self._rested() or await self._connect()
         try:
             for part in shot.parts:
                 await self._loop.sock_sendall(connection, part)
@@ -182,6 +182,19 @@ class Client:
         else:
             connection.close()
         return status, body
+
+    def _rested(self) -> socket.socket | None:
+        """A connection that is idle and that the server has not closed meanwhile."""
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                connection.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                return connection
+            except OSError:
+                pass
+            connection.close()
+        return None
 
     async def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -4,7 +4,7 @@
 
 Rules of this file
 - The world is the live one: its policy and what it has learned, its workers with the models that they hold, the
-  requests that are open with the time that they have left, and the requests of the last minute once more.
+  requests that are open with the time that they have left, and the requests of the last half minute once more.
 - Twice the rate is twice the requests: copies of those that came, moved by a random time. Half of it leaves half out.
 - Batches and loads take what they took (`resimulate`). One more device is one like those of its kind.
 - A request that is open starts from its beginning again. What lies between front and workers is not simulated.
@@ -35,8 +35,7 @@ from .resimulate import Recorded, Service
 
 __all__ = ["Outlook", "Question", "WhatIf"]
 
-#: Requests of the last seconds that are repeated, and how long they go on in virtual time.
-LOOK_BACK_NS = 60 * SECOND
+#: Requests of the last seconds are repeated for as long; if those are too few, all that were seen are.
 HORIZON_NS = 30 * SECOND
 #: Requests of one simulation [our choice]: some seconds of processor time.
 MOST_REQUESTS = 4000
@@ -56,7 +55,7 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What became of the requests in the last minute, and what would."""
+    """What became of the requests of the last half minute, and what would."""
 
     #: As it was.
     seen: list[Summary]
@@ -83,8 +82,11 @@ class WhatIf:
         self._open = dict(window.now.requests)
         steps = window.steps()
         self._recorded = Recorded(header, steps, window.begin)
-        self._begin_ns = max(window.begin.now_ns, self._now_ns - LOOK_BACK_NS)
+        first_ns = window.begin.now_ns
+        self._begin_ns = max(first_ns, self._now_ns - HORIZON_NS)
         self._arrivals = [event for event in self._recorded.arrivals if event.at_ns >= self._begin_ns]
+        if len(self._arrivals) < LEAST_REQUESTS:
+            self._begin_ns, self._arrivals = first_ns, list(self._recorded.arrivals)
         self._seen = Ledger([(g.name, g.slo_ns) for g in header.graphs], skip_before_ns=self._begin_ns)
         for step in steps:
             self._seen.note(step.actions, step.event.at_ns)
@@ -97,7 +99,7 @@ class WhatIf:
         if len(self._arrivals) < LEAST_REQUESTS:
             raise DovetailError(
                 f"only {len(self._arrivals)} requests came while somebody watched; the simulator repeats those of "
-                f"the last minute and wants at least {LEAST_REQUESTS}: send some and ask again"
+                f"the last half minute and wants at least {LEAST_REQUESTS}: send some and ask again"
             )
         span_ns = max(1, self._now_ns - self._begin_ns)
         rate = len(self._arrivals) * SECOND / span_ns
@@ -192,11 +194,12 @@ class WhatIf:
         span_ns = max(1, self._now_ns - self._begin_ns)
         copies = -(-factor // 1)
         found: list[tuple[int, RequestArrived]] = []
+        skip_ns = max(0, span_ns - horizon_ns)  # the latest of them, if not all
         for copy in range(int(copies)):
             shift_ns = rng.randrange(span_ns) if copy else 0
             for lap in range(-(-horizon_ns // span_ns)):
                 for event in self._arrivals:
-                    at_ns = (event.at_ns - self._begin_ns + shift_ns) % span_ns + lap * span_ns
+                    at_ns = (event.at_ns - self._begin_ns - skip_ns + shift_ns) % span_ns + lap * span_ns
                     if at_ns < horizon_ns and rng.random() < factor / copies:
                         found.append((at_ns, event))
         found.sort(key=lambda each: each[0])
