@@ -54,6 +54,7 @@ from .oip_response import (
     region_asked,
     region_of,
 )
+from .pages import Pages
 from .shared_memory import Regions
 from .tensors import decode_raw
 
@@ -63,7 +64,7 @@ MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per
 MAX_QUESTION_BYTES = 64 << 10  # of a body that is no inference
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
-_QUESTIONS = ("index", "register")  # what has a body and is no inference
+_QUESTIONS = ("index", "page", "register")  # what has a body and is no inference
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -88,6 +89,8 @@ class OpenInference:
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
         self._backend = backend = inference.backend
+        #: The dashboard, if there is one.
+        self.pages: Pages | None = None
         #: What the front measures of itself.
         self.http_metrics: Callable[[], list[Metric]] = list
         #: (model, bytes of the body, JSON) -> what it means.
@@ -156,6 +159,8 @@ class OpenInference:
             return self._infer(request, request.body, done)
         info, action = self._route(request)
         backend = self._backend
+        if action == "page" and self.pages is not None:
+            return self.pages.respond(request, done)
         if action == "metrics":
             return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
         if action == "index":
@@ -186,6 +191,8 @@ class OpenInference:
                 action = "metadata"
             case ["metrics"]:
                 action = "metrics"
+            case [] | ["dashboard", *_] if self.pages is not None:
+                return None, "page"
             case ["v2", "health", ("live" | "ready") as action]:
                 pass
             case ["v2", "models", "stats"]:
@@ -278,9 +285,14 @@ async def start(
     limits: Limits = DEFAULT_LIMITS,
     gate: Gate | None = None,
     regions: Regions | None = None,
+    pages: Pages | None = None,
 ) -> HttpServer:
-    """Serves `backend`; port 0 takes a free one. There is neither encryption nor a password: keep it on loopback."""
+    """Serves `backend`, and `pages` for people; port 0 takes a free one.
+
+    There is neither encryption nor a password: keep it on loopback.
+    """
     application = OpenInference(Inference(backend, regions))
+    application.pages = pages
     server = await serve(application, host, port, limits, gate)
     application.http_metrics = server.metrics
     return server
