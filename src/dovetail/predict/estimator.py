@@ -11,7 +11,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -19,10 +18,12 @@ import msgspec
 from ..profile.kernels import KernelStats
 from ..profile.table import ProfileTable
 from ..state import Config
+from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 from .estimate import GUESSED_SPREAD, GUESSED_TURNAROUND_NS, Estimate, guessed_load_ns
-from .interference import Beside, Interference, Load, quarter_octaves
+from .interference import Beside, Interference, Load, Work, quarter_octaves
 from .kernel_times import KernelTimes
+from .neighbours import Neighbours
 from .running import Seen
 from .scatter import Scatter
 from .similar import guessed_run, pace, work_ns
@@ -80,7 +81,7 @@ class Estimator:
         tells: bool = True,
         interference: Interference | None = None,
     ) -> None:
-        self.interference = interference
+        self._neighbours = None if interference is None else Neighbours(interference)
         self.table = table
         self._load_ns = load_ns
         #: What was asked and answered, by stage, kind, items, cores and share.
@@ -114,7 +115,12 @@ class Estimator:
     @property
     def knows_neighbours(self) -> bool:
         """Whether it learns what neighbours cost, and so wants to be told who ran beside whom."""
-        return self.interference is not None
+        return self._neighbours is not None
+
+    @property
+    def interference(self) -> Interference | None:
+        """What is known of neighbours, where that is learned."""
+        return None if self._neighbours is None else self._neighbours.model
 
     def run(self, stage: StageSpec, kind: str, items: int, config: Config, beside: Sequence[Load] = ()) -> Estimate:
         """Run time of a batch of `items` of `stage` in `config` on a device of that kind, beside these."""
@@ -122,14 +128,30 @@ class Estimator:
         answer = self._answers.get(key)
         if answer is None:
             answer = self._answer(stage, key)
-        if beside and self.interference is not None:
-            return self._beside(self.interference, key, answer, beside)
+        if beside and self._neighbours is not None:
+            return self._neighbours.beside(kind, _load(key, answer), answer, beside)
         return answer
 
-    def _beside(self, model: Interference, key: _Key, alone: Estimate, beside: Sequence[Load]) -> Estimate:
-        """The time alone and what neighbours add to it; both may be wrong, independently."""
-        said = model.predict(key[1], _load(key, alone), alone.mean_ns, beside)
-        return Estimate(said.median_ns, math.hypot(alone.spread, said.deviation * said.caution), alone.source)
+    def usual(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
+        """The same in the company that batches of this stage have of late: what a plan counts on."""
+        alone = self.run(stage, kind, items, config)
+        if self._neighbours is None or config.share_pct >= FULL_SHARE:
+            return alone
+        key = stage.name, kind, items, config.cpus, config.share_pct
+        return self._neighbours.usual(kind, _load(key, alone), alone)
+
+    def felt(self, kind: str) -> bool:
+        """Whether neighbours are known to cost anything on this kind of device."""
+        return self._neighbours is not None and self._neighbours.felt(kind)
+
+    def ends_ns(self, kind: str, works: Sequence[Work]) -> list[float]:
+        """When each of these ends who share a device: those who run, and then those who wait for room."""
+        assert self._neighbours is not None, "nobody asks who does not feel neighbours"
+        return self._neighbours.ends_ns(kind, works)
+
+    def slowdown(self, kind: str, load: Load, others: Sequence[Load]) -> float:
+        """How many times as long such a batch takes beside these."""
+        return 1.0 if self._neighbours is None else self._neighbours.slowdown(kind, load, others)
 
     def load_of(self, stage: StageSpec, kind: str, items: int, config: Config) -> Load:
         """Such a batch as its neighbours feel it."""
@@ -230,8 +252,10 @@ class Estimator:
         What neighbours are known to cost is taken off before it counts for the time alone.
         """
         key = stage.name, kind, items, config.cpus, config.share_pct
-        if beside and self.interference is not None:
-            duration_ns = self._observe_beside(self.interference, stage, key, duration_ns, beside)
+        if self._neighbours is not None:
+            duration_ns = self._learn_of_neighbours(self._neighbours, stage, key, duration_ns, beside)
+            if not duration_ns:
+                return
         if key[:2] in self.table.entries:
             self._scattered(key, duration_ns)
         if key in self._aside:
@@ -269,16 +293,17 @@ class Estimator:
         for answer in self._asked.pop(key, ()):
             del self._answers[answer]
 
-    def _observe_beside(
-        self, model: Interference, stage: StageSpec, key: _Key, duration_ns: int, beside: Sequence[Beside]
+    def _learn_of_neighbours(
+        self, neighbours: Neighbours, stage: StageSpec, key: _Key, duration_ns: int, beside: Sequence[Beside]
     ) -> int:
-        """Learn from a batch that was not alone; how long it would have taken alone, as far as is known."""
+        """Learn from who was there or was not; how long it would have taken alone, as far as is known."""
+        if not beside and not neighbours.model.has_seen(key[1]):
+            return duration_ns
         alone = self._answers.get(key) or self._answer(stage, key)
-        load = _load(key, alone)
-        slow = model.over(key[1], load, alone.mean_ns, beside) / alone.mean_ns
-        if alone.source != "guess":
-            model.observe(key[1], load, alone.mean_ns, duration_ns, beside)
-        return round(duration_ns / slow)
+        if beside:
+            return neighbours.saw(key[1], _load(key, alone), alone, duration_ns, beside)
+        neighbours.saw_alone(key[1], _load(key, alone), alone, duration_ns)
+        return duration_ns
 
     def _seen(self, key: _Key) -> Seen:
         name, kind, items, cpus, share_pct = key
@@ -346,7 +371,7 @@ class Estimator:
                 LearnedScatter(*key, row.seen.count, row.seen.mean, row.seen.squares, row.said)
                 for key, row in sorted(self._scatters.items(), key=lambda pair: pair[0])
             ),
-            interference=msgspec.UNSET if self.interference is None else self.interference.state(),
+            interference=self._neighbours.state() if self._neighbours is not None else msgspec.UNSET,
         )
 
     def restore(self, state: EstimatorState) -> None:
@@ -371,8 +396,8 @@ class Estimator:
             if (row.stage, row.kind) in self.table.entries
         }
         self._kernel_times.restore(state.kernels, state.told)
-        if self.interference is not None:
-            self.interference = Interference(state.interference or None)
+        if self._neighbours is not None:
+            self._neighbours = Neighbours(Interference(state.interference or None))
 
 
 def _load(key: _Key, alone: Estimate) -> Load:
