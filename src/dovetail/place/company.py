@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ..predict import Predictor
-from ..predict.interference import Piece, Work
+from ..predict.interference import Load, Piece, Work
 from ..predict.progress import work_of
 from ..state import Batch, Config, Worker
 from ..workflow.graph import StageSpec
@@ -32,6 +32,8 @@ class Together(NamedTuple):
     others: list[Batch]
     before_ns: list[float]
     after_ns: list[float]
+    #: All as the predictor knows them, the newcomer last.
+    loads: list[Load]
 
 
 class Company:
@@ -55,7 +57,13 @@ class Company:
         own = Work((Piece(predictor.load_of(stage, kind, items, config), alone_ns),))
         ends = predictor.ends_ns(kind, [*works, own])
         before = [float(max(0, b.begun_ns + b.expected_ns - now_ns)) for b in others]
-        return Together(ends[-1], alone_ns, others, before, ends[:-1])
+        loads = [work.pieces[0].load for work in (*works, own)]
+        return Together(ends[-1], alone_ns, others, before, ends[:-1], loads)
+
+    def factor(self, with_them: Together, who: int, level: float) -> float:
+        """How many times as long as predicted one of them takes at most, with this chance."""
+        kind, loads = with_them.others[0].worker.spec.kind, with_them.loads
+        return self._predictor.factor(kind, loads[who], loads[:who] + loads[who + 1 :], level)
 
     def best(self, stage: StageSpec, config: Config, workers: Sequence[Worker], now_ns: int) -> Worker:
         """The first of these workers whose company is as cheap as any."""

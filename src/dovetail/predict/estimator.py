@@ -129,7 +129,7 @@ class Estimator:
         if answer is None:
             answer = self._answer(stage, key)
         if beside and self._neighbours is not None:
-            return self._neighbours.beside(kind, _load(key, answer), answer, beside)
+            return self._neighbours.beside(kind, self._load(key, answer), answer, beside)
         return answer
 
     def usual(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
@@ -138,7 +138,7 @@ class Estimator:
         if self._neighbours is None or config.share_pct >= FULL_SHARE:
             return alone
         key = stage.name, kind, items, config.cpus, config.share_pct
-        return self._neighbours.usual(kind, _load(key, alone), alone)
+        return self._neighbours.usual(kind, self._load(key, alone), alone)
 
     def felt(self, kind: str) -> bool:
         """Whether neighbours are known to cost anything on this kind of device."""
@@ -153,10 +153,17 @@ class Estimator:
         """How many times as long such a batch takes beside these."""
         return 1.0 if self._neighbours is None else self._neighbours.slowdown(kind, load, others)
 
+    def factor(self, kind: str, load: Load, others: Sequence[Load], level: float) -> float:
+        """How many times as long as predicted it takes beside these at most, with this chance."""
+        return 1.0 if self._neighbours is None else self._neighbours.factor(kind, load, others, level)
+
     def load_of(self, stage: StageSpec, kind: str, items: int, config: Config) -> Load:
         """Such a batch as its neighbours feel it."""
         key = stage.name, kind, items, config.cpus, config.share_pct
-        return _load(key, self.run(stage, kind, items, config))
+        return self._load(key, self.run(stage, kind, items, config))
+
+    def _load(self, key: _Key, alone: Estimate) -> Load:
+        return Load(key[0], key[2], key[4], quarter_octaves(alone.mean_ns))
 
     def _answer(self, stage: StageSpec, key: _Key) -> Estimate:
         answer = self._known(key)
@@ -301,8 +308,8 @@ class Estimator:
             return duration_ns
         alone = self._answers.get(key) or self._answer(stage, key)
         if beside:
-            return neighbours.saw(key[1], _load(key, alone), alone, duration_ns, beside)
-        neighbours.saw_alone(key[1], _load(key, alone), alone, duration_ns)
+            return neighbours.saw(key[1], self._load(key, alone), alone, duration_ns, beside)
+        neighbours.saw_alone(key[1], self._load(key, alone), alone, duration_ns)
         return duration_ns
 
     def _seen(self, key: _Key) -> Seen:
@@ -398,7 +405,3 @@ class Estimator:
         self._kernel_times.restore(state.kernels, state.told)
         if self._neighbours is not None:
             self._neighbours = Neighbours(Interference(state.interference or None))
-
-
-def _load(key: _Key, alone: Estimate) -> Load:
-    return Load(key[0], key[2], key[4], quarter_octaves(alone.mean_ns))

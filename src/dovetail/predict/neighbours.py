@@ -56,10 +56,12 @@ class Neighbours:
         """The time in the company that batches of this model have of late."""
         if load.share_pct >= FULL_SHARE or not self.model.felt(kind):
             return alone
-        steps = round(_STEPS * self.model.kind(kind).stretches.of(load.model))
-        if steps <= 0:
+        mean, variance = self.model.kind(kind).stretches.of(load.model)
+        steps, wider = round(_STEPS * mean), round(_STEPS * math.sqrt(variance))
+        if steps <= 0 and wider <= 0:
             return alone
-        return Estimate(round(alone.mean_ns * math.exp(steps / _STEPS)), alone.spread, alone.source)
+        spread = math.hypot(alone.spread, wider / _STEPS)
+        return Estimate(round(alone.mean_ns * math.exp(max(0, steps) / _STEPS)), spread, alone.source)
 
     def ends_ns(self, kind: str, works: Sequence[Work]) -> list[float]:
         """When each of these ends who run on one device, and who wait there for room: the work integral."""
@@ -70,6 +72,10 @@ class Neighbours:
     def slowdown(self, kind: str, load: Load, others: Sequence[Load]) -> float:
         """How many times as long it takes beside these."""
         return self.model.slowdown(kind, load, others) if others and self.model.felt(kind) else 1.0
+
+    def factor(self, kind: str, load: Load, others: Sequence[Load], level: float) -> float:
+        """How many times as long as predicted it takes at most, with this chance."""
+        return self.model.factor(kind, load, others, level)
 
     def saw_alone(self, kind: str, load: Load, alone: Estimate, duration_ns: int) -> None:
         """A batch was alone. That is of interest only where others are not."""

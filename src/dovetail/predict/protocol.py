@@ -51,6 +51,10 @@ class Predictor(Protocol):
         """
         ...
 
+    def factor(self, kind: str, load: Load, others: Sequence[Load], level: float) -> float:
+        """How many times as long as predicted such a batch takes beside these at most, with this chance."""
+        ...
+
     def load_of(self, stage: StageSpec, kind: str, items: int, config: Config) -> Load:
         """Such a batch as its neighbours feel it."""
         ...

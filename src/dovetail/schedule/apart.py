@@ -24,8 +24,10 @@ __all__ = ["Apart", "Verdict"]
 
 #: A wait has to gain at least this part of the batch's time. [our choice]
 _WORTH: Final = 0.02
-#: Those who run may take longer than expected by so much of what is left of them. [our choice]
-_MARGIN: Final = 0.1
+#: Those who run are held to be in time if they are with this chance. [our choice]
+_LEVEL: Final = 0.95
+#: No margin is larger.
+_UNLIKELY: Final = 3.0
 #: No hold is shorter: it would only be asked again.
 _LEAST_NS: Final = 50 * US
 
@@ -70,9 +72,12 @@ class Apart:
                 continue
             before_ns, after_ns = with_them.before_ns[j], with_them.after_ns[j]
             left_ns = self._latest_ns(other) - now_ns
-            if not before_ns * (1 + _MARGIN) <= left_ns < after_ns * (1 + _MARGIN):
+            if not before_ns <= left_ns < _UNLIKELY * after_ns:
+                continue  # whatever its margin is
+            margin = self._company.factor(with_them, j, _LEVEL)
+            if not before_ns * margin <= left_ns < after_ns * margin:
                 continue
-            if theirs < priority or before_ns * (1 + _MARGIN) <= spare_ns:
+            if theirs < priority or before_ns * margin <= spare_ns:
                 return _hold(with_them, j, now_ns, f"it would make {_name(with_them, j)} late, which runs there")
         return now_ns + with_them.own_ns <= end_by_ns
 

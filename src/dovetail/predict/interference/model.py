@@ -141,6 +141,12 @@ class Interference:
         off = self.kind(kind).margin(forecast.situation).bound(level) * forecast.deviation
         return round(forecast.median_ns * math.exp(off * forecast.caution if off > 0 else off))
 
+    def factor(self, kind: str, victim: Load, others: Sequence[Load], level: float) -> float:
+        """How many times as long as predicted it takes at most, with this chance, beside these as they come."""
+        of = self.kind(kind)
+        off = of.margin(_situation(len(others), new=False)).bound(level)
+        return math.exp(max(0.0, off) * math.sqrt(of.noise_of(victim.model)) * (1 + of.drift.haste))
+
     # -- observations ---------------------------------------------------------------------------------------------
 
     def observe(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from .records import PresenceState
+from .records import PresenceState, StretchState
 
 __all__ = ["ENOUGH", "LEAST", "Presence", "Stretches"]
 
@@ -71,23 +71,31 @@ class Presence:
 
 
 class Stretches:
-    """By model, the logarithm of what its usual company costs it: what a plan counts on, which knows nobody yet."""
+    """By model, what its usual company costs it, as a logarithm: what a plan counts on, which knows nobody yet."""
 
-    __slots__ = ("_means",)
+    __slots__ = ("_known",)
 
-    def __init__(self, rows: tuple[tuple[str, int, float], ...] = ()) -> None:
-        self._means = {model: (count, mean) for model, count, mean in rows}
+    def __init__(self, rows: tuple[StretchState, ...] = ()) -> None:
+        self._known = {row.model: row for row in rows}
 
     def add(self, model: str, cost: float) -> None:
         """A batch of it had company that cost so much; nought if it was alone."""
-        count, mean = self._means.get(model, (0, 0.0))
-        count += 1
-        self._means[model] = count, mean + (cost - mean) / min(count, _COMPANY)
+        known = self._known.get(model)
+        if known is None:
+            self._known[model] = StretchState(model, 1, cost, 0.0)
+            return
+        count = known.count + 1
+        within = min(count, _COMPANY)
+        change = cost - known.mean
+        mean = known.mean + change / within
+        variance = known.variance + (change * (cost - mean) - known.variance) / within
+        self._known[model] = StretchState(model, count, mean, variance)
 
-    def of(self, model: str) -> float:
-        """What is to be expected; nought of a model that was not seen."""
-        return self._means.get(model, (0, 0.0))[1]
+    def of(self, model: str) -> tuple[float, float]:
+        """What is to be expected, and its variance; nought of a model that was not seen."""
+        known = self._known.get(model)
+        return (0.0, 0.0) if known is None else (known.mean, max(0.0, known.variance))
 
-    def rows(self) -> tuple[tuple[str, int, float], ...]:
+    def rows(self) -> tuple[StretchState, ...]:
         """As data."""
-        return tuple((model, *self._means[model]) for model in sorted(self._means))
+        return tuple(self._known[model] for model in sorted(self._known))

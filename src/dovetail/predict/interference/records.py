@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Effect", "Forecast", "MarginState", "PresenceState"]
+__all__ = ["Effect", "Forecast", "MarginState", "PresenceState", "StretchState"]
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True):
@@ -38,6 +38,15 @@ class PresenceState(msgspec.Struct, frozen=True, array_like=True):
     alone: int = 0
     alone_mean: float = 0.0
     felt: bool = False
+
+
+class StretchState(msgspec.Struct, frozen=True, array_like=True):
+    """What the usual company of a model costs it, as a logarithm: batches that were seen, mean and variance."""
+
+    model: str
+    count: int
+    mean: float
+    variance: float
 
 
 class Forecast(msgspec.Struct, frozen=True, array_like=True):
