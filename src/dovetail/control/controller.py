@@ -52,6 +52,9 @@ MAX_ATTEMPTS: Final = 3
 DRAIN_RETRY_NS: Final = 2_000 * MS
 #: A batch that had its worker for less than all but one in so many parts of its time was stopped in between.
 STOPPED: Final = 20
+#: Where neighbours are not felt, who ran beside whom is told of so many batches in a row, one time in so many.
+LOOK_FOR: Final = 64
+LOOK_EVERY: Final = 8
 #: What a predictor is told of a batch.
 Ran = tuple[StageSpec, str, int, Config, int]
 
@@ -262,6 +265,9 @@ class Controller:
         worker, config, items = batch.worker, batch.config, len(batch.items)
         stage, kind = batch.queue.stage, worker.spec.kind
         end_ns = event.end_ns
+        if event.batch // LOOK_FOR % LOOK_EVERY and not self.policy.predictor.curious(kind):
+            self._observe_run(stage, kind, items, config, duration_ns)
+            return
         running = [i for i, b in worker.running.items() if not b.waits and b.begun_ns < end_ns]
         whole_ns = end_ns - event.begin_ns
         # Who was stopped in between was not there all the time, and when it was is not known here.

@@ -29,6 +29,7 @@ from .scatter import Scatter
 from .similar import guessed_run, pace, work_ns
 from .sizes import WINDOW, SeenSizes
 from .state import EstimatorState, LearnedLoad, LearnedRun, LearnedScatter, LearnedTurnaround
+from .turnaround import Turnaround
 
 __all__ = ["Estimator"]
 
@@ -36,32 +37,8 @@ __all__ = ["Estimator"]
 LOAD_WINDOW = 4
 #: Times of a profiled stage that are put aside at most.
 _ASIDE = 64
-#: Weight of the newest turn-around in the running mean.
-TURNAROUND_WEIGHT = 1 / 8
 
 _Key = tuple[str, str, int, int, int]
-
-
-class _Turnaround:
-    """Running mean of turn-arounds, from the guess on."""
-
-    __slots__ = ("count", "mean_ns", "variance")
-
-    def __init__(self, count: int = 0, mean_ns: float = GUESSED_TURNAROUND_NS, variance: float = 0.0) -> None:
-        self.count = count
-        self.mean_ns = mean_ns
-        self.variance = variance
-
-    def add(self, ns: int) -> None:
-        self.count += 1
-        off = ns - self.mean_ns
-        self.mean_ns += TURNAROUND_WEIGHT * off
-        self.variance += TURNAROUND_WEIGHT * (off * (ns - self.mean_ns) - self.variance)
-
-    def estimate(self) -> Estimate:
-        spread = max(0.0, self.variance) ** 0.5 / self.mean_ns if self.mean_ns > 0 else 0.0
-        spread = (spread * spread + (GUESSED_SPREAD / self.count) ** 2) ** 0.5
-        return Estimate(round(self.mean_ns), spread, "learned")
 
 
 class Estimator:
@@ -99,7 +76,7 @@ class Estimator:
         #: (model, kind) -> load time of the first stage of that model that has one in its profile.
         self._profiled_loads: dict[tuple[str, str], Estimate] = {}
         self._loads: dict[tuple[str, str], Seen] = {}
-        self._turnarounds: dict[str, _Turnaround] = {}
+        self._turnarounds: dict[str, Turnaround] = {}
         self._kernel_times = KernelTimes(tells=tells)
         self.declare(stages)
         if state is not None:
@@ -143,6 +120,10 @@ class Estimator:
     def felt(self, kind: str) -> bool:
         """Whether neighbours are known to cost anything on this kind of device."""
         return self._neighbours is not None and self._neighbours.felt(kind)
+
+    def curious(self, kind: str) -> bool:
+        """Whether it wants to be told of every batch who was beside it, or only now and then."""
+        return self._neighbours is not None and self._neighbours.curious(kind)
 
     def ends_ns(self, kind: str, works: Sequence[Work]) -> list[float]:
         """When each of these ends who share a device: those who run, and then those who wait for room."""
@@ -335,7 +316,7 @@ class Estimator:
         """The next batch came so long after the end of the one before."""
         seen = self._turnarounds.get(kind)
         if seen is None:
-            seen = self._turnarounds[kind] = _Turnaround()
+            seen = self._turnarounds[kind] = Turnaround()
         seen.add(max(0, duration_ns))
 
     # -- kernels --------------------------------------------------------------------------------------------------
@@ -394,7 +375,7 @@ class Estimator:
         self._loads = {
             (row.weights, row.kind): Seen(LOAD_WINDOW, row.count, row.mean_ns, row.squares) for row in state.loads
         }
-        self._turnarounds = {row.kind: _Turnaround(row.count, row.mean_ns, row.variance) for row in state.turnarounds}
+        self._turnarounds = {row.kind: Turnaround(row.count, row.mean_ns, row.variance) for row in state.turnarounds}
         self._scatters = {
             (row.stage, row.kind): Scatter(
                 self.table.entries[row.stage, row.kind].spread, row.count, row.mean, row.squares, row.said

@@ -2,7 +2,7 @@
 
 Rules of this file
 - Where neighbours are not felt (`interference.presence`), every time is the time alone: plans do not change because
-  somebody might be there. Most batches are not learned from there either, which keeps the cost down.
+  somebody might be there. Who ran beside whom is told there now and then only, which keeps the cost down.
 - Where they are felt, what they cost is taken off a time before it counts for the time alone.
 - What a plan counts on that does not know its neighbours yet is the usual company of its model.
 """
@@ -21,9 +21,8 @@ from .interference import Beside, Interference, InterferenceState, Load, Work, e
 
 __all__ = ["Neighbours"]
 
-#: Where nothing is felt, the first batches beside others are all learned from, and then one in so many. [our choice]
+#: Where nothing is felt after so many batches beside others, it is enough to look now and then. [our choice]
 _FIRST: Final = 64
-_ONE_IN: Final = 8
 #: A batch alone says what the time alone is for so many batches beside others, and many of them for so many at most.
 _ALONE_FOR: Final = 4
 _MOST_FOR: Final = 32
@@ -44,6 +43,10 @@ class Neighbours:
     def felt(self, kind: str) -> bool:
         """Whether neighbours are known to cost anything on this kind of device."""
         return self.model.felt(kind)
+
+    def curious(self, kind: str) -> bool:
+        """Whether every batch is of interest: while little was seen, and where neighbours are felt."""
+        return not self.model.has_seen(kind) or self.felt(kind) or self.model.kind(kind).presence.count < _FIRST
 
     def beside(self, kind: str, load: Load, alone: Estimate, others: Sequence[Load]) -> Estimate:
         """The time alone and what neighbours add to it; both may be wrong, independently."""
@@ -103,9 +106,7 @@ class Neighbours:
         of = model.kind(kind)
         of.presence.saw_beside(math.log(duration_ns / alone.mean_ns))
         if not of.presence.felt:
-            count = of.presence.count
-            if count <= _FIRST or count % _ONE_IN == 0:
-                model.observe(kind, load, alone.mean_ns, duration_ns, beside)
+            model.observe(kind, load, alone.mean_ns, duration_ns, beside)
             return 0 if self._knows_better(kind, load, alone) else duration_ns
         slow = model.over(kind, load, alone.mean_ns, beside) / alone.mean_ns
         if load.share_pct < FULL_SHARE:

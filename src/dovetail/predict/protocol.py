@@ -40,6 +40,10 @@ class Predictor(Protocol):
         """Whether neighbours are known to cost anything on this kind of device."""
         ...
 
+    def curious(self, kind: str) -> bool:
+        """Whether it wants to be told of every batch who was beside it, or only now and then."""
+        ...
+
     def slowdown(self, kind: str, load: Load, others: Sequence[Load]) -> float:
         """How many times as long such a batch takes beside these."""
         ...

@@ -11,7 +11,8 @@ Rules of this file
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -24,13 +25,13 @@ from ...record.ledger import Ledger
 from ...sim import SimDevice, Simulation
 from ...sim.arrivals import Poisson, Stream, requests
 from ...sim.fluid import BatchRun, Flow
+from ...sim.scenario.declared import catalogue_graph
 from ...state import WorkerSpec
 from ...units import SECOND
 from ...wiring import PolicySpec, make_policy
 from ...workflow.graph import Graph
 from ..rivals.interference import RIVALS, Sample
 from ..rivals.interference.served import Served
-from .joint_world import catalogue_graph
 
 __all__ = ["Hidden", "Outcome", "Worth", "calibration", "worth"]
 
@@ -75,7 +76,7 @@ class Hidden:
 class _Profiled(Estimator):
     """An estimator whose profiles know what stages use of a device."""
 
-    uses: dict[str, tuple[float, float, float]] = {}
+    uses: Mapping[str, tuple[float, float, float]] = MappingProxyType({})
 
     def _load(self, key: tuple[str, str, int, int, int], alone: Estimate) -> Load:
         plain = super()._load(key, alone)
@@ -169,7 +170,6 @@ def worth(job: Worth) -> Outcome:
     if job.rival == "none":
         return run(job, None)
     fitted = calibration(job.seed, 0.8 * job.load, 20.0)
-    make: Callable[[], Interference]
     if job.rival == "ours":
         model = Interference()
         for sample in fitted:

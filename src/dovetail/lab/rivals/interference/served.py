@@ -1,9 +1,9 @@
 """A rival in the place of our own model: the same scheduler asks it, and tells it what happened.
 
 Rules of this file
-- Everything but the slow-down of a set is the product's: whether neighbours are felt, the work integral over those who
-  run, who is kept apart. So rivals are better here than they were published: the coarse ones are asked again whenever
-  the set changes.
+- Everything but the slow-down of a set is the product's: whether neighbours are felt, the work integral over those
+  who run, who is kept apart. So rivals are better here than they were published: the coarse ones are asked again
+  whenever the set changes.
 - What a rival is told is what ours is told: the batch, its time alone, and who was there when.
 """
 
