@@ -19,6 +19,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from ..place.slices import sliced_config, sliced_worker
+from ..predict.progress import look_again
 from ..schedule.protocol import Hold, Offer
 from ..state import Batch, Cluster, CompiledNode, Item, Queue, Request
 from .actions import NEVER_NS, RunBatch
@@ -208,6 +209,9 @@ class Launcher:
         batch = Batch(ident, queue, worker, config, items, now, mean_ns, offer.beside)
         self._batches[ident] = batch
         worker.enter(batch)
+        if len(worker.running) > 1 and self._predictor.felt(worker.spec.kind) and not stage.sliced:
+            look_again(self._predictor, worker, now)
+            mean_ns = batch.expected_ns
         self._scheduler.started(batch, now)
         if len(items) == 1:
             item = items[0]
@@ -249,7 +253,10 @@ class Launcher:
         batch = self._batches.pop(ident, None)
         if batch is None:
             return None
-        batch.worker.leave(batch, self._step.now_ns)
+        worker = batch.worker
+        worker.leave(batch, self._step.now_ns)
+        if worker.running and self._predictor.felt(worker.spec.kind):
+            look_again(self._predictor, worker, self._step.now_ns)
         self.freed = True
         return batch
 

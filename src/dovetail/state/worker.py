@@ -197,8 +197,8 @@ class Batch:
     """Items that run together."""
 
     __slots__ = (
-        "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "queue",
-        "sent_ns", "waits", "worker",
+        "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "left_ns",
+        "queue", "sent_ns", "since_ns", "slow", "waits", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -219,6 +219,11 @@ class Batch:
         self.items = items
         self.sent_ns = sent_ns
         self.expected_ns = expected_ns
+        #: Work alone that was left of it at a time, and how many times as long that takes beside those who are there:
+        #: kept where neighbours are known to cost something (`predict.progress`).
+        self.left_ns: float = expected_ns
+        self.since_ns = sent_ns
+        self.slow = 1.0
         #: When its worker could begin it, as far as is known here.
         self.begun_ns = sent_ns
         #: Its worker fetches its model; it has no room yet and is not in line.
