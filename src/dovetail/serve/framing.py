@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from copy import copy
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -162,7 +161,7 @@ class Heads:
                 if len(self._known) == MAX_KNOWN_HEADS:
                     self._known.clear()
                 self._known[data] = request
-        return copy(request)
+        return request.__copy__()  # what `copy.copy` calls, after a search
 
 
 def _path(target: bytes) -> str:

@@ -242,7 +242,7 @@ class OpenInference:
         key = (info.name, len(upload.view), text)
         known = self._known.get(key) if plain else None
         if known is not None and known.inputs is info.inputs and known.outputs is info.outputs:
-            call = copy(known.call)
+            call = known.call.__copy__()
             call.inputs = {name: upload.ref(*where) for name, where in known.places}
             return call, known.wanted, known.binary
         header = parse(text)

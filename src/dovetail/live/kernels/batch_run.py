@@ -138,7 +138,7 @@ class BatchRun:
             self.kernels, self.idents = [self._run_whole], [_whole_ident(self.shapes[0])]
         #: What statistics are kept by; empty where the next run will have other kernels.
         self.name = ""
-        if len(groups) == 1 and not any([s.first for s in self._steps]):
+        if len(groups) == 1 and not any(s.first for s in self._steps):
             tags = "-".join(dict.fromkeys([s.tag for s in self._steps]))
             self.name = _sequence_name(spec.name, self.shapes[0], spec.model, tags, model.threads)
 
