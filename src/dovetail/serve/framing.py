@@ -17,6 +17,7 @@ from typing import Any
 
 import httptools
 import msgspec
+from msgspec.structs import replace
 
 __all__ = ["DEFAULT_LIMITS", "Chunks", "Heads", "HttpError", "HttpRequest", "HttpResponse", "Limits", "parse_head"]
 
@@ -161,7 +162,7 @@ class Heads:
                 if len(self._known) == MAX_KNOWN_HEADS:
                     self._known.clear()
                 self._known[data] = request
-        return request.__copy__()  # what `copy.copy` calls, after a search
+        return replace(request)
 
 
 def _path(target: bytes) -> str:
