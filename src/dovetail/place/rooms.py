@@ -208,6 +208,8 @@ class Group:
         low, end_ns = 0, 0
         held_pct, owed_pct = worker.free_pct, 0
         for batch in worker.running.values():
+            if batch.fetches:
+                continue
             priority = batch.priority()
             if priority > low:
                 low = priority

@@ -17,12 +17,13 @@ import numpy as np
 
 from ...profile.kernels import MOST_SHAPES, kernel_ids, sequence_name
 from ...workflow.graph import StageSpec
+from ...workflow.runners import Runner
 from .segment_run import Binding, Bound, Segments, Shape
 
 if TYPE_CHECKING:
     from .cut_model import CutModel
 
-__all__ = ["FINE_FROM", "BatchRun", "Columns", "Key", "Known", "Spans"]
+__all__ = ["FINE_FROM", "BatchRun", "Columns", "Key", "Known", "Spans", "WholeRun"]
 
 #: Steps from this size on have segments of their own: what is cut for one item takes so many times as long there.
 FINE_FROM = 4
@@ -177,6 +178,34 @@ class BatchRun:
             step.release()
         self._model.rest()
         self.kernels, self._steps, self._columns, self._groups, self._whole = [], [], (), [], None
+
+
+class WholeRun:
+    """A batch that is one kernel."""
+
+    def __init__(self, runner: Runner, columns: Sequence[Sequence[Any]]) -> None:
+        self.name = ""
+        self.idents: list[str] = ["whole"]
+        self.kernels: list[Callable[[], object]] = [self._run]
+        self._runner = runner
+        self._columns = columns
+        self._values: list[Any] = []
+
+    def _run(self) -> None:
+        self._values = self._runner.run(self._columns)
+        self._columns = ()  # what was read is let go at once, not when the collector finds this
+
+    def values(self) -> list[Any]:
+        """One value per item."""
+        return self._values
+
+    def rescue(self, error: BaseException) -> None:
+        """Nothing else could be tried."""
+        raise error
+
+    def release(self) -> None:
+        """It is over: let go of inputs and the model, which it refers to in circles."""
+        self.kernels, self._columns, self._values = [], (), []
 
 
 @lru_cache(MOST_SHAPES)

@@ -23,14 +23,15 @@ from ...record.kernels import KernelLog
 from ...state.run_batch import RunBatch, cause_of, task_of
 from ...units import MS, US
 from ...workflow.app import App
-from ..kernels.batch_run import BatchRun
+from ..kernels.batch_run import BatchRun, WholeRun
 from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Recut, Run, State
 from .executor import Answer, BadMessage, Values, WakeAt, Work, either, state_of
 from .lanes import Lanes, TakenBatch
 from .learning import TELL_NS, Learning, unpacked
 from .loaders import Loaders
-from .models import Models, WholeRun
+from .models import Models
 from .tracebacks import Tracebacks
+from .watched import WatchedKernels
 
 __all__ = ["DeviceExecutor"]
 
@@ -113,6 +114,7 @@ class DeviceExecutor:
         self._ingresses = {hello.ingress}
         name = hello.spec.name
         log = KernelLog(hello.kernel_log) if hello.kernel_log else None
+        self._kernel_log, self._watched = log, WatchedKernels(log, answer)
         self._learning = learning = Learning(self._predictor, models, self._lock, partial(answer, hello.ingress))
         self._lanes = Lanes(name, models, values, answer, now_ns, self._planned, log, Tracebacks(now_ns))
         threads = 1 if app is not None else LOADERS
@@ -142,7 +144,7 @@ class DeviceExecutor:
         """Run a batch when the device has room for it, and answer."""
         batch = message.batch
         self._learning.want_cut(self._models.saw(batch.stage, batch.priority))
-        taken = TakenBatch(task_of(batch.ingress, batch.batch), message)
+        taken = TakenBatch(task_of(batch.ingress, batch.batch), message, now_ns)
         if taken.task in self._batches:
             raise BadMessage(f"batch {batch.batch} of ingress {batch.ingress} was taken before")
         expected = self._models.expected(message)
@@ -192,6 +194,10 @@ class DeviceExecutor:
         for cut, files in zip(message.cuts, message.files, strict=True):
             self._loaders.put(partial(self._models.recut, cut, files))
 
+    def watch(self, ingress: int, on: bool) -> None:
+        """An ingress wants to know which kernels run, or no more."""
+        self._lanes.log = self._watched if self._watched.watch(ingress, on) else self._kernel_log
+
     def join(self, ingress: int) -> None:
         """One more to tell how the worker is."""
         with self._lock:
@@ -208,6 +214,7 @@ class DeviceExecutor:
         work: Work | None = None
         with self._lock:
             self._ingresses.discard(ingress)
+            self.watch(ingress, on=False)
             theirs = [b for b in self._batches.values() if b.message.batch.ingress == ingress]
             for batch in theirs:
                 batch.withdrawn = True

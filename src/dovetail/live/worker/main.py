@@ -264,6 +264,8 @@ class Worker:
                 return self._executor.evict(message, ingress, now_ns)
         elif isinstance(message, wire.Recut):
             self._executor.recut(message)
+        elif isinstance(message, wire.Watch):
+            self._executor.watch(ingress, message.on)
         elif isinstance(message, wire.Attach):
             self._attach(message.arena, ingress, fds)
         elif isinstance(message, wire.Detach):
