@@ -196,7 +196,8 @@ class Connection(Answering):
                 self._reserve(length)
             if self._refusal is not None and expects:
                 raise self._refusal  # the client waits to hear whether it should send the body at all
-        self._begin_body()
+        self._began_s = self._asked_s
+        self._pace(0)
         if expects and length is None and self._start == self._end:
             self._transport.write(_CONTINUE)
 

@@ -15,10 +15,10 @@ Sources: kserve/open-inference-protocol, inference_rest.md; Triton's docs/protoc
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from urllib.parse import quote, unquote
 
 import msgspec
+from msgspec.structs import replace
 
 from ..errors import BadRequest
 from ..workflow.graph import Port
@@ -259,7 +259,7 @@ class OpenInference:
         key = (info.name, len(upload.view), text)
         known = self._known.get(key) if plain else None
         if known is not None and known.inputs is info.inputs and known.outputs is info.outputs:
-            call = copy(known.call)
+            call = replace(known.call)
             call.inputs = {name: upload.ref(*where) for name, where in known.places}
             return call, known.wanted, known.binary
         header = parse(text)
@@ -272,8 +272,7 @@ class OpenInference:
             if len(self._known) == MAX_KNOWN:
                 self._known.clear()
             places = tuple(zip(inputs, upload.places, strict=True))
-            empty = copy(call)
-            empty.inputs = {}
+            empty = replace(call, inputs={})
             self._known[key] = _Known(info.inputs, info.outputs, empty, places, wanted, binary)
         return call, wanted, binary
 
