@@ -1,8 +1,10 @@
-"""Real models that run beside each other on this machine's cores: Poisson arrivals, batches as samples.
+"""Real models that share this machine's cores kernel by kernel: Poisson arrivals, batches as samples.
 
 Rules of this file
-- Models are those of the examples, each batch on one core. As many run at once as a course says; who comes later waits.
-  With more than there are cores, the operating system shares them.
+- Models are those of the examples, cut into kernels of about a millisecond by the product's own cutter. A core is a
+  lane: it runs the next kernel of whoever has had the least of the cores since it came. So as many batches run at
+  once as a course says, more than there are cores, and only the lanes decide who has one. (Left to the operating
+  system, who shares a core with whom is chance: the same four batches take 1.4 or 3 times as long.)
 - A batch's time alone is measured before a course and follows those batches that happen to be alone: as the estimator
   of a server would know it.
 - A course changes one thing after `before` batches. Everything is measured first and judged later, so that predictors
@@ -18,13 +20,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
 
 import msgspec
-import numpy as np
 
+from ...live.kernels.segment_run import Bound
+from ...live.kernels.segments import cut
 from ...predict.interference import Beside, Load, quarter_octaves
-from ...units import SECOND
+from ...units import MS, SECOND
 from ..rivals.interference.common import Sample
 from .fikit_models import ONNX_MODELS
 from .interference_world import Change
@@ -34,15 +37,17 @@ __all__ = ["Course", "Machine", "Mix", "measured"]
 #: Model -> sizes of its batches.
 Mix = Mapping[str, tuple[int, ...]]
 USUAL: Mix = {
-    "page_way": (16, 32), "text_detector": (4, 8), "line_way": (64, 128), "tiny_reader": (16, 32),
-    "small_reader": (8, 16), "file_kind": (16, 32),
+    "page_way": (4, 8), "text_detector": (1, 2), "line_way": (16, 32), "tiny_reader": (4, 8), "small_reader": (2, 4),
+    "file_kind": (2, 4),
 }  # fmt: skip
 #: After a change: a model that nobody has seen, and larger batches.
-NEW: Mix = {**USUAL, "nudity": (8, 16)}
+NEW: Mix = {**USUAL, "nudity": (2, 4)}
 LARGER: Mix = {
-    "page_way": (64,), "text_detector": (16,), "line_way": (256,), "tiny_reader": (64,), "small_reader": (32,),
-    "file_kind": (64,),
+    "page_way": (16,), "text_detector": (4,), "line_way": (64,), "tiny_reader": (16,), "small_reader": (8,),
+    "file_kind": (8,),
 }  # fmt: skip
+#: Length of a kernel.
+_KERNEL_NS = 1 * MS
 #: Runs that a time alone is the median of, and batches alone that it follows.
 _ALONE_RUNS, _ALONE_WINDOW = 9, 8
 _FOREVER = 1 << 62
@@ -63,62 +68,44 @@ class Course(msgspec.Struct, frozen=True):
 class _Batch:
     def __init__(self, model: str, items: int) -> None:
         self.model, self.items = model, items
+        self.kernels: Sequence[Callable[[], object]] = ()
+        self.bound: Bound | None = None
+        self.at = 0
+        #: What it has had of the cores, counted from the least that anybody had when it came.
+        self.had_ns = 0
         self.begin_ns = self.end_ns = 0
         self.known: list[tuple[_Batch, int]] = []
         self.queued: list[_Batch] = []
-        #: Who was there with it, by begin.
+        #: Who was there with it.
         self.met: list[_Batch] = []
         self.slots = 0
 
 
 class Machine:
-    """Models that are ready to run, each with one core."""
+    """Models that are cut and ready to run, and what batches of them take alone."""
 
-    def __init__(self, names: Sequence[str], threads: int) -> None:
-        import onnxruntime
-
-        self._run: dict[str, Callable[[int], object]] = {}
-        for name in names:
-            model = ONNX_MODELS[name]
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = options.inter_op_num_threads = 1
-            session = onnxruntime.InferenceSession(model.where(), options, providers=["CPUExecutionProvider"])
-            kind = np.int32 if session.get_inputs()[0].type == "tensor(int32)" else np.float32
-            self._run[name] = _runner(session, model.input, model.item, kind)
-        self.cores = len(os.sched_getaffinity(0))
+    def __init__(self, mix: Mix, copies: int) -> None:
+        self.cores = sorted(os.sched_getaffinity(0))
         self.solo_ns: dict[tuple[str, int], float] = {}
-        self._threads = threads
+        #: Kernels of a batch with their buffers, for as many as may run at once.
+        self.free: dict[tuple[str, int], list[Bound]] = {}
+        for name, sizes in sorted(mix.items()):
+            model = ONNX_MODELS[name]
+            shapes = [model.shapes(items) for items in sizes]
+            cuts = cut(Path(model.where()), shapes, segments=1 << 20, target_ns=_KERNEL_NS)
+            for items, shape, segments in zip(sizes, shapes, cuts, strict=True):
+                self.free[name, items] = [segments.bind(shape) for _ in range(copies)]
 
-    def measure_alone(self, mix: Mix) -> None:
-        """Times alone of all batches that a mix has."""
-        for name, sizes in mix.items():
-            for items in sizes:
-                if (name, items) not in self.solo_ns:
-                    times = []
-                    for _ in range(_ALONE_RUNS + 2):
-                        begin = time.perf_counter_ns()
-                        self._run[name](items)
-                        times.append(time.perf_counter_ns() - begin)
-                    self.solo_ns[name, items] = statistics.median(times[2:])
-
-    def run(self, course: Course, watch: Callable[[float], None]) -> list[_Batch]:
-        """The batches of a course in the order of their ends."""
-        return _Run(self, course, watch).go()
-
-    def work(self, name: str, items: int) -> None:
-        """One batch."""
-        self._run[name](items)
-
-
-def _runner(session: Any, name: str, item: tuple[int, ...], kind: Any) -> Callable[[int], object]:
-    inputs: dict[int, Any] = {}
-
-    def run(items: int) -> object:
-        if items not in inputs:
-            inputs[items] = np.ones((items, *item), kind)
-        return session.run(None, {name: inputs[items]})
-
-    return run
+    def measure_alone(self) -> None:
+        """Times alone of all batches."""
+        for key, (bound, *_) in self.free.items():
+            times = []
+            for _ in range(_ALONE_RUNS + 2):
+                begin = time.perf_counter_ns()
+                for kernel in bound.begin():
+                    kernel()
+                times.append(time.perf_counter_ns() - begin)
+            self.solo_ns[key] = statistics.median(times[2:])
 
 
 class _Run:
@@ -133,16 +120,16 @@ class _Run:
         self._lock = threading.Condition()
         self._queue: deque[_Batch] = deque()
         self._running: list[_Batch] = []
+        #: Those of them that no lane has.
+        self._ready: list[_Batch] = []
         self._ended: list[_Batch] = []
         self._over = False
         self._failed: list[BaseException] = []
 
     def go(self) -> list[_Batch]:
+        """The batches in the order of their ends."""
         course = self._course
-        self._machine.measure_alone(NEW if course.change == "new model" else USUAL)
-        if course.change == "other batch mix":
-            self._machine.measure_alone(LARGER)
-        threads = [threading.Thread(target=self._lane, daemon=True) for _ in range(2 * course.at_once)]
+        threads = [threading.Thread(target=self._lane, args=(core,), daemon=True) for core in self._machine.cores]
         for thread in threads:
             thread.start()
         total, changed = course.before + course.after, False
@@ -157,7 +144,7 @@ class _Run:
                 if len(self._queue) < 2 * self._at_once:
                     name = self._rng.choice(sorted(self._mix))
                     self._queue.append(_Batch(name, self._rng.choice(self._mix[name])))
-                    self._lock.notify()
+                    self._fill()
             self._watch(min(1.0, len(self._ended) / total))
         with self._lock:
             self._over = True
@@ -173,7 +160,7 @@ class _Run:
             statistics.fmean(self._machine.solo_ns[name, items] for items in sizes)
             for name, sizes in self._mix.items()
         ]
-        return statistics.fmean(works) / SECOND / (self._load * self._machine.cores)
+        return statistics.fmean(works) / SECOND / (self._load * len(self._machine.cores))
 
     def _change(self) -> None:
         match self._course.change:
@@ -187,32 +174,56 @@ class _Run:
                 self._at_once *= 2
                 self._load *= 1.5
 
-    def _lane(self) -> None:
+    def _lane(self, core: int) -> None:
         try:
+            os.sched_setaffinity(0, {core})
+            batch: _Batch | None = None
             while True:
                 with self._lock:
-                    while not self._over and not (self._queue and len(self._running) < self._at_once):
+                    if batch is not None:
+                        self._stepped(batch)
+                    while not self._over and not self._ready:
                         self._lock.wait(1.0)
                     if self._over:
                         return
-                    batch = self._queue.popleft()
-                    self._begin(batch)
-                self._machine.work(batch.model, batch.items)
-                with self._lock:
-                    batch.end_ns = time.perf_counter_ns()
-                    self._running.remove(batch)
-                    self._ended.append(batch)
-                    self._lock.notify()
+                    batch = min(self._ready, key=lambda one: one.had_ns)
+                    self._ready.remove(batch)
+                begin_ns = time.perf_counter_ns()
+                batch.kernels[batch.at]()
+                batch.had_ns += time.perf_counter_ns() - begin_ns
         except BaseException as error:
             self._failed.append(error)
 
+    def _stepped(self, batch: _Batch) -> None:
+        """A kernel has ended."""
+        batch.at += 1
+        if batch.at < len(batch.kernels):
+            self._ready.append(batch)
+            return
+        batch.end_ns = time.perf_counter_ns()
+        self._running.remove(batch)
+        assert batch.bound is not None
+        self._machine.free[batch.model, batch.items].append(batch.bound)
+        self._ended.append(batch)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Begin what may begin."""
+        while self._queue and len(self._running) < self._at_once:
+            batch = self._queue.popleft()
+            batch.bound = self._machine.free[batch.model, batch.items].pop()
+            batch.kernels = batch.bound.begin()
+            self._begin(batch)
+            self._ready.append(batch)
+            self._lock.notify()
+
     def _begin(self, batch: _Batch) -> None:
-        batch.begin_ns = now_ns = time.perf_counter_ns()
-        # What is left of those who run, if they had their part of the cores so far.
-        part = min(1.0, self._machine.cores / max(1, len(self._running)))
+        batch.begin_ns = time.perf_counter_ns()
+        batch.had_ns = min((other.had_ns for other in self._running), default=0)
         for other in self._running:
             solo = self._machine.solo_ns[other.model, other.items]
-            batch.known.append((other, max(1, round(solo - (now_ns - other.begin_ns) * part))))
+            left = round(solo * (1 - other.at / len(other.kernels)))
+            batch.known.append((other, max(1, left)))
             other.met.append(batch)
             batch.met.append(other)
         batch.queued = list(self._queue)
@@ -222,14 +233,19 @@ class _Run:
 
 def measured(course: Course, watch: Callable[[float], None]) -> list[Sample]:
     """All batches of a course as samples."""
-    machine = Machine(sorted({*USUAL, *NEW}), 2 * course.at_once)
-    return _samples(machine, machine.run(course, watch))
+    mix = dict(NEW if course.change == "new model" else USUAL)
+    if course.change == "other batch mix":
+        mix = {name: (*sizes, *LARGER[name]) for name, sizes in mix.items()}
+    machine = Machine(mix, 2 * course.at_once)
+    machine.measure_alone()
+    batches = _Run(machine, course, watch).go()
+    return _samples(machine, batches)
 
 
 def _samples(machine: Machine, batches: Sequence[_Batch]) -> list[Sample]:
     """In the order of ends, each with what was known of times alone by then."""
     solo = {key: [ns] * _ALONE_WINDOW for key, ns in machine.solo_ns.items()}
-    share_pct = round(100 / machine.cores)
+    share_pct = round(100 / len(machine.cores))
 
     def alone_ns(batch: _Batch) -> int:
         return round(statistics.median(solo[batch.model, batch.items]))
