@@ -1,5 +1,5 @@
-"""How long, together? Predictors of interference on public measurements, on a device that hides its contention, and on
-this machine; and what better predictions buy.
+"""How long, together? Predictors of interference on public measurements, on a device that hides its contention and
+on this machine; and what better predictions buy.
 
 Read with care: what the paper calls coarse, partly dynamic and dynamic is reconstructed from its abstract and from
 second-hand digests; its figures are from an L4 that nobody here has. The public measurements are of other devices

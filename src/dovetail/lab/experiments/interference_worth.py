@@ -204,7 +204,7 @@ def bought(lab: Lab) -> None:
     ours = by["ours"]
     lab.claim(
         "worth.first-class",
-        f"requests of the first class that were not answered in time, in per cent; with a rival in the place of ours: "
+        f"requests of the first class that were not answered in time, in per cent; with a rival in our place: "
         f"{listed(lambda o: o.missed[1])}",
         source=OURS,
         goal=Goal("at most", 2.0, "%"),
