@@ -127,8 +127,8 @@ class Controller:
         for request, refusal in self._scheduler.hopeless(event.at_ns):
             self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
         self._launcher.start()
-        if self._scaler_adjusts:
-            self._roster.adjust()
+        if self._scaler_adjusts and self._roster.adjust():
+            self._launcher.start()
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             out.append(Drained(step.number))
@@ -195,6 +195,7 @@ class Controller:
             item.origin = origin
             queue = nodes[item.node].queue
             queue.push(scheduler.order(request, item.node), item)
+            queue.arrived += 1
             scheduler.note(item, now)
             touched.append(queue)
 
@@ -232,6 +233,8 @@ class Controller:
         duration = event.busy_ns or event.end_ns - event.begin_ns
         items, worker, config = batch.items, batch.worker, batch.config
         stage, kind = batch.queue.stage, worker.spec.kind
+        if batch.slice is not None:
+            batch.slice.charge(event.begin_ns, event.begin_ns + duration)
         if self._companions is None:
             self._observe_run(stage, kind, len(items), config, duration)
         else:
