@@ -102,6 +102,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--kernel-log", type=Path, metavar="FILE", help="write the kernels that ran, for dovetail trace --log"
     )
     parser.add_argument(
+        "--weights",
+        choices=("shared", "own"),
+        help="all workers map one copy of each model's weights (shared, the default), or each has its own",
+    )
+    parser.add_argument(
         "--ageing",
         type=_time_ns("--ageing"),
         metavar="TIME",
@@ -239,6 +244,7 @@ _FIRST_ONLY = {
     "--kernel-log": "workers write one log, for all servers",
     "--ageing": "workers count by one rule, for all servers",
     "--quotas": "workers keep quotas by one rule, for all servers",
+    "--weights": "workers have their models",
 }
 
 
@@ -275,6 +281,7 @@ async def _serve(args: argparse.Namespace, voice: Voice) -> int:
         kernel_log=args.kernel_log,
         ageing_ns=args.ageing or 0,
         quotas=args.quotas or "conserving",
+        weights=args.weights or "shared",
         memory_bytes=args.memory,
         policy=_policy(args, app),
         lead_us=LEAD_US if args.lead is None else args.lead // US,

@@ -73,6 +73,8 @@ class HttpResponse(msgspec.Struct):
     content_type: str = "application/json"
     close: bool = False
     release: Callable[[], None] | None = None
+    #: An answer without an end: called once its head is out with what sends more, and gives what to call at the end.
+    stream: Callable[[Callable[[bytes], bool]], Callable[[], None]] | None = None
 
 
 class HttpError(Exception):

@@ -33,7 +33,10 @@ from .gate import Gate, is_loopback
 from .http import HttpServer
 from .inference import Inference
 from .oip import start
+from .pages import Pages
+from .sampling import banner_of
 from .shared_memory import Regions
+from .watch import Watch
 
 if TYPE_CHECKING:
     from .rpc.server import GrpcServer
@@ -75,6 +78,8 @@ class Options(msgspec.Struct, frozen=True):
     ageing_ns: int = 0
     #: What a quota is: what a client is given before others' excess, or also all that it ever gets.
     quotas: QuotaMode = "conserving"
+    #: Whether workers share one copy of each model's weights, or each has its own.
+    weights: Literal["shared", "own"] = "shared"
     #: What each device may use for models and for running them; None: what there is, and nothing is measured.
     memory_bytes: int | None = None
     policy: PolicySpec = PolicySpec()
@@ -109,6 +114,8 @@ class Served(msgspec.Struct):
     #: Where what is learned of times is kept, if it is.
     times: TimesStore | None = None
     grpc: GrpcServer | None = None
+    #: Who watches.
+    watch: Watch | None = None
 
     async def stop(self, drain_s: float = 30.0, hurry: asyncio.Event | None = None) -> bool:
         """Take nothing new, answer what was admitted, and end; False if some were given up.
@@ -122,6 +129,8 @@ class Served(msgspec.Struct):
             self.system.give_up("the server stopped before it was done")
         if self.grpc is not None:
             await self.grpc.drain(WRITE_SECONDS)
+        if self.watch is not None:
+            await self.watch.close()
         await self.http.drain(WRITE_SECONDS)
         if self.http.access_log is not None:
             self.http.access_log.close()
@@ -267,19 +276,19 @@ async def _launch(
         times = TimesStore(store, this_machine(), app.specs, say)
     learned = None if times is None else times.known
     controller = make_controller(app.graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
+    header = make_header(
+        "live",
+        app.graphs,
+        msgspec.msgpack.encode(policy_spec),
+        known,
+        serves.cores,
+        seed=options.seed,
+        started_unix_ns=time.time_ns() - (0 if share is None else time.monotonic_ns() - share.origin_ns),
+        learned=learned,
+        ingress=ingress,
+    )
     log = None
     if options.log is not None:
-        header = make_header(
-            "live",
-            app.graphs,
-            msgspec.msgpack.encode(policy_spec),
-            known,
-            serves.cores,
-            seed=options.seed,
-            started_unix_ns=time.time_ns() - (0 if share is None else time.monotonic_ns() - share.origin_ns),
-            learned=learned,
-            ingress=ingress,
-        )
         if (earlier := keep_earlier(options.log)) is not None:
             say(f"{options.log} of an earlier run is kept as {earlier}")
         log = LogWriter(options.log, header, BackgroundFile)
@@ -297,6 +306,7 @@ async def _launch(
         ageing_ns=options.ageing_ns,
         max_fan_out=options.max_fan_out,
         quotas=options.quotas,
+        shared_weights=options.weights == "shared" and not joined,
     )
     kernels = None
     if options.kernels != "never" and not emulated and not joined:
@@ -314,7 +324,9 @@ async def _launch(
             backend = LiveBackend(system, label=label, trust_priority=trusts)
             gate = Gate(options.host, options.allow_hosts, options.allow_origins)
             regions = Regions(limits.max_body_bytes) if options.shared_memory else None
-            http = await start(backend, options.host, options.port, limits, gate, regions)
+            banner = banner_of(app.graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
+            watch = Watch(system, banner, header, say)
+            http = await start(backend, options.host, options.port, limits, gate, regions, Pages(watch))
             http.access_log = access_log
         except OSError as error:
             where = f"{options.host}:{options.port}"
@@ -332,7 +344,7 @@ async def _launch(
         raise
     if times is not None and not joined:  # the first front sees the same workers, and keeps what it learns
         times.keep(controller.policy.predictor)
-    return Served(system, http, serves.device, label, times, grpc)
+    return Served(system, http, serves.device, label, times, grpc, watch)
 
 
 async def _serve_grpc(options: Options, inference: Inference, limits: Limits) -> GrpcServer:

@@ -55,6 +55,7 @@ from .oip_response import (
     region_asked,
     region_of,
 )
+from .pages import Pages
 from .shared_memory import Regions
 from .tensors import decode_raw
 
@@ -64,7 +65,7 @@ MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per
 MAX_QUESTION_BYTES = 64 << 10  # of a body that is no inference
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
-_QUESTIONS = ("index", "register")  # what has a body and is no inference
+_QUESTIONS = ("index", "page", "register")  # what has a body and is no inference
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -92,6 +93,8 @@ class OpenInference:
         self._max_body_bytes = max_body_bytes
         self._threads = Threads()
         self._backend = backend = inference.backend
+        #: The dashboard, if there is one.
+        self.pages: Pages | None = None
         #: What the front measures of itself.
         self.http_metrics: Callable[[], list[Metric]] = list
         #: (model, bytes of the body, JSON) -> what it means.
@@ -168,12 +171,14 @@ class OpenInference:
             if (coding := request.headers.get("content-encoding", "").lower()) in CODINGS:
                 return self._unpack(request, request.body, coding, done)
             return self._infer(request, request.body, done)
-        response = self._answer(request)
+        info, action = self._route(request)
+        if action == "page" and self.pages is not None:
+            return self.pages.respond(request, done)
+        response = self._answer(request, info, action)
         return compressed(response, coding) if (coding := accepted(request.headers, response)) else response
 
-    def _answer(self, request: HttpRequest) -> HttpResponse:
+    def _answer(self, request: HttpRequest, info: ModelInfo | None, action: str) -> HttpResponse:
         """What needs no inference."""
-        info, action = self._route(request)
         backend = self._backend
         if action == "metrics":
             return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
@@ -205,6 +210,8 @@ class OpenInference:
                 action = "metadata"
             case ["metrics"]:
                 action = "metrics"
+            case [] | ["dashboard", *_] if self.pages is not None:
+                return None, "page"
             case ["v2", "health", ("live" | "ready") as action]:
                 pass
             case ["v2", "models", "stats"]:
@@ -339,9 +346,14 @@ async def start(
     limits: Limits = DEFAULT_LIMITS,
     gate: Gate | None = None,
     regions: Regions | None = None,
+    pages: Pages | None = None,
 ) -> HttpServer:
-    """Serves `backend`; port 0 takes a free one. There is neither encryption nor a password: keep it on loopback."""
+    """Serves `backend`, and `pages` for people; port 0 takes a free one.
+
+    There is neither encryption nor a password: keep it on loopback.
+    """
     application = OpenInference(Inference(backend, regions), limits.max_body_bytes)
+    application.pages = pages
     server = await serve(application, host, port, limits, gate)
     application.http_metrics = server.metrics
     return server
