@@ -30,16 +30,16 @@ from .gate import Gate
 from .http import HttpServer, serve
 from .inference import Inference
 from .oip_request import (
-    InferRequest,
     Place,
     Upload,
     Wanted,
     call_of,
     claimed,
+    file_type,
     inputs_of,
-    only_input,
     parse,
     peek,
+    read_raw,
     wanted_of,
 )
 from .oip_response import (
@@ -57,7 +57,6 @@ from .oip_response import (
 )
 from .pages import Pages
 from .shared_memory import Regions
-from .tensors import decode_raw
 
 __all__ = ["OpenInference", "start"]
 
@@ -154,8 +153,10 @@ class OpenInference:
         return info, self._json_bytes(request, nbytes)
 
     def _json_bytes(self, request: HttpRequest, nbytes: int) -> int:
-        """How many bytes of a body are JSON."""
-        given = request.headers.get(HEADER_LENGTH.lower(), str(nbytes))
+        """How many bytes of a body are JSON; none of a file."""
+        given = request.headers.get(HEADER_LENGTH.lower())
+        if given is None:
+            given = "0" if file_type(request.headers) else str(nbytes)
         json_bytes = int(given) if given.isascii() and given.isdigit() and len(given) < 20 else nbytes + 1
         if json_bytes > nbytes:
             raise HttpError(400, f"{HEADER_LENGTH} must be a number within the body of {nbytes} bytes, got {given!r}")
@@ -312,9 +313,9 @@ class OpenInference:
         """What is asked for, which outputs are wanted, and whether others go out in binary."""
         info, json_bytes = upload.info, upload.json_bytes
         if json_bytes == 0:
-            header = InferRequest([], parameters={"binary_data_output": True})
-            inputs: dict[str, object] = {only_input(info).name: decode_raw(only_input(info), upload)}
-            return call_of(info, header, inputs, request.headers), wanted_of(info, header), True
+            header, inputs = read_raw(info, upload, request.headers)
+            wanted, call = wanted_of(info, header), call_of(info, header, inputs, request.headers)
+            return call, wanted, header.parameters["binary_data_output"] is True
         text = bytes(upload.view[:json_bytes])
         plain = json_bytes <= MAX_KNOWN_BYTES and request.headers.keys().isdisjoint(_OUR_HEADERS)
         key = (info.name, len(upload.view), text)
