@@ -55,6 +55,7 @@ from .oip_response import (
     region_asked,
     region_of,
 )
+from .openapi import description
 from .pages import Pages
 from .shared_memory import Regions
 
@@ -183,6 +184,8 @@ class OpenInference:
         backend = self._backend
         if action == "metrics":
             return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
+        if action == "openapi.json":
+            return json_of(description(backend.models(), self._inference.regions is not None))
         if action == "index":
             return json_of(index_of(backend.models(), ready_asked(request.body)))
         if action == "infer":
@@ -209,8 +212,8 @@ class OpenInference:
         match request.path.removesuffix("/").split("/")[1:]:
             case ["v2"]:
                 action = "metadata"
-            case ["metrics"]:
-                action = "metrics"
+            case [("metrics" | "openapi.json") as action]:
+                pass
             case [] | ["dashboard", *_] if self.pages is not None:
                 return None, "page"
             case ["v2", "health", ("live" | "ready") as action]:
