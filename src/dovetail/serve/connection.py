@@ -218,7 +218,7 @@ class Connection(Answering):
 
     def _reserve(self, length: int) -> bool:
         """Asks for room for the body; False if it has to wait."""
-        rest = length - (self._end - self._start)
+        rest = max(0, length - (self._end - self._start))  # what follows may be the next request
         if self._server.bodies.ask(self, rest, self._urgency):
             self._unreceived = rest
             self._take_room()
