@@ -117,7 +117,7 @@ PEERS = (
             str(port),
         ],
         "/ask",
-        "batchable, max_batch_size=8, max_latency_ms=100, a service per model, max_concurrency of the front",
+        "batchable, max_batch_size=8, max_latency_ms = the objective, a service per model, max_concurrency",
         (("BENTOML_DO_NOT_TRACK", "True"),),
     ),
     Peer(

@@ -6,7 +6,7 @@ import json
 import bentoml
 import numpy as np
 from fastapi import FastAPI, Request, Response
-from shared import MOST, QUEUE, WHICH, picture, run, session
+from shared import MOST, QUEUE, SLO_MS, WHICH, picture, run, session
 
 QUIET = {"logging": {"access": {"enabled": False}}}
 
@@ -17,7 +17,7 @@ def service(name):
         def __init__(self):
             self.model = session(name)
 
-        @bentoml.api(batchable=True, max_batch_size=MOST, max_latency_ms=100)
+        @bentoml.api(batchable=True, max_batch_size=MOST, max_latency_ms=SLO_MS)
         def ask(self, x: np.ndarray) -> np.ndarray:
             return run(self.model, x)
 
@@ -44,10 +44,13 @@ class Front:
     @app.post("/ask")
     async def ask(self, request: Request) -> Response:
         x = picture(await request.body())[None]
-        if WHICH == "one":
-            found = await self.one.to_async.ask(x)
-        else:
-            clean = await self.clean.to_async.ask(x)
-            parts = await asyncio.gather(self.kind.to_async.ask(clean), self.grade.to_async.ask(clean))
-            found = np.concatenate(parts, axis=1)
+        try:
+            if WHICH == "one":
+                found = await self.one.to_async.ask(x)
+            else:
+                clean = await self.clean.to_async.ask(x)
+                parts = await asyncio.gather(self.kind.to_async.ask(clean), self.grade.to_async.ask(clean))
+                found = np.concatenate(parts, axis=1)
+        except bentoml.exceptions.BentoMLException:  # a service gives up what has waited too long
+            return Response(status_code=503)
         return Response(json.dumps(found[0].tolist()), media_type="application/json")
