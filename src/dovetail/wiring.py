@@ -22,6 +22,7 @@ from .place.local_delays import LOCAL_SETTINGS, LocalDelays
 from .place.transfer import Delays
 from .plan import Space
 from .predict import Estimator, EstimatorState, Predictor
+from .predict.interference import Interference
 from .profile.table import Entry, ProfileTable
 from .scale import FetchOnDemand, LoadEverything
 from .schedule import Dovetail, FirstCome, Goal, PlannerSettings
@@ -295,7 +296,7 @@ def make_controller(
     if find_policy(spec.name).profiles:
         _check_profiles(stages, spec.name, table)
     delays = LocalDelays() if spec.near else Delays()
-    predictor = Estimator(table, learned, load_ns=delays.load_ns)
+    predictor = Estimator(table, learned, load_ns=delays.load_ns, interference=Interference())
     return Controller(graphs, make_policy(spec, predictor, cores, home), ingress)
 
 

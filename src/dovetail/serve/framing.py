@@ -90,11 +90,11 @@ class HttpError(Exception):
     ) -> None:
         """`more` goes into the answer beside the reason."""
         super().__init__(reason)
-        self.status, self.headers, self.close, self._more = status, headers, close, more
+        self.status, self.headers, self.close, self.more = status, headers, close, more
 
     def response(self) -> HttpResponse:
         """The same as an answer: `{"error": reason}`."""
-        body = msgspec.json.encode({"error": str(self), **self._more})
+        body = msgspec.json.encode({"error": str(self), **self.more})
         return HttpResponse(self.status, [body], self.headers, close=self.close)
 
 

@@ -39,7 +39,7 @@ from ...errors import DovetailError, Overloaded
 from ...record.ledger import Ledger
 from ...record.log import LogWriter
 from ...units import MS
-from ..links.wire import Evict, FromWorker, Load
+from ..links.wire import Done, Evict, FromWorker, Load
 from ..tensors.codec import Ref
 from ..tensors.values import LiveRequest
 from .answers import Answers, Result, Tell
@@ -361,7 +361,8 @@ class LiveSystem:
 
     def _on_message(self, worker: WorkerLink, message: FromWorker) -> None:
         self.messages.take(worker, message)
-        self._changed.set()
+        if type(message) is not Done:  # whoever waits for that waits for the server to be ready
+            self._changed.set()
 
     def _on_lost(self, worker: WorkerLink, why: str) -> None:
         self.messages.lost(worker, why)

@@ -72,6 +72,8 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     ingress: int = 0
     #: Whether a quota is also a limit.
     quotas: QuotaMode = "conserving"
+    #: Directory of the copies of weights that all workers share; empty: each has its own.
+    weights: str = ""
 
 
 class Join(msgspec.Struct, array_like=True, tag=True):

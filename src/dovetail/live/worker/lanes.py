@@ -16,11 +16,11 @@ from typing import Any
 
 from ...device.events import TO_THE_END, Grant, GrantEnded
 from ...record.kernels import KernelLog, KernelRecord
-from ..kernels.batch_run import BatchRun
+from ..kernels.batch_run import BatchRun, WholeRun
 from ..links.wire import Done, Failed, Run
 from ..tensors.arena import ArenaFull
 from .executor import Answer, Values, counts
-from .models import Models, WholeRun, stage_failed
+from .models import Models, stage_failed
 from .tracebacks import Tracebacks
 from .watched import WatchedKernels
 from .working_memory import Use
@@ -38,6 +38,8 @@ class TakenBatch:
 
     task: int
     message: Run
+    #: When it came.
+    taken_ns: int
     #: Under which name its kernels are known before it begins; empty if they are not.
     expected: str = ""
     #: Its kernels, once it has begun; and whether these are several.
@@ -182,5 +184,5 @@ class Lanes:
         self, batch: TakenBatch, what: str, kernel: int, why: str, begin_ns: int, end_ns: int
     ) -> KernelRecord:
         decided = batch.message.batch
-        times = (begin_ns, end_ns, batch.begin_ns)
+        times = (begin_ns, end_ns, batch.taken_ns)
         return KernelRecord(batch.task, decided.stage, kernel, decided.priority, *times, what, why, self.name)
