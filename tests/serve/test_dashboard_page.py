@@ -22,14 +22,14 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     """A page that has seen some requests, with more coming."""
-    server = LiveServer("tests.live.apps:app", policy=PolicySpec("dovetail"))
+    server = LiveServer("tests.live.apps:app", policy=PolicySpec("dovetail", goal="time"))
     browser = Page()
     enough = threading.Event()
 
     def load() -> None:
         while not enough.is_set():
-            server.ask("fan", 3.0)
-            server.ask("plain", 1.0, id="of a client")
+            server.ask("fan", 3.0, parameters={"slo_ms": 60_000})
+            server.ask("plain", 1.0, id="of a client", parameters={"slo_ms": 60_000})
             enough.wait(0.02)
 
     asking = threading.Thread(target=load)

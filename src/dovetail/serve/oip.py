@@ -243,6 +243,7 @@ class OpenInference:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
+            call.asked_s = request.asked_s
             return self._inference.begin(upload, call, wanted, binary, lambda outcome: done(http_of(outcome)))
         except Exception as error:
             raise as_refusal(error) from None
