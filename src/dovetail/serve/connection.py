@@ -167,7 +167,7 @@ class Connection(Answering):
     def _open(self, request: HttpRequest, limits: Limits) -> None:
         """Prepares for the body of a request whose head is sound."""
         self._request = request
-        self._asked_s = self._server.loop.time()
+        self._asked_s = request.asked_s = self._server.loop.time()
         self._server.crowd.works(self)
         if self._beyond:
             request.keep_alive = False

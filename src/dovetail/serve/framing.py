@@ -62,6 +62,7 @@ class HttpRequest(msgspec.Struct):
     content_length: int | None  # None: chunked
     body: Any = None  # what `Application.body` gave
     known: Any = None  # what `Application.check` has found out, for `Application.body`
+    asked_s: float = 0.0  # when its head had come, by the event loop's clock
 
 
 class HttpResponse(msgspec.Struct):

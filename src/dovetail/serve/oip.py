@@ -266,6 +266,7 @@ class OpenInference:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
+            call.asked_s = request.asked_s
             return self._inference.begin(
                 upload, call, wanted, binary, lambda outcome: self._deliver(request, http_of(outcome), done)
             )
