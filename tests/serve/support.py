@@ -19,6 +19,7 @@ from dovetail.errors import BadRequest, Overloaded
 from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, Metric, ModelInfo
 from dovetail.serve.framing import Limits
 from dovetail.serve.http import HttpServer
+from dovetail.serve.keys import Key
 from dovetail.serve.oip import start
 from dovetail.workflow.graph import Port
 
@@ -110,9 +111,13 @@ class MemoryBackend:
     def crowded(self) -> bool:
         return self.is_crowded
 
-    def claims(self, model: str, priority: int) -> None:
+    def claims(self, model: str, priority: int, who: Key | None = None) -> int:
         if priority > 10:
             raise BadRequest("there are ten classes")
+        return priority
+
+    def let_in(self, model: str, priority: int, who: Key | None) -> None:
+        """Nobody is limited."""
 
     def models(self) -> Mapping[str, ModelInfo]:
         return MODELS

@@ -22,6 +22,7 @@ __all__ = ["main"]
 #: Verb -> module of this package and its one-line help.
 VERBS = {
     "serve": ("serve", "serve an application over HTTP (Open Inference Protocol v2)"),
+    "keys": ("keys", "make, show and revoke the keys that clients of a server need"),
     "demo": ("demo", "serve the document workflow, send it requests at a rising rate, and show a table"),
     "simulate": ("simulate", "run a scenario against simulated devices"),
     "profile": ("profile", "measure each stage of a workflow on this machine"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..errors import BadRequest, Forbidden, Overloaded
+from ..errors import BadRequest, Forbidden, Overloaded, QuotaExceeded
 from ..live.front.checks import fan_out_refused
 from ..live.front.system import LiveSystem, Result
 from ..live.tensors.arena import Arena, ArenaFull
@@ -14,8 +14,11 @@ from ..live.tensors.codec import Ref
 from ..units import MS, US, format_bytes
 from ..workflow.graph import Graph, Port
 from ..workflow.local import count_of
+from .access import effective_class
 from .backend import Answer, Call, Metric, ModelInfo
+from .keys import Key
 from .metrics import render
+from .tenants import Tenants
 
 __all__ = ["LiveBackend"]
 
@@ -57,8 +60,17 @@ class _BodyRef(NamedTuple):
 class LiveBackend:
     """Answers the HTTP front from a live system."""
 
-    def __init__(self, system: LiveSystem, *, label: str = "", trust_priority: bool = True) -> None:
-        """Without `trust_priority` no client may claim a higher class than its workflow has."""
+    def __init__(
+        self,
+        system: LiveSystem,
+        *,
+        label: str = "",
+        trust_priority: bool = True,
+        tenants: Tenants | None = None,
+    ) -> None:
+        """Without `trust_priority` a client without a key may claim neither a higher class than its workflow has, nor
+        to be a tenant. Without `tenants` nobody is limited."""
+        self.tenants = tenants
         self._system = system
         self._trust_priority = trust_priority
         self._graphs = {g.name: g for g in system.settings.graphs}
@@ -104,18 +116,38 @@ class LiveBackend:
         front = self._system.memory.front
         return front.used_bytes > front.size // 2
 
-    def claims(self, model: str, priority: int) -> None:
-        """Whether a client may claim a class."""
-        if not priority:
-            return
+    def claims(self, model: str, priority: int, who: Key | None = None) -> int:
+        """Whether a client may claim a class, and which one it gets."""
+        if not priority and who is None:
+            return 0
         if not 0 <= priority <= LOWEST_CLASS:
             raise BadRequest(f"priority {priority} must be from 1 (highest) to {LOWEST_CLASS}, or 0 for the default")
         own = self._graphs[model].priority
+        if who is not None:
+            return effective_class(who, model, own, priority)
         if 0 < priority < own and not self._trust_priority:
             raise Forbidden(
                 f"class {priority} is above {model!r}'s own, {own}; a server that others can reach takes that from "
-                "nobody unless it is started with --trust-priority"
+                "nobody unless it has keys (--keys) or is started with --trust-priority"
             )
+        return priority
+
+    def let_in(self, model: str, priority: int, who: Key | None) -> None:
+        """Whether the tenant of a key may have one more request now; its body has not come yet."""
+        if who is not None and self.tenants is not None:
+            try:
+                self.tenants.look(who.tenant, self._system.now_ns())
+            except QuotaExceeded as refusal:
+                self._system.refuse(model, refusal, priority=priority)
+                raise
+
+    def _tenant(self, call: Call) -> str:
+        """Whose request it is; only where clients are trusted they may say it themselves."""
+        if call.who is not None:
+            if call.tenant not in ("", call.who.tenant):
+                raise Forbidden(f"this key is of tenant {call.who.tenant!r}, not of {call.tenant!r}")
+            return call.who.tenant
+        return call.tenant if self._trust_priority else ""
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All workflows."""
@@ -148,13 +180,14 @@ class LiveBackend:
                 bodies.append(value.body)
                 value = value.ref
             inputs.append(value)
-        self.claims(call.model, call.priority)
+        priority = self.claims(call.model, call.priority, call.who)
         counts = tuple([_count(inputs[i]) for i in self._counted[call.model]])
         most = self._system.settings.max_fan_out
         for i, count in zip(self._counted[call.model], counts, strict=True):
             if count > most and i in self._lists[call.model]:
                 name = self._graphs[call.model].inputs[i].name
                 raise BadRequest(fan_out_refused(f"input {name!r} is", count, most))
+        tenant = self._enter(call, priority) if self.tenants is not None else None
         for body in bodies:
             body.hold()
 
@@ -162,22 +195,42 @@ class LiveBackend:
             for body in bodies:
                 body.release()
 
+        def ended(ident: int, result: Result) -> None:
+            if tenant is not None:
+                tenant(result.outcome == "shed", result.cost_usd)
+            done(self._answer(ident, result))
+
         try:
             ident = self._system.submit(
                 call.model,
                 inputs,
-                lambda ident, result: done(self._answer(ident, result)),
-                priority=call.priority,
+                ended,
+                priority=priority,
                 objective_ns=round(call.slo_ms * MS),
                 timeout_ns=call.timeout_us * US,
                 note=call.request_id,
                 counts=counts,
+                sheddable=self.tenants is None or self.tenants.sheddable(self._tenant(call)),
                 on_free=freed,
             )
-        except BaseException:
+        except BaseException as error:
             freed()
+            if tenant is not None:
+                tenant(isinstance(error, Overloaded), 0.0)
             raise
         return partial(self._system.cancel, ident)
+
+    def _enter(self, call: Call, priority: int) -> Callable[[bool, float], None]:
+        """Book a request of a tenant; what is returned is to be told its end: whether it was shed, and its cost."""
+        system, tenants = self._system, self.tenants
+        assert tenants is not None
+        name, own = tenants.name_of(self._tenant(call)), priority or self._graphs[call.model].priority
+        try:
+            tenants.enter(name, call.model, own, system.now_ns())
+        except QuotaExceeded as refusal:
+            system.refuse(call.model, refusal, priority=priority, note=call.request_id)
+            raise
+        return lambda shed, cost: tenants.leave(name, call.model, cost, own, shed, system.now_ns())
 
     def _answer(self, ident: int, result: Result) -> Answer | Exception:
         if result.outcome == "cancelled":  # if a client waits, it was us

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from ..workflow.graph import Port
+from .keys import Key
 
 __all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "Metric", "ModelInfo"]
 
@@ -68,6 +69,7 @@ class Call(msgspec.Struct):
     timeout_us: int = 0  # 0 is none
     slo_ms: float = 0.0  # 0 is the model's own
     tenant: str = ""
+    who: Key | None = None  # the key that came with it, where keys are needed
 
 
 class Answer(msgspec.Struct):
@@ -97,8 +99,14 @@ class Backend(Protocol):
     def crowded(self) -> bool:
         """Whether room is so short that it depends on its class whether a request is let in."""
 
-    def claims(self, model: str, priority: int) -> None:
-        """Raises `BadRequest` if there is no such class, or `Forbidden` if a client may not claim it."""
+    def claims(self, model: str, priority: int, who: Key | None = None) -> int:
+        """The class that a request of this class gets (0: the model's own).
+
+        Raises `BadRequest` if there is no such class, or `Forbidden` if a client may not claim it.
+        """
+
+    def let_in(self, model: str, priority: int, who: Key | None) -> None:
+        """Raises `QuotaExceeded` if it is known before the body that a request is beyond its tenant's limits."""
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All models by name; cheap, it is asked for each request."""

@@ -62,6 +62,7 @@ class HttpRequest(msgspec.Struct):
     content_length: int | None  # None: chunked
     body: Any = None  # what `Application.body` gave
     known: Any = None  # what `Application.check` has found out, for `Application.body`
+    who: Any = None  # the key that came with it, where keys are needed
 
 
 class HttpResponse(msgspec.Struct):
@@ -151,6 +152,10 @@ class Heads:
         """`check` raises `HttpError` for heads that are sound, but refused."""
         self._check = check
         self._known: dict[bytes, HttpRequest] = {}
+
+    def forget(self) -> None:
+        """Who may ask has changed: look at every head anew."""
+        self._known.clear()
 
     def parse(self, data: bytes) -> HttpRequest:
         """A request of its own; its headers are shared and not to be changed."""

@@ -25,12 +25,16 @@ from ..state.worker import FULL_SHARE
 from ..units import SECOND, format_bytes
 from ..wiring import PolicySpec, find_policy, make_controller
 from ..workflow.app import App
+from .access import Access
 from .access_log import AccessLog
 from .adapter import LiveBackend
 from .framing import DEFAULT_LIMITS, Limits
 from .gate import Gate, is_loopback
 from .http import HttpServer
+from .keys import read as read_keys
 from .oip import start
+from .tenants import Tenant, Tenants
+from .tls import tls_context
 
 __all__ = ["Options", "Served", "launch"]
 
@@ -50,6 +54,13 @@ class Options(msgspec.Struct, frozen=True):
     allow_origins: tuple[str, ...] = ()
     #: Whether clients may claim a higher class than their workflow's; None: if only this machine can reach us.
     trust_priority: bool | None = None
+    #: File of keys that clients need; None: everybody may ask.
+    keys: Path | None = None
+    #: What is declared of tenants, by name.
+    tenants: dict[str, Tenant] = {}
+    #: Certificate and key, for HTTPS.
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
     #: 0 takes any free port.
     port: int = 8000
     #: Processes for ordinary Python stages.
@@ -93,6 +104,7 @@ class Served(msgspec.Struct):
 
     system: LiveSystem
     http: HttpServer
+    backend: LiveBackend
     #: As `--device` names it; and what answers of an emulated one say.
     device: str
     label: str
@@ -174,6 +186,8 @@ async def launch(
             f"--arena {format_bytes(options.arena_bytes)} is too small for anything; give it at least "
             f"{format_bytes(LEAST_ARENA_BYTES)}, pages cost nothing until they are written"
         )
+    keys = None if options.keys is None else read_keys(options.keys)
+    tls = tls_context(options.tls_cert, options.tls_key)
     serves, share = _devices(app, options)
     # A body lies in it beside others.
     if options.max_body_bytes is not None and options.max_body_bytes > serves.arena_bytes // 2:
@@ -184,11 +198,31 @@ async def launch(
             f"{format_bytes(serves.arena_bytes)}; change one of them"
         )
     try:
-        return await _launch(app, target, options, serves, share, entries, store, say)
+        system, label, times = await start_system(app, target, options, serves, share, entries, store, say)
     except BaseException:
         if share is not None:
             share.close()
         raise
+    # Bodies under way take at most a quarter of the front's arena, so that they never shut out what is complete.
+    largest = options.max_body_bytes or min(DEFAULT_LIMITS.max_body_bytes, serves.arena_bytes // 2)
+    limits = Limits(max_body_bytes=largest, max_unreceived_bytes=serves.arena_bytes // 4)
+    try:
+        access_log = None if options.access_log is None else AccessLog(options.access_log)
+        try:
+            trusts = is_loopback(options.host) if options.trust_priority is None else options.trust_priority
+            known = [] if keys is None else [key.tenant for key in keys]
+            tenants = Tenants(options.tenants, known) if options.tenants or known else None
+            backend = LiveBackend(system, label=label, trust_priority=trusts, tenants=tenants)
+            gate = Gate(options.host, options.allow_hosts, options.allow_origins, Access(keys))
+            http = await start(backend, options.host, options.port, limits, gate, tls)
+            http.access_log = access_log
+        except OSError as error:
+            where = f"{options.host}:{options.port}"
+            raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error
+    except BaseException:
+        await system.close()
+        raise
+    return Served(system, http, backend, serves.device, label, times)
 
 
 def _devices(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFront | None]:
@@ -230,7 +264,7 @@ def _devices(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFro
     return serves, None if options.share_workers is None else FirstFront(options.share_workers, serves)
 
 
-async def _launch(
+async def start_system(
     app: App,
     target: str,
     options: Options,
@@ -239,7 +273,8 @@ async def _launch(
     entries: Sequence[Entry],
     store: ProfileStore | None,
     say: Callable[[str], None],
-) -> Served:
+) -> tuple[LiveSystem, str, TimesStore | None]:
+    """A system whose every stage can run, what its answers are labelled with, and where times are kept."""
     emulated = serves.device.startswith("emulated:")
     joined = isinstance(share, JoinedFront)
     ingress = 0 if share is None else share.ingress
@@ -288,24 +323,11 @@ async def _launch(
         kernels = KernelStore(store, this_machine(), {s.model for s in app.specs}, say)
     system = LiveSystem(settings, controller, log=log, kernels=kernels, share=share, say=say)
     label = serves.device if emulated else ""
-    # Bodies under way take at most a quarter of the front's arena, so that they never shut out what is complete.
-    largest = options.max_body_bytes or min(DEFAULT_LIMITS.max_body_bytes, serves.arena_bytes // 2)
-    limits = Limits(max_body_bytes=largest, max_unreceived_bytes=serves.arena_bytes // 4)
     try:
-        access_log = None if options.access_log is None else AccessLog(options.access_log)
         await system.start()
-        try:
-            trusts = is_loopback(options.host) if options.trust_priority is None else options.trust_priority
-            backend = LiveBackend(system, label=label, trust_priority=trusts)
-            gate = Gate(options.host, options.allow_hosts, options.allow_origins)
-            http = await start(backend, options.host, options.port, limits, gate)
-            http.access_log = access_log
-        except OSError as error:
-            where = f"{options.host}:{options.port}"
-            raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error
     except BaseException:
         await system.close()
         raise
     if times is not None and not joined:  # the first front sees the same workers, and keeps what it learns
         times.keep(controller.policy.predictor)
-    return Served(system, http, serves.device, label, times)
+    return system, label, times

@@ -14,6 +14,7 @@ Sources: kserve/open-inference-protocol, inference_rest.md; Triton's docs/protoc
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from copy import copy
 from urllib.parse import quote, unquote
@@ -21,13 +22,14 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from .. import __version__
-from ..errors import BadRequest
+from ..errors import BadRequest, QuotaExceeded
 from ..workflow.graph import Port
 from .application import Cancel
 from .backend import Backend, Call, Metric, ModelInfo
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
 from .gate import Gate
 from .http import HttpServer, serve
+from .keys import Key
 from .oip_request import (
     InferRequest,
     Place,
@@ -101,9 +103,9 @@ class OpenInference:
             return 1
         info = expected[0]
         try:
-            priority = claimed(request.headers)
-            self._backend.claims(info.name, priority)
-        except BadRequest as error:
+            priority = self._backend.claims(info.name, claimed(request.headers), request.who)
+            self._backend.let_in(info.name, priority, request.who)
+        except (BadRequest, QuotaExceeded) as error:
             raise as_refusal(error) from None
         request.known = expected
         return priority or info.priority
@@ -120,7 +122,7 @@ class OpenInference:
             priority = claimed(request.headers)
             if not priority and json_bytes <= len(begun) and self._backend.crowded():
                 priority = peek(bytes(begun[:json_bytes]))
-                self._backend.claims(info.name, priority)
+            priority = self._backend.claims(info.name, priority, request.who)
             return Upload(self._backend, info, nbytes, json_bytes, priority)
         except Exception as error:
             raise as_refusal(error) from None
@@ -154,7 +156,8 @@ class OpenInference:
         if action == "metrics":
             return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
         if action == "index":
-            return json_of(index_of(backend.models(), request.body))
+            seen = {name: info for name, info in backend.models().items() if _may_see(request.who, name)}
+            return json_of(index_of(seen, request.body))
         if action == "infer":
             raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         if action == "live" or (action == "ready" and info is None):
@@ -224,6 +227,7 @@ class OpenInference:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
+            call.who = request.who
             return self._backend.infer(
                 call, lambda answer: done(response_of(upload.info, call, wanted, binary, answer))
             )
@@ -261,15 +265,20 @@ class OpenInference:
         return call, wanted, binary
 
 
+def _may_see(who: Key | None, model: str) -> bool:
+    return who is None or who.may_use(model) or "observe" in who.scopes
+
+
 async def start(
     backend: Backend,
     host: str = "127.0.0.1",
     port: int = 0,
     limits: Limits = DEFAULT_LIMITS,
     gate: Gate | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> HttpServer:
-    """Serves `backend`; port 0 takes a free one. There is neither encryption nor a password: keep it on loopback."""
+    """Serves `backend`; port 0 takes a free one. `gate` says who may ask; without keys, keep it on loopback."""
     application = OpenInference(backend)
-    server = await serve(application, host, port, limits, gate)
+    server = await serve(application, host, port, limits, gate, tls)
     application.http_metrics = server.metrics
     return server

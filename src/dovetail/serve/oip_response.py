@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ..errors import BadRequest, Forbidden, Overloaded
+from ..errors import BadRequest, Forbidden, Overloaded, QuotaExceeded
 from ..workflow.graph import Port
 from .backend import Answer, Call, ModelInfo
 from .framing import HttpError, HttpResponse
@@ -83,7 +83,8 @@ def as_refusal(error: Exception) -> Exception:
     if isinstance(error, BadRequest):
         return HttpError(400, str(error))
     if isinstance(error, Overloaded):
-        return HttpError(503, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
+        status = 429 if isinstance(error, QuotaExceeded) else 503
+        return HttpError(status, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
     return error
 
 

@@ -131,5 +131,5 @@ class WorkerMessages:
         self.watchdog.lost(worker.ident)
         self._begun.pop(worker.ident, None)
         if worker.arena is not None:
-            self.post(WorkerLost(self.now_ns(), 0, worker.ident, why))
+            self.post(WorkerLost(self.now_ns(), 0, worker.ident, why, worker.at_fault))
         self.check_ready()
