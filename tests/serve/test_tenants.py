@@ -107,10 +107,15 @@ def test_a_higher_class_does_not_wait_for_the_part_of_a_lower_one():
         assert ask(tenants, "a", 0)
         tenants.enter("b", "w", 3, 0)
         tenants.leave("b", "w", 1.0, 3, True, 0)
-    tenants.enter("a", "w", 2, 0)
+    for _ in range(20):
+        tenants.enter("a", "w", 2, 0)
     with pytest.raises(QuotaExceeded, match="has had its part"):
         tenants.enter("a", "w", 3, 0)
-    tenants.enter("a", "w", 3, 3 * SECOND)  # b asks for nothing any more
+    for at_ns in range(0, 40 * SECOND, SECOND // 10):
+        tenants.enter("b", "w", 3, at_ns)  # b asks for nothing that it does not get
+        tenants.leave("b", "w", 1.0, 3, False, at_ns)
+    for _ in range(20):
+        tenants.enter("a", "w", 3, 40 * SECOND)
 
 
 def test_limits_change_while_requests_are_open():

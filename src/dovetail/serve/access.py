@@ -2,7 +2,7 @@
 
 Rules of this file
 - Without a key file everybody may ask, and nobody is known.
-- With one, only the server's health is told to whoever asks. Everything else needs a key: inference, and what a client
+- With one, only the server's health is told to whoever asks. Everything else needs a key: inference, and what clients
   must know for it, one whose scope is `infer`; what the server measures, one whose scope is `observe`.
 - Refusals do not tell whether a key exists.
 """

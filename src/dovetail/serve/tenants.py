@@ -4,10 +4,11 @@ Rules of this file
 - A tenant is known by its key, or by what its client says where clients are trusted. Those that nobody has declared
   share one entry, so that nothing grows with what clients say.
 - Limits are the tenant's own: whoever is beyond them is refused, however idle the server is.
-- A fair part counts only while it matters: a tenant that has had more than its part is refused while another one of
-  the same class or a higher one has had less than its own and was refused for want of room.
+- A fair part counts only while it matters. Whenever a tenant that has had less than its part is refused for want of
+  room, those that have had more have fewer of their requests let in, of its class and of lower ones. Whenever it is
+  let in they have more again. So the server stays full, and nothing is held free for who asks for nothing.
 - Parts are max-min fair by weight: whoever asks for less than its part gets what it asks for, and the others have the
-  rest. So nothing is held free for tenants that ask for little.
+  rest.
 - What a tenant has had is what its requests have cost, and it is forgotten by half every few seconds.
 - Time is passed in. Nothing here waits.
 """
@@ -30,12 +31,16 @@ __all__ = ["ANYBODY", "Tenant", "Tenants"]
 ANYBODY = "default"
 #: After this time half of what a tenant has had is forgotten [our choice: some bursts long, and soon forgiven].
 HALF_LIFE_NS = 5 * SECOND
-#: So long a refusal counts as a wish for more [our choice: a client that was told to come back does so within 1 s].
-WANTS_NS = 2 * SECOND
-#: A tenant may exceed its part by this much before it is refused for it: parts are never hit exactly. [our choice]
-TOLERANCE = 0.05
+#: A refusal of who has had less than its part, and a success, multiply what others may pass by these: about one in
+#: twelve of its requests is refused in the end. [our choice]
+LESS, MORE = 0.8, 1.02
+#: Nobody is shut out altogether. [our choice]
+LEAST_PASSING = 0.01
+#: So long after the last refusal others pass freely again, twice as many every time. [our choice]
+FREE_AFTER_NS = 2 * SECOND
 #: How much a request of a workflow weighs of which none has ended, and how fast that is learned.
 FIRST_COST, LEARNING = 1.0, 0.05
+LOWEST_CLASS = 10
 REASONS = ("rate", "open", "share")
 
 _Number = Annotated[float, msgspec.Meta(gt=0)]
@@ -58,7 +63,7 @@ class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
 class _Account:
     """What one tenant has had."""
 
-    __slots__ = ("asked", "declared", "filled_ns", "open", "refused", "tokens", "used", "wants")
+    __slots__ = ("asked", "credit", "declared", "filled_ns", "open", "passing", "refused", "tokens", "used")
 
     def __init__(self, declared: Tenant, now_ns: int) -> None:
         self.declared = declared
@@ -67,8 +72,10 @@ class _Account:
         self.open = 0
         #: What its requests have cost, and would have, had all been let in; half is forgotten every half-life.
         self.used = self.asked = 0.0
-        #: Class -> until when it counts as wishing for more.
-        self.wants: dict[int, int] = {}
+        #: Class -> part of its requests that may pass though it has had more than its part; others pass freely.
+        self.passing: dict[int, float] = {}
+        #: What has added up of the next one that may pass.
+        self.credit = 0.0
         self.refused: Counter[str] = Counter()
 
     @property
@@ -92,7 +99,7 @@ class Tenants:
         self._accounts: dict[str, _Account] = {}
         #: Workflow -> what a request costs.
         self._costs: dict[str, float] = {}
-        self._decayed_ns = 0
+        self._decayed_ns = self._wanted_ns = 0
         self.declare(declared or {}, known)
 
     def declare(self, declared: Mapping[str, Tenant], known: Iterable[str] = ()) -> None:
@@ -127,16 +134,18 @@ class Tenants:
             self._refuse(account, "open", f"tenant {name!r} may have {declared.max_open} open requests", 1000)
 
     def enter(self, name: str, workflow: str, priority: int, now_ns: int) -> None:
-        """One more request; raises `QuotaExceeded` if it is beyond a limit, or others should have their part first."""
+        """One more request; raises `QuotaExceeded` if it is beyond a limit, or others are to have theirs first."""
         self.look(name, now_ns)
         account, cost = self._account(name), self._costs.get(workflow, FIRST_COST)
         if len(self._accounts) > 1:
             self._decay(now_ns)
             account.asked += cost
-            if self._others_want(account, priority, now_ns) and self._too_much(account):
-                self._refuse(
-                    account, "share", f"tenant {name!r} has had its part, and others have not had theirs", 1000
-                )
+            if priority in account.passing and self._too_much(account):
+                account.credit += account.passing[priority]
+                if account.credit < 1.0:
+                    text = f"tenant {name!r} has had its part, and others have not had theirs"
+                    self._refuse(account, "share", text, 1000)
+                account.credit -= 1.0
         account.tokens -= 1.0
         account.open += 1
         account.used += cost
@@ -151,15 +160,31 @@ class Tenants:
         if shed:
             account.used = max(0.0, account.used - expected)
             self.no_room(name, priority, now_ns)
-        elif cost > 0:
+            return
+        if cost > 0:
             self._costs[workflow] = cost if workflow not in self._costs else expected + LEARNING * (cost - expected)
+        if any(other.passing for other in self._accounts.values()) and not self._too_much(account):
+            self._let_others(account, priority, MORE)
 
     def no_room(self, name: str, priority: int, now_ns: int) -> None:
-        """A request was refused for want of room: its tenant wishes for more, if it has not had its part."""
+        """A request was refused for want of room."""
         account = self._account(name)
         self._decay(now_ns)
-        if not self._too_much(account):
-            account.wants[priority] = now_ns + WANTS_NS
+        if len(self._accounts) > 1 and not self._too_much(account):
+            self._wanted_ns = now_ns
+            for other in self._accounts.values():
+                if other is not account and self._too_much(other):
+                    for lower in range(priority, LOWEST_CLASS + 1):
+                        other.passing.setdefault(lower, 1.0)
+            self._let_others(account, priority, LESS)
+
+    def _let_others(self, account: _Account, priority: int, factor: float) -> None:
+        for other in self._accounts.values():
+            if other is not account:
+                for lower in [c for c in other.passing if c >= priority]:
+                    other.passing[lower] = max(LEAST_PASSING, other.passing[lower] * factor)
+                    if other.passing[lower] >= 1.0:
+                        del other.passing[lower]
 
     def rows(self) -> dict[str, dict[str, float]]:
         """What is known of each, for metrics."""
@@ -188,6 +213,9 @@ class Tenants:
         for account in self._accounts.values():
             account.used *= factor
             account.asked *= factor
+            if account.passing and now_ns - self._wanted_ns > FREE_AFTER_NS:
+                more = 2.0 ** (passed_ns / FREE_AFTER_NS)
+                account.passing = {c: p * more for c, p in account.passing.items() if p * more < 1.0}
         self._decayed_ns = now_ns
 
     def _too_much(self, account: _Account) -> bool:
@@ -199,18 +227,7 @@ class Tenants:
         for each in order:
             part = left * each.declared.weight / weights
             if each is account:
-                return account.used > part * (1 + TOLERANCE)
+                return account.used > part
             left -= min(part, each.asked)
             weights -= each.declared.weight
         return False
-
-    def _others_want(self, account: _Account, priority: int, now_ns: int) -> bool:
-        for other in self._accounts.values():
-            for wanted in [c for c, until_ns in other.wants.items() if until_ns <= now_ns]:
-                del other.wants[wanted]
-        return any(
-            wanted <= priority and not self._too_much(other)
-            for other in self._accounts.values()
-            if other is not account
-            for wanted in other.wants
-        )
