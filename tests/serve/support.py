@@ -99,7 +99,7 @@ class MemoryBackend:
     cancelled: threading.Event = field(default_factory=threading.Event)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def body(self, model: str, nbytes: int, priority: int = 0) -> MemoryBody:
+    def body(self, model: str, nbytes: int, priority: int = 0, generation: int = 0) -> MemoryBody:
         self.classes.append(priority)
         if nbytes > self.room_bytes:
             raise Overloaded("no room for the body", 1500)

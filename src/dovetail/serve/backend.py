@@ -35,6 +35,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     ready: bool
     config: dict[str, Any] = {}  # merged into the answer of `/config`
     priority: int = 1  # class of requests that claim none
+    generation: int = 0  # of the system behind, for `Call`
 
 
 class Body(Protocol):
@@ -69,6 +70,7 @@ class Call(msgspec.Struct):
     timeout_us: int = 0  # 0 is none
     slo_ms: float = 0.0  # 0 is the model's own
     tenant: str = ""
+    generation: int = 0  # that of the model it was read for; 0 is the present one
     who: Key | None = None  # the key that came with it, where keys are needed
 
 
@@ -90,8 +92,8 @@ class Answer(msgspec.Struct):
 class Backend(Protocol):
     """The live system."""
 
-    def body(self, model: str, nbytes: int, priority: int = 0) -> Body:
-        """Room for the body of a request of a class to this model (0: the model's own).
+    def body(self, model: str, nbytes: int, priority: int = 0, generation: int = 0) -> Body:
+        """Room for the body of a request of a class to this model (0: the model's own; 0: the present generation).
 
         Raises `Overloaded` when there is none now for this class.
         """

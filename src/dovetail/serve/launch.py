@@ -36,7 +36,7 @@ from .oip import start
 from .tenants import Tenant, Tenants
 from .tls import tls_context
 
-__all__ = ["Options", "Served", "launch"]
+__all__ = ["Options", "Served", "launch", "limits_of", "prepare", "start_system"]
 
 #: How long answers may take to be written after the last request has ended.
 WRITE_SECONDS = 5.0
@@ -175,37 +175,16 @@ async def launch(
 
     `store` is where what is learned of kernels is kept; without, it is forgotten at the end.
     """
-    if options.kernel_log is not None and options.kernels == "never":
-        raise DeclarationError("--kernel-log writes kernels, and --kernels never runs none; leave one of them out")
-    if options.ageing_ns and options.kernels == "never":
-        raise DeclarationError(
-            "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one out"
-        )
-    if options.join is None and options.arena_bytes < LEAST_ARENA_BYTES:
-        raise DeclarationError(
-            f"--arena {format_bytes(options.arena_bytes)} is too small for anything; give it at least "
-            f"{format_bytes(LEAST_ARENA_BYTES)}, pages cost nothing until they are written"
-        )
     keys = None if options.keys is None else read_keys(options.keys)
     tls = tls_context(options.tls_cert, options.tls_key)
-    serves, share = _devices(app, options)
-    # A body lies in it beside others.
-    if options.max_body_bytes is not None and options.max_body_bytes > serves.arena_bytes // 2:
-        if share is not None:
-            share.close()
-        raise DeclarationError(
-            f"--max-body {format_bytes(options.max_body_bytes)} does not fit twice into --arena "
-            f"{format_bytes(serves.arena_bytes)}; change one of them"
-        )
+    serves, share = prepare(app, options)
     try:
         system, label, times = await start_system(app, target, options, serves, share, entries, store, say)
     except BaseException:
         if share is not None:
             share.close()
         raise
-    # Bodies under way take at most a quarter of the front's arena, so that they never shut out what is complete.
-    largest = options.max_body_bytes or min(DEFAULT_LIMITS.max_body_bytes, serves.arena_bytes // 2)
-    limits = Limits(max_body_bytes=largest, max_unreceived_bytes=serves.arena_bytes // 4)
+    limits = limits_of(options, serves.arena_bytes)
     try:
         access_log = None if options.access_log is None else AccessLog(options.access_log)
         try:
@@ -223,6 +202,37 @@ async def launch(
         await system.close()
         raise
     return Served(system, http, backend, serves.device, label, times)
+
+
+def limits_of(options: Options, arena_bytes: int) -> Limits:
+    """What clients may take. Bodies under way have a quarter of the arena, so that they never shut out others."""
+    largest = options.max_body_bytes or min(DEFAULT_LIMITS.max_body_bytes, arena_bytes // 2)
+    return Limits(max_body_bytes=largest, max_unreceived_bytes=arena_bytes // 4)
+
+
+def prepare(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFront | None]:
+    """Check what does not go together, and say what is served on which devices."""
+    if options.kernel_log is not None and options.kernels == "never":
+        raise DeclarationError("--kernel-log writes kernels, and --kernels never runs none; leave one of them out")
+    if options.ageing_ns and options.kernels == "never":
+        raise DeclarationError(
+            "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one out"
+        )
+    if options.join is None and options.arena_bytes < LEAST_ARENA_BYTES:
+        raise DeclarationError(
+            f"--arena {format_bytes(options.arena_bytes)} is too small for anything; give it at least "
+            f"{format_bytes(LEAST_ARENA_BYTES)}, pages cost nothing until they are written"
+        )
+    serves, share = _devices(app, options)
+    # A body lies in it beside others.
+    if options.max_body_bytes is not None and options.max_body_bytes > serves.arena_bytes // 2:
+        if share is not None:
+            share.close()
+        raise DeclarationError(
+            f"--max-body {format_bytes(options.max_body_bytes)} does not fit twice into --arena "
+            f"{format_bytes(serves.arena_bytes)}; change one of them"
+        )
+    return serves, share
 
 
 def _devices(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFront | None]:

@@ -15,6 +15,7 @@ from ..live.front.system import LiveSystem
 from ..record.ledger import Histogram
 from ..units import SECOND
 from .backend import Metric
+from .tenants import REASONS, Tenants
 
 __all__ = ["BOUNDS_S", "Exposition", "render"]
 
@@ -74,7 +75,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def render(system: LiveSystem, http: Iterable[Metric] = ()) -> str:
+def render(system: LiveSystem, http: Iterable[Metric] = (), tenants: Tenants | None = None) -> str:
     """All metrics of a server; `http` are more: name, kind, meaning and value."""
     out = Exposition()
     out.family("dovetail_build_info", "gauge", "The version that runs; always 1.")
@@ -82,6 +83,8 @@ def render(system: LiveSystem, http: Iterable[Metric] = ()) -> str:
     _requests(out, system)
     _stages(out, system)
     _workers(out, system)
+    if tenants is not None:
+        _tenants(out, tenants)
     for name, kind, meaning, value in http:
         out.family(name, kind, meaning)
         out.add(value)
@@ -111,6 +114,20 @@ def _requests(out: Exposition, system: LiveSystem) -> None:
     out.add(len(system.controller.requests))
     out.family("dovetail_draining", "gauge", "1 while nothing new is admitted.")
     out.add(system.controller.draining)
+
+
+def _tenants(out: Exposition, tenants: Tenants) -> None:
+    rows = tenants.rows()
+    out.family("dovetail_tenant_requests_open", "gauge", "Requests of a tenant that have not ended.")
+    for name, row in rows.items():
+        out.add(row["open"], tenant=name)
+    out.family("dovetail_tenant_share_ratio", "gauge", "Part of a tenant in what all have had of late, by cost.")
+    for name, row in rows.items():
+        out.add(row["share"], tenant=name)
+    out.family("dovetail_tenant_refused_total", "counter", "Requests beyond a tenant's limits or its fair part.")
+    for name, row in rows.items():
+        for reason in REASONS:
+            out.add(row[f"refused_{reason}"], tenant=name, reason=reason)
 
 
 def _stages(out: Exposition, system: LiveSystem) -> None:

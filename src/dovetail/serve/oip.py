@@ -89,8 +89,13 @@ class OpenInference:
         self.http_metrics: Callable[[], list[Metric]] = list
         #: (model, bytes of the body, JSON) -> what it means.
         self._known: dict[tuple[str, int, bytes], _Known] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """There are other models from now on."""
+        names = [name for name in self._backend.models() if quote(name) == name]
         #: Path of an inference as clients write it -> model; as many as there are models, and no more.
-        self._infer_paths = {f"/v2/models/{name}/infer": name for name in backend.models() if quote(name) == name}
+        self._infer_paths = {f"/v2/models/{name}/infer": name for name in names}
 
     def vital(self, request: HttpRequest) -> bool:
         """Whether the server lives and is ready is told to whoever asks."""
@@ -227,7 +232,7 @@ class OpenInference:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
-            call.who = request.who
+            call.who, call.generation = request.who, upload.info.generation
             return self._backend.infer(
                 call, lambda answer: done(response_of(upload.info, call, wanted, binary, answer))
             )

@@ -64,7 +64,7 @@ class Upload:
         self._pad = -json_bytes % BODY_ALIGN_BYTES if json_bytes < nbytes else 0
         #: Where the tensors lie that were asked for: arguments of `ref`.
         self.places: list[Place] = []
-        self._body = backend.body(info.name, nbytes + self._pad, priority)
+        self._body = backend.body(info.name, nbytes + self._pad, priority, info.generation)
         self.view = self._body.view[self._pad : self._pad + nbytes]
         self.release = self._body.release
 

@@ -25,7 +25,7 @@ import msgspec
 from ..errors import QuotaExceeded
 from ..units import MS, SECOND
 
-__all__ = ["ANYBODY", "Tenant", "Tenants"]
+__all__ = ["ANYBODY", "REASONS", "Tenant", "Tenants"]
 
 #: Entry of those that are not declared.
 ANYBODY = "default"
