@@ -129,7 +129,7 @@ def test_emulated_devices_have_a_budget_too(serve):
 
 
 def test_a_model_whose_file_is_gone_fails_its_requests_and_no_others(serve):
-    server = serve()
+    server = serve(weights="own")
     hide("b")
     status, said = answer(server, "use_b")
     assert status == 500
@@ -140,8 +140,15 @@ def test_a_model_whose_file_is_gone_fails_its_requests_and_no_others(serve):
     until(server.clean)
 
 
+def test_a_model_of_which_there_is_a_copy_needs_its_file_no_more(serve):
+    server = serve()
+    hide("b")
+    assert answer(server, "use_b", 2.0)[1]["outputs"][0]["data"] == [4.0] * 3
+    bring_back("b")
+
+
 def test_a_worker_that_dies_while_it_loads_loses_no_request(serve):
-    server = serve(device="cpu", workers=2)
+    server = serve(device="cpu", workers=2, weights="own")
     hide("b", pipe=True)
     with Wire(server.port) as wire:
         wire.send(item_request("use_b", 3.0))
@@ -158,7 +165,7 @@ def test_a_worker_that_dies_while_it_loads_loses_no_request(serve):
 
 
 def test_a_load_that_hangs_is_ended_by_the_watchdog(serve):
-    server = serve(hang_s=1.0)
+    server = serve(hang_s=1.0, weights="own")
     hide("b", pipe=True)
     with Wire(server.port) as wire:
         wire.socket.settimeout(60)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.place.own_workers import READ, SORT, Shop
 
 from dovetail.place.fit import best_fit
-from dovetail.state import Config
+from dovetail.state import NEVER_NS, Config
 from dovetail.units import MS
 
 SHARES = (10, 25, 40, 50, 75, 100)
@@ -45,12 +45,12 @@ def test_it_finds_the_tightest_worker_that_a_scan_would_find(seed: int, swaps: b
                     running.append(shop.run(ident, rng.choice([READ, SORT]), config, rng.randrange(1, 50) * MS))
         config = Config(1, rng.choice([1, 2]), rng.choice(SHARES))
         workers = shop.cluster.workers.values()
-        wanted = {b.worker.id for b in running if b.queue.stage is READ}
-        have = [w for w in workers if not swaps or "read" in w.resident or w.id in wanted]
+        coming = {b.worker.id for b in running if b.queue.stage is READ and b.fetches}
+        have = [w for w in workers if not swaps or "read" in w.resident]
         expected = best_fit(sorted(have, key=lambda w: w.id), config)
         found = shop.own._have["read"].tightest(config)
         assert (found and found.id) == (expected and expected.id)
-        could = [w for w in workers if swaps and w not in have and w.fits(config)]
+        could = [w for w in workers if swaps and w not in have and w.id not in coming and w.fits(config)]
         assert {w.id for w in shop.own._could["read"].fitting(config, 99)} == {w.id for w in could}
         roomy = any(w.free_pct and w.free_cpus > 0 and not w.line for w in workers)
         assert shop.own.full(False) == (not roomy)
@@ -73,3 +73,6 @@ def test_among_few_workers_the_soonest_is_the_one_that_a_scan_would_find(seed: i
         assert min(times) > 10**15, "everybody has promised already what it has"
     else:
         assert found[1] == min(times) == found[0].room_at(config, priority, shop.now_ns)
+    least = [w.room_at(Config(1, 1, 1), priority, shop.now_ns) for w in shop.cluster.workers.values()]
+    lower = any(b.priority() > priority for b in shop.cluster.batches.values())
+    assert shop.own.closed_to(READ, priority) == (min(least) == NEVER_NS and not lower), "nothing fits before an end"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import stat
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 from tests.serve.live_support import LiveServer, item_body
-from tests.serve.support import Wire
+from tests.serve.support import HOST, Wire
 
 from dovetail.cli import main
 from dovetail.errors import DeclarationError, Forbidden, Unauthorized
@@ -165,4 +167,38 @@ def test_a_server_with_keys(tmp_path):
             refused = wire.ask("GET", "/metrics", Authorization=f"Bearer {plain}")
             assert refused.status == 403 and "observe" in refused.error
     finally:
+        server.stop()
+
+
+@pytest.mark.cpu
+def test_keys_are_needed_over_grpc_too(tmp_path):
+    path = tmp_path / "keys.json"
+    _, plain = made(path, workflows=("gated",))
+    server = LiveServer("tests.live.apps:hosted", device="cpu:1", keys=path, grpc_port=0)
+    client = triton_grpc.InferenceServerClient(f"{HOST}:{server.served.grpc.port}")
+
+    def infer(key="", model="gated", **more):
+        tensor = triton_grpc.InferInput("x", [3], "FP32")
+        tensor.set_data_from_numpy(np.zeros(3, np.float32))
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return client.infer(model, [tensor], headers=headers, client_timeout=60, **more)
+
+    def code(call):
+        with pytest.raises(triton_grpc.InferenceServerException) as refused:
+            call()
+        return refused.value.status()
+
+    try:
+        assert client.is_server_live() and client.is_server_ready()
+        assert infer(plain).get_response().model_name == "gated"
+        assert code(infer) == "StatusCode.UNAUTHENTICATED"
+        assert code(lambda: infer(plain[:-1])) == "StatusCode.UNAUTHENTICATED"
+        assert code(lambda: infer(plain, "plain")) == "StatusCode.PERMISSION_DENIED"
+        assert code(lambda: infer(plain, priority=1)) == "StatusCode.PERMISSION_DENIED"
+        assert code(lambda: client.get_model_metadata("gated")) == "StatusCode.UNAUTHENTICATED"
+        key = {"authorization": f"Bearer {plain}"}
+        assert client.get_model_metadata("gated", headers=key).name == "gated"
+        assert code(lambda: client.get_inference_statistics(headers=key)) == "StatusCode.PERMISSION_DENIED"
+    finally:
+        client.close()
         server.stop()

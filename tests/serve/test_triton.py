@@ -55,7 +55,7 @@ def test_config(client: triton.InferenceServerClient) -> None:
     assert config["input"][0] == {"name": "pixels", "data_type": "TYPE_UINT8", "dims": [-1, 3]}
     assert config["input"][1]["data_type"] == "TYPE_STRING"
     assert [output["name"] for output in config["output"]] == ["words", "mean", "count", "doc"]
-    assert config["parameters"] == {"slo": "1s"}  # what the backend adds
+    assert config["parameters"] == {"slo": {"string_value": "1s"}}  # what the backend adds
 
 
 def test_statistics(client: triton.InferenceServerClient) -> None:

@@ -25,6 +25,8 @@ VERBS = {
     "keys": ("keys", "make, show and revoke the keys that clients of a server need"),
     "config": ("config", "show the settings that serve would have, and where each comes from"),
     "demo": ("demo", "serve the document workflow, send it requests at a rising rate, and show a table"),
+    "top": ("top", "show what a server does, live, in the terminal"),
+    "load": ("load", "send requests to a server at a fixed rate, and say what became of them"),
     "simulate": ("simulate", "run a scenario against simulated devices"),
     "profile": ("profile", "measure each stage of a workflow on this machine"),
     "interference": ("interference", "measure what the models of a workflow cost each other on this machine"),

@@ -205,7 +205,7 @@ class Launcher:
         accept_ns = offer.accept_ns
         if accept_ns and items[0].refused >= MAX_REFUSALS:
             accept_ns = 0  # whoever was refused so often goes where it is sent, however long it takes there
-        batch = Batch(ident, queue, worker, config, items, now, mean_ns)
+        batch = Batch(ident, queue, worker, config, items, now, mean_ns, offer.beside)
         self._batches[ident] = batch
         worker.enter(batch)
         self._scheduler.started(batch, now)

@@ -143,6 +143,7 @@ class Roster:
             worker.resident.pop(weights, None)
         else:
             worker.resident[weights] = nbytes
+            worker.fetched(weights, self._step.now_ns)
         self._scheduler.holds(worker, weights, nbytes is not None, self._step.now_ns)
         self._launcher.freed = True
 

@@ -78,9 +78,14 @@ def _workers(c: Controller) -> None:
         for batch in worker.running.values():
             assert batch.waits == (batch in worker.line), f"batch {batch.id} is not in line [2]"
             whole = (batch.got_pct, batch.got_cpus) == (batch.config.share_pct, batch.config.cpus)
-            assert batch.waits or whole or batch.queue.stage.sliced, (
+            assert batch.waits or whole or batch.fetches or batch.queue.stage.sliced, (
                 f"batch {batch.id} runs on less than its room [2]"
             )
+            assert not batch.fetches or (not batch.got_pct and batch.queue.stage.weights not in worker.resident), (
+                f"batch {batch.id} is fetched for and has room, or its model [2]"
+            )
+        fetching = sum(batch.fetches for batch in worker.running.values())
+        assert worker.fetching == fetching, f"worker {worker.id} counts {worker.fetching} fetches [2]"
         used = sum(b.got_pct for b in worker.running.values())
         assert 0 <= worker.free_pct <= FULL_SHARE, f"worker {worker.id} has {worker.free_pct} % free [2]"
         assert used + worker.free_pct == FULL_SHARE, (

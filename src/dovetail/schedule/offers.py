@@ -39,7 +39,7 @@ class Where(Protocol):
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None: ...
 
-    def closed_to(self, stage: StageSpec) -> bool: ...
+    def closed_to(self, stage: StageSpec, priority: int) -> bool: ...
 
     def full(self, on_host: bool) -> bool: ...
 
@@ -96,15 +96,15 @@ class Dovetail(DovetailPlanner):
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The best configuration that some worker is ready for; or the best one where it would start first."""
-        if self._where.closed_to(queue.stage):
+        head = queue.head()
+        assert head is not None, "the controller asks for queues with work"
+        if self._where.closed_to(queue.stage, head.request.priority):
             return ()
         choice = self.choose(queue, now_ns)
         if isinstance(choice, Hold):
             if self.watcher is not None:
                 self.watcher(Considered(queue.key, now_ns, queue.size, hold=choice.reason))
             return choice
-        head = queue.head()
-        assert head is not None, "the controller asks for queues with work"
         if self.watcher is not None:
             return self._watched(queue, head, list(choice), now_ns)
         where = self._where
@@ -150,6 +150,7 @@ class Dovetail(DovetailPlanner):
             spot.accept_ns,
             run_ns,
             spot.fetch_ns,
+            spot.beside,
         )
 
     def fetch_ns(self, stage: StageSpec) -> int:

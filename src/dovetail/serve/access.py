@@ -39,6 +39,8 @@ class Access:
                 self.permit(key, unquote(name), reads=method in ("GET", "HEAD"))
             case ["v2"] | ["v2", ""] | ["v2", "repository", "index"]:
                 pass  # what a client must know
+            case ["v2", "systemsharedmemory", *_]:
+                self.use(key)
             case _:
                 self.observe(key)
         return key
@@ -63,6 +65,11 @@ class Access:
         if key is None or key.may_use(model) or (reads and "observe" in key.scopes):
             return
         raise Forbidden(f"this key is not for {model!r}")
+
+    def use(self, key: Key | None) -> None:
+        """Raises `Forbidden` if a key is good for no inference."""
+        if key is not None and "infer" not in key.scopes:
+            raise Forbidden("this key is not for inference")
 
     def observe(self, key: Key | None) -> None:
         """Raises `Forbidden` if a key does not let its owner see what the server measures."""

@@ -13,6 +13,7 @@ Rules of this file
 - The end of a client's stream means that the client is gone, as nginx takes it: its request is cancelled.
 
     HEAD -> BODY | CHUNKS -> HANDLING -> SENDING -> HEAD ... -> CLOSING
+                                      -> STREAMING -> CLOSING
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Connection(Answering):
             self._advance()
 
     def close_if_idle(self) -> None:
-        if self._phase is Phase.HEAD and not self._end:
+        if self._phase is Phase.STREAMING or (self._phase is Phase.HEAD and not self._end):
             self._transport.close()
 
     def abort(self) -> None:

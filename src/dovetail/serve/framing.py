@@ -74,6 +74,8 @@ class HttpResponse(msgspec.Struct):
     content_type: str = "application/json"
     close: bool = False
     release: Callable[[], None] | None = None
+    #: An answer without an end: called once its head is out with what sends more, and gives what to call at the end.
+    stream: Callable[[Callable[[bytes], bool]], Callable[[], None]] | None = None
 
 
 class HttpError(Exception):
@@ -89,11 +91,11 @@ class HttpError(Exception):
     ) -> None:
         """`more` goes into the answer beside the reason."""
         super().__init__(reason)
-        self.status, self.headers, self.close, self._more = status, headers, close, more
+        self.status, self.headers, self.close, self.more = status, headers, close, more
 
     def response(self) -> HttpResponse:
         """The same as an answer: `{"error": reason}`."""
-        body = msgspec.json.encode({"error": str(self), **self._more})
+        body = msgspec.json.encode({"error": str(self), **self.more})
         return HttpResponse(self.status, [body], self.headers, close=self.close)
 
 

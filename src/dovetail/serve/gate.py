@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from ..errors import Forbidden, Unauthorized
 from .access import Access
 from .framing import HttpError, HttpRequest
+from .oip_response import as_refusal
 
 __all__ = ["ANY", "Gate", "is_loopback"]
 
@@ -58,10 +59,8 @@ class Gate:
         self._check_names(request)
         try:
             request.who = self.access.of(request.method, request.path, request.headers)
-        except Unauthorized as error:
-            raise HttpError(401, str(error), ("WWW-Authenticate", 'Bearer realm="dovetail"')) from None
-        except Forbidden as error:
-            raise HttpError(403, str(error)) from None
+        except (Unauthorized, Forbidden) as error:
+            raise as_refusal(error) from None
 
     def _check_names(self, request: HttpRequest) -> None:
         host = request.headers.get("host", "")

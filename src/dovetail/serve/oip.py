@@ -21,7 +21,6 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from .. import __version__
 from ..errors import BadRequest, QuotaExceeded
 from ..workflow.graph import Port
 from .application import Cancel
@@ -29,11 +28,13 @@ from .backend import Backend, Call, Metric, ModelInfo
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
 from .gate import Gate
 from .http import HttpServer, serve
+from .inference import Inference
 from .keys import Key
 from .oip_request import (
     InferRequest,
     Place,
     Upload,
+    Wanted,
     call_of,
     claimed,
     inputs_of,
@@ -44,24 +45,28 @@ from .oip_request import (
 )
 from .oip_response import (
     HEADER_LENGTH,
-    MODEL_VERSION,
     Question,
     as_refusal,
     config_of,
+    http_of,
     index_of,
     json_of,
     metadata_of,
-    response_of,
+    ready_asked,
+    region_asked,
+    region_of,
 )
+from .pages import Pages
+from .shared_memory import Regions
 from .tensors import decode_raw
 
-__all__ = ["EXTENSIONS", "OpenInference", "start"]
+__all__ = ["OpenInference", "start"]
 
-EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics", "schedule_policy"]
 MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per MiB; larger tensors go in binary
 MAX_QUESTION_BYTES = 64 << 10  # of a body that is no inference
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
+_QUESTIONS = ("index", "page", "register")  # what has a body and is no inference
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -76,15 +81,18 @@ class _Known(msgspec.Struct, frozen=True, gc=False):
     #: Without inputs.
     call: Call
     places: tuple[tuple[str, Place], ...]
-    wanted: dict[str, bool]
+    wanted: Wanted
     binary: bool
 
 
 class OpenInference:
     """The application that `http` serves."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+        self._backend = inference.backend
+        #: The dashboard, if there is one.
+        self.pages: Pages | None = None
         #: What the front measures of itself.
         self.http_metrics: Callable[[], list[Metric]] = list
         #: (model, bytes of the body, JSON) -> what it means.
@@ -119,7 +127,7 @@ class OpenInference:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
         expected = request.known or self._expected(request, nbytes)
         if expected is None:
-            if self._route(request)[1] == "index" and nbytes <= MAX_QUESTION_BYTES:
+            if self._route(request)[1] in _QUESTIONS and nbytes <= MAX_QUESTION_BYTES:
                 return Question(nbytes)
             return None
         info, json_bytes = expected
@@ -158,11 +166,13 @@ class OpenInference:
             return self._infer(request, request.body, done)
         info, action = self._route(request)
         backend = self._backend
+        if action == "page" and self.pages is not None:
+            return self.pages.respond(request, done)
         if action == "metrics":
             return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
         if action == "index":
             seen = {name: info for name, info in backend.models().items() if _may_see(request.who, name)}
-            return json_of(index_of(seen, request.body))
+            return json_of(index_of(seen, ready_asked(request.body)))
         if action == "infer":
             raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         if action == "live" or (action == "ready" and info is None):
@@ -170,8 +180,10 @@ class OpenInference:
             return json_of({action: well}, 200 if well else 503)
         if action == "stats":
             return json_of({"model_stats": backend.statistics(info.name if info else None)})
+        if action in ("status", "register", "unregister"):
+            return self._shared_memory(request, action)
         if info is None:
-            return json_of({"name": "dovetail", "version": __version__, "extensions": EXTENSIONS})
+            return json_of(self._inference.metadata())
         if action == "ready":
             return json_of({"name": info.name, "ready": info.ready}, 200 if info.ready else 503)
         return json_of(config_of(info) if action == "config" else metadata_of(info))
@@ -187,6 +199,8 @@ class OpenInference:
                 action = "metadata"
             case ["metrics"]:
                 action = "metrics"
+            case [] | ["dashboard", *_] if self.pages is not None:
+                return None, "page"
             case ["v2", "health", ("live" | "ready") as action]:
                 pass
             case ["v2", "models", "stats"]:
@@ -194,8 +208,10 @@ class OpenInference:
             case ["v2", "repository", "index"]:
                 action = "index"
             case ["v2", "repository", "models", name, ("load" | "unload")]:
-                raise HttpError(400, "workflows are loaded when the server starts; none can be loaded or unloaded")
-            case ["v2", ("trace" | "logging" | "systemsharedmemory" | "cudasharedmemory"), *_] | [
+                raise self._inference.refuse_loading()
+            case ["v2", "systemsharedmemory", *rest]:
+                action = region_of(request.path, rest)[1]
+            case ["v2", ("trace" | "logging" | "cudasharedmemory"), *_] | [
                 "v2",
                 "models",
                 _,
@@ -204,27 +220,30 @@ class OpenInference:
             ]:
                 raise HttpError(501, f"{request.path}: this extension is not supported; GET /v2 lists those that are")
             case ["v2", "models", name, *rest]:
-                info = self._model(name)
-                if rest[:1] == ["versions"]:
-                    if rest[1:2] != [MODEL_VERSION]:
-                        raise HttpError(404, f"model {info.name!r} has only version {MODEL_VERSION}, not {rest[1:2]}")
-                    rest = rest[2:]
+                version = "".join(rest[1:2]) or "none" if rest[:1] == ["versions"] else ""
+                info = self._inference.model(unquote(name), version)
+                rest = rest[2:] if version else rest
                 action = "/".join(rest) or "metadata"
                 if action not in ("metadata", "ready", "config", "stats", "infer"):
                     raise HttpError(404, f"no such path: {request.path}")
             case _:
                 raise HttpError(404, f"no such path: {request.path}")
-        allowed = ("POST",) if action in ("infer", "index") else ("GET", "HEAD")
+        allowed = ("POST",) if action in ("infer", "index", "register", "unregister") else ("GET", "HEAD")
         if request.method not in allowed:
             raise HttpError(405, f"{request.method} is not allowed on {request.path}", ("Allow", ", ".join(allowed)))
         return info, action
 
-    def _model(self, quoted: str) -> ModelInfo:
-        models = self._backend.models()
-        name = unquote(quoted)
-        if name not in models:
-            raise HttpError(404, f"unknown model {name!r}; known models: {', '.join(sorted(models)) or 'none'}")
-        return models[name]
+    def _shared_memory(self, request: HttpRequest, action: str) -> HttpResponse:
+        regions = self._inference.shared_memory()
+        name, _ = region_of(request.path, request.path.removesuffix("/").split("/")[3:])
+        if action == "status":
+            return json_of(regions.status(name))
+        if action == "unregister":
+            regions.unregister(name)
+        else:
+            asked = region_asked(request.body)
+            regions.register(name, asked.key, asked.offset, asked.byte_size)
+        return json_of({})
 
     def _infer(
         self, request: HttpRequest, upload: Upload, done: Callable[[HttpResponse | Exception], None]
@@ -233,13 +252,11 @@ class OpenInference:
         try:
             call, wanted, binary = self._read(request, upload)
             call.who, call.generation = request.who, upload.info.generation
-            return self._backend.infer(
-                call, lambda answer: done(response_of(upload.info, call, wanted, binary, answer))
-            )
+            return self._inference.begin(upload, call, wanted, binary, lambda outcome: done(http_of(outcome)))
         except Exception as error:
             raise as_refusal(error) from None
 
-    def _read(self, request: HttpRequest, upload: Upload) -> tuple[Call, dict[str, bool], bool]:
+    def _read(self, request: HttpRequest, upload: Upload) -> tuple[Call, Wanted, bool]:
         """What is asked for, which outputs are wanted, and whether others go out in binary."""
         info, json_bytes = upload.info, upload.json_bytes
         if json_bytes == 0:
@@ -255,7 +272,7 @@ class OpenInference:
             call.inputs = {name: upload.ref(*where) for name, where in known.places}
             return call, known.wanted, known.binary
         header = parse(text)
-        inputs = inputs_of(info, header, upload)
+        inputs = inputs_of(info, header, upload, self._inference.regions)
         wanted = wanted_of(info, header)
         call = call_of(info, header, inputs, request.headers)
         binary = bool(header.parameters.get("binary_data_output", False))
@@ -280,10 +297,16 @@ async def start(
     port: int = 0,
     limits: Limits = DEFAULT_LIMITS,
     gate: Gate | None = None,
+    regions: Regions | None = None,
+    pages: Pages | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> HttpServer:
-    """Serves `backend`; port 0 takes a free one. `gate` says who may ask; without keys, keep it on loopback."""
-    application = OpenInference(backend)
+    """Serves `backend`, and `pages` for people; port 0 takes a free one.
+
+    `gate` says who may ask; without keys, keep it on loopback.
+    """
+    application = OpenInference(Inference(backend, regions))
+    application.pages = pages
     server = await serve(application, host, port, limits, gate, tls)
     application.http_metrics = server.metrics
     return server

@@ -30,7 +30,8 @@ from .access_log import AccessLog
 from .gate import is_loopback
 from .keys import Keys
 from .keys import read as read_keys
-from .launch import Options, Served, limits_of, prepare, start_system
+from .launch import Options, Served, limits_of, start_system
+from .preparing import prepare
 from .tenants import Tenants
 from .tls import load_certificate
 
@@ -42,6 +43,8 @@ LOOK_SECONDS = 1.0
 _FIXED = {
     "host": "--host",
     "port": "--port",
+    "grpc_port": "--grpc-port",
+    "shared_memory": "--shared-memory",
     "share_workers": "--share-workers",
     "join": "--join",
 }
@@ -161,14 +164,17 @@ class Operation:
         served, options = self._served, wanted.options
         self._say(f"loading {wanted.target} beside what runs ...")
         serves, share = prepare(wanted.app, options)
-        system, label, times = await start_system(
+        began = await start_system(
             wanted.app, wanted.target, options, serves, share, wanted.entries, self._store, self._say
         )
         old, old_times = served.system, served.times
-        system.ledger.go_on(old.ledger)
-        served.backend.switch(system, label)
+        began.system.ledger.go_on(old.ledger)
+        served.backend.switch(began.system, began.label)
         served.http.application.renew()
-        served.system, served.times, served.device, served.label = system, times, serves.device, label
+        served.system, served.times = began.system, began.times
+        served.device, served.label = began.device, began.label
+        if served.watch is not None:
+            await served.watch.switch(began.system, began.banner, began.header)
         self.changed.set()
         self._begin(self._retire(old, old_times))
 
