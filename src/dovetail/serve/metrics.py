@@ -82,6 +82,7 @@ def render(system: LiveSystem, http: Iterable[Metric] = (), tenants: Tenants | N
     out.add(1, version=__version__)
     _requests(out, system)
     _stages(out, system)
+    _predictions(out, system)
     _workers(out, system)
     if tenants is not None:
         _tenants(out, tenants)
@@ -149,6 +150,31 @@ def _stages(out: Exposition, system: LiveSystem) -> None:
     for stage, sizes in ran.items():
         out.add(sum(size * count for size, (count, _) in sizes.items()), "_sum", stage=stage)
         out.add(sum(count for count, _ in sizes.values()), "_count", stage=stage)
+
+
+def _predictions(out: Exposition, system: LiveSystem) -> None:
+    stages = sorted(system.statistics.stages.items())
+    out.family("dovetail_stage_queue_seconds", "summary", "How long items waited for their batch to begin.")
+    for stage, counts in stages:
+        out.add(counts.waited_ns / SECOND, "_sum", stage=stage)
+        out.add(counts.items, "_count", stage=stage)
+    out.family("dovetail_stage_device_seconds_total", "counter", "Time of batches, multiplied by their share.")
+    for stage, counts in stages:
+        out.add(counts.device_ns / SECOND, stage=stage)
+    out.family("dovetail_stage_share_asked_ratio", "gauge", "Share of a device that a stage declares, if it does.")
+    for spec in sorted(system.controller.stages.values(), key=lambda spec: spec.name):
+        if spec.share_pct or spec.quota_pct:
+            out.add((spec.share_pct or 100) * (spec.quota_pct or 100) / 10_000, stage=spec.name)
+    out.family("dovetail_prediction_error_ratio", "summary", "How far batches were off their prediction, relative.")
+    for stage, counts in stages:
+        out.add(counts.error, "_sum", stage=stage)
+        out.add(counts.predicted, "_count", stage=stage)
+    out.family("dovetail_prediction_expected_seconds_total", "counter", "What batches were predicted to take.")
+    for stage, counts in stages:
+        out.add(counts.expected_ns / SECOND, stage=stage)
+    out.family("dovetail_prediction_covered_total", "counter", "Batches within their mean and two deviations.")
+    for stage, counts in stages:
+        out.add(counts.held, stage=stage)
 
 
 def _workers(out: Exposition, system: LiveSystem) -> None:
