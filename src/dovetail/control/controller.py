@@ -125,7 +125,8 @@ class Controller:
         step.out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
         for request, refusal in self._scheduler.hopeless(event.at_ns):
-            self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
+            if request.sheddable:
+                self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
         self._launcher.start()
         if self._scaler_adjusts and self._roster.adjust():
             self._launcher.start()
@@ -150,12 +151,12 @@ class Controller:
             outcome, reason = "expired", "its deadline had passed when it arrived"
         else:
             refusal = self._scheduler.admit(graph, priority, objective, now)
-            if refusal is not None:
+            if refusal is not None and (event.sheddable or refusal.firm):
                 outcome, reason, retry_ns = "shed", refusal.reason, refusal.retry_after_ns
         if outcome:
             self._reject(event, priority, outcome, reason, retry_ns)
             return
-        request = Request(event.request, graph, priority, now, objective, event.deadline_ns)
+        request = Request(event.request, graph, priority, now, objective, event.deadline_ns, event.sheddable)
         self.requests[request.id] = request
         if event.deadline_ns:
             request.timer = self._step.set_timer(event.deadline_ns, request.id)
@@ -287,8 +288,11 @@ class Controller:
         if batch is not None:
             self._retry(batch, f"{event.reason}: {event.detail}" if event.detail else event.reason, event.reason)
 
-    def _retry(self, batch: Batch, why: str, reason: str) -> None:
-        """Give the items of a failed batch another chance, or fail their requests."""
+    def _retry(self, batch: Batch, why: str, reason: str, guilty: bool = False) -> None:
+        """Give the items of a failed batch another chance, or fail their requests.
+
+        A lone item that is `guilty` of the end of its worker does not get to end another one.
+        """
         queue = batch.queue
         alone = len(batch.items) == 1
         self._scheduler.ended(batch, self._step.now_ns, False)
@@ -307,7 +311,7 @@ class Controller:
                     continue
             else:
                 item.attempts += 1
-                if (reason == "error" and alone) or item.attempts >= MAX_ATTEMPTS:
+                if ((reason == "error" or guilty) and alone) or item.attempts >= MAX_ATTEMPTS:
                     self._close(request, "failed", why)
                     continue
             # One of several items may be what raised, killed the worker or was too large: run them alone, so that
@@ -322,10 +326,14 @@ class Controller:
             self._companions.lost(event.worker)
         if worker is None:
             return
-        for ident in list(worker.running):
+        running = list(worker.running)
+        # A host process runs one batch after another, as they were sent; of a device we know only if there was one.
+        guilty = running[0] if event.at_fault and (len(running) == 1 or (running and worker.spec.on_host)) else None
+        for ident in running:
             batch = self._launcher.release(ident)
             if batch is not None:
-                self._retry(batch, f"worker {worker.spec.name} was lost: {event.detail}", "worker_lost")
+                why = f"worker {worker.spec.name} was lost: {event.detail}"
+                self._retry(batch, why, "worker_lost", guilty=ident == guilty)
 
     # -- time -------------------------------------------------------------------------------------------------
 

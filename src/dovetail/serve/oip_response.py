@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ..errors import BadRequest, Forbidden, Overloaded
+from ..errors import BadRequest, Forbidden, Overloaded, QuotaExceeded, Unauthorized
 from ..workflow.graph import Port
 from .backend import Answer, Call, ModelInfo
 from .framing import HttpError, HttpResponse
@@ -98,12 +98,15 @@ def outcome_of(
 
 def as_refusal(error: Exception) -> Exception:
     """What a client is told of an error; what it should not know is left as it is."""
+    if isinstance(error, Unauthorized):
+        return HttpError(401, str(error), ("WWW-Authenticate", 'Bearer realm="dovetail"'))
     if isinstance(error, Forbidden):
         return HttpError(403, str(error))
     if isinstance(error, BadRequest):
         return HttpError(400, str(error))
     if isinstance(error, Overloaded):
-        return HttpError(503, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
+        status = 429 if isinstance(error, QuotaExceeded) else 503
+        return HttpError(status, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
     return error
 
 

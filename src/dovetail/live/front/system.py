@@ -208,6 +208,7 @@ class LiveSystem:
         timeout_ns: int = 0,
         note: str = "",
         counts: tuple[int, ...] = (),
+        sheddable: bool = True,
         on_free: Callable[[], None] = lambda: None,
     ) -> int:
         """Put a request to the controller; its number. `done` is told its end, once and perhaps before this returns.
@@ -243,6 +244,7 @@ class LiveSystem:
                 now + min(objective_ns, LONGEST_NS) if objective_ns else 0,
                 now + min(timeout_ns, LONGEST_NS) if timeout_ns else 0,
                 counts,
+                sheddable,
             ),
             note,
         )
@@ -382,6 +384,7 @@ class LiveSystem:
         self.fleet.retire()
         for ident, why in self.watchdog.hung(self.batches.running.values(), now):
             if ident in self.fleet.workers:
+                self.fleet.workers[ident].at_fault = not self.watchdog.loads(ident)
                 self.fleet.workers[ident].kill(why)
         for ident, request in list(self.answers.requests.items()):
             if request.state is not None and (why := self._readiness.hopeless(request.state.graph.graph, now)):
