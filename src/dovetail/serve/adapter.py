@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ..errors import BadRequest, Forbidden, Overloaded
 from ..live.front.checks import fan_out_refused
 from ..live.front.system import LiveSystem, Result
@@ -14,7 +16,7 @@ from ..live.tensors.codec import Ref
 from ..units import MS, US, format_bytes
 from ..workflow.graph import Graph, Port
 from ..workflow.local import count_of
-from .backend import Answer, Call, Metric, ModelInfo
+from .backend import Answer, Call, Metric, ModelInfo, SliceWanted
 from .metrics import render
 
 __all__ = ["LiveBackend"]
@@ -116,6 +118,20 @@ class LiveBackend:
                 f"class {priority} is above {model!r}'s own, {own}; a server that others can reach takes that from "
                 "nobody unless it is started with --trust-priority"
             )
+
+    def slices(self) -> list[dict[str, Any]]:
+        """What every client with a quota has of the devices."""
+        return [msgspec.to_builtins(piece) for piece in self._system.slices.all()]
+
+    def change_slice(self, client: str, wanted: SliceWanted) -> dict[str, Any]:
+        """Give a client another slice, if whoever asks is trusted."""
+        if not self._trust_priority:
+            raise Forbidden(
+                "a server that others can reach changes slices for nobody unless it is started with --trust-priority"
+            )
+        changed = self._system.slices.change(client, wanted.share, wanted.quota, wanted.worker)
+        found: dict[str, Any] = msgspec.to_builtins(changed)
+        return found
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All workflows."""

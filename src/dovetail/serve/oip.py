@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from .. import __version__
-from ..errors import BadRequest
+from ..errors import BadRequest, Forbidden
 from ..workflow.graph import Port
 from .application import Cancel
 from .backend import Backend, Call, Metric, ModelInfo
@@ -50,6 +50,7 @@ from .oip_response import (
     json_of,
     metadata_of,
     response_of,
+    slice_of,
 )
 from .tensors import decode_raw
 
@@ -112,7 +113,7 @@ class OpenInference:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
         expected = request.known or self._expected(request, nbytes)
         if expected is None:
-            if self._route(request)[1] == "index" and nbytes <= MAX_QUESTION_BYTES:
+            if self._route(request)[1] in ("index", "slice") and nbytes <= MAX_QUESTION_BYTES:
                 return Question(nbytes)
             return None
         info, json_bytes = expected
@@ -155,6 +156,10 @@ class OpenInference:
             return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
         if action == "index":
             return json_of(index_of(backend.models(), request.body))
+        if action == "slices":
+            return json_of({"slices": backend.slices()})
+        if action == "slice":
+            return self._change_slice(request)
         if action == "infer":
             raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         if action == "live" or (action == "ready" and info is None):
@@ -183,6 +188,10 @@ class OpenInference:
                 pass
             case ["v2", "models", "stats"]:
                 action = "stats"
+            case ["v2", "slices"]:
+                action = "slices"
+            case ["v2", "slices", _]:
+                action = "slice"
             case ["v2", "repository", "index"]:
                 action = "index"
             case ["v2", "repository", "models", name, ("load" | "unload")]:
@@ -206,10 +215,17 @@ class OpenInference:
                     raise HttpError(404, f"no such path: {request.path}")
             case _:
                 raise HttpError(404, f"no such path: {request.path}")
-        allowed = ("POST",) if action in ("infer", "index") else ("GET", "HEAD")
+        allowed = ("POST",) if action in ("infer", "index", "slice") else ("GET", "HEAD")
         if request.method not in allowed:
             raise HttpError(405, f"{request.method} is not allowed on {request.path}", ("Allow", ", ".join(allowed)))
         return info, action
+
+    def _change_slice(self, request: HttpRequest) -> HttpResponse:
+        client = unquote(request.path.removesuffix("/").rpartition("/")[2])
+        try:
+            return json_of(self._backend.change_slice(client, slice_of(request.body)))
+        except (BadRequest, Forbidden) as error:
+            raise as_refusal(error) from None
 
     def _model(self, quoted: str) -> ModelInfo:
         models = self._backend.models()

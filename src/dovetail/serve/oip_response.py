@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import BadRequest, Forbidden, Overloaded
 from ..workflow.graph import Port
-from .backend import Answer, Call, ModelInfo
+from .backend import Answer, Call, ModelInfo, SliceWanted
 from .framing import HttpError, HttpResponse
 from .tensors import Elements, OutputTensor, Parameters, encode
 
@@ -27,6 +27,7 @@ __all__ = [
     "json_of",
     "metadata_of",
     "response_of",
+    "slice_of",
 ]
 
 MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
@@ -124,6 +125,15 @@ def index_of(models: Mapping[str, ModelInfo], question: Question | None) -> list
         for info in models.values()
         if info.ready or not which.ready
     ]
+
+
+def slice_of(question: Question | None) -> SliceWanted:
+    """The slice that a body asks for."""
+    try:
+        return msgspec.json.decode(b"{}" if question is None else question.data, type=SliceWanted)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        form = '{"share": 50, "quota": 30, "worker": "cpu-0"}'
+        raise HttpError(400, f"a slice is {form}, or part of it: {error}") from None
 
 
 def metadata_of(info: ModelInfo) -> dict[str, object]:

@@ -39,7 +39,7 @@ __all__ = ["ShareOptions", "ShareResult", "p99", "verify_shares"]
 #: No request is refused for being late: what is measured is the device.
 PATIENCE_NS = 3600 * SECOND
 #: Between two requests of a high class, about.
-PAUSE_SECONDS = 0.03
+PAUSE_SECONDS = 0.08
 
 
 class ShareOptions(msgspec.Struct, frozen=True):
@@ -80,8 +80,11 @@ class ShareResult(msgspec.Struct, frozen=True):
 
     @property
     def of_alone(self) -> float | None:
-        """What all did together, each counted as a part of what it does alone: 1 if sharing costs nothing."""
-        if not self.alone_per_s:
+        """What all did together, each counted as a part of what it does alone: 1 if sharing costs nothing.
+
+        None if that was not measured, or a high class does not do all that it could.
+        """
+        if not self.alone_per_s or self.high_ns:
             return None
         per_s = {name: found.get("ok", 0) / self.options.seconds for name, found in self.outcomes.items()}
         return sum(per_s[name] / alone for name, alone in self.alone_per_s.items() if alone)
