@@ -1,9 +1,9 @@
 """Throughput and latency of a stage by batch, share and quota: which points to measure, and what lies between them.
 
 Rules of this file
-- Few points. The corners of the grid come first. Then each axis is halved on the line along which the other two are
-  largest. A half is halved again where what was measured there is off what its ends had promised, the furthest off
-  first: where the surface bends. Last come two points inside, which are not fitted. They say how good the fit is.
+- Few points. The corners of the grid come first. Then each axis is halved on one line (`Grid.line`). A half is halved
+  again where what was measured there is off what its ends had promised, the furthest off first: where the surface
+  bends. Last come two points inside, which are not fitted. They say how good the fit is.
 - Which point is next follows from the grid and the points alone. So a run that was interrupted goes on where it was.
 - The surface is linear between corners, in logarithms of all. Along each axis it is put right by what was measured on
   that axis's line. It is monotone nowhere by force: a larger batch may be slower, and then it is seen to be.
@@ -57,8 +57,13 @@ class Grid(msgspec.Struct, frozen=True):
         return [place for place in dict.fromkeys(found) if place not in lines]
 
     def line(self, axis: int) -> list[Place]:
-        """The points of an axis where the others are largest."""
+        """The points of an axis where the others are largest; of quotas where the share is least.
+
+        Several threads wake up late after every wait, so that on a whole processor a quota's line is mostly noise.
+        """
         top = [values[-1] for values in self.axes]
+        if axis == 2:
+            top[1] = self.shares[0]
         found: list[Place] = []
         for value in self.axes[axis]:
             batch, share, quota = (value if i == axis else top[i] for i in range(3))
