@@ -44,6 +44,7 @@ _KINDS = {
     "failure": "red",
     "model": "magenta",
     "worker": "magenta",
+    "slice": "magenta",
 }
 
 

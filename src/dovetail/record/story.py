@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply
-from ..control.events import Event, LoadFailed, ModelEvicted, ModelLoaded, WorkerJoined, WorkerLost
+from ..control.events import Event, LoadFailed, ModelEvicted, ModelLoaded, SliceChanged, WorkerJoined, WorkerLost
 from ..errors import LogError
 from ..place.fit import ENDING, HIGHER
 from ..state import Item, Request
@@ -113,6 +113,7 @@ class _Teller:
         #: (node, index) -> time, step, depth of the queue and holders of the model when it was queued.
         self.queued: dict[tuple[int, int], tuple[int, int, int, tuple[int, ...]]] = {}
         self.stages = {node.stage.name for node in request.graph.nodes}
+        self.clients = {node.stage.client or node.stage.name for node in request.graph.nodes}
         self.weights = {node.stage.weights for node in request.graph.nodes}
         #: Steps in which something of this request was sent: what workers evict for it has one of them as its cause.
         self.sent: set[int] = set()
@@ -188,6 +189,9 @@ class _Teller:
         elif isinstance(event, ModelEvicted) and (event.weights in self.weights or event.cause in self.sent):
             stages = ", ".join(self.follower.sharers.get(event.weights, (event.weights,)))
             self._say("model", f"{name(event.worker)} evicted the model of {stages}: {event.reason}")
+        elif isinstance(event, SliceChanged) and event.client in self.clients:
+            where = f", on {name(event.worker)}" if event.worker else ""
+            self._say("slice", f"{event.client} has {event.share_pct} % for {event.quota_pct} % of the time{where}")
         elif isinstance(event, LoadFailed) and event.stage in self.stages:
             who = name(event.worker)
             self._say("model", f"{who} could not load the model of {event.stage}: {event.detail}")

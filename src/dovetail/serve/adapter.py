@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ..errors import BadRequest, Forbidden, Overloaded, QuotaExceeded
 from ..live.front.checks import fan_out_refused
 from ..live.front.system import LiveSystem, Result
@@ -16,7 +18,7 @@ from ..units import MS, SECOND, US, format_bytes
 from ..workflow.graph import Graph, Port
 from ..workflow.local import count_of
 from .access import effective_class
-from .backend import Answer, Call, Metric, ModelInfo
+from .backend import Answer, Call, Metric, ModelInfo, SliceWanted
 from .keys import Key
 from .metrics import render
 from .tenants import Tenants
@@ -183,6 +185,20 @@ class LiveBackend:
                 raise Forbidden(f"this key is of tenant {call.who.tenant!r}, not of {call.tenant!r}")
             return call.who.tenant
         return call.tenant if self.trust_priority else ""
+
+    def slices(self) -> list[dict[str, Any]]:
+        """What every client with a quota has of the devices."""
+        return [msgspec.to_builtins(piece) for piece in self.system.slices.all()]
+
+    def change_slice(self, client: str, wanted: SliceWanted) -> dict[str, Any]:
+        """Give a client another slice, if whoever asks is trusted."""
+        if not self.trust_priority:
+            raise Forbidden(
+                "a server that others can reach changes slices for nobody unless it is started with --trust-priority"
+            )
+        changed = self.system.slices.change(client, wanted.share, wanted.quota, wanted.worker)
+        found: dict[str, Any] = msgspec.to_builtins(changed)
+        return found
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All workflows."""

@@ -15,7 +15,7 @@ import msgspec
 from ..workflow.graph import Port
 from .keys import Key
 
-__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "Metric", "ModelInfo"]
+__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "Metric", "ModelInfo", "SliceWanted"]
 
 #: The front lays a request out so that its first binary tensor is as aligned as the body is, up to this much.
 BODY_ALIGN_BYTES = 64
@@ -75,6 +75,15 @@ class Call(msgspec.Struct):
     who: Key | None = None  # the key that came with it, where keys are needed
 
 
+class SliceWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """The slice that somebody wants for a client; what is left out stays."""
+
+    share: int = 0
+    quota: int = 0
+    #: Name of the worker that it is moved to; empty: any.
+    worker: str | None = None
+
+
 class Answer(msgspec.Struct):
     """How a call ended. Exactly one of six outcomes; `outputs` belongs to the first two.
 
@@ -122,6 +131,12 @@ class Backend(Protocol):
 
     def statistics(self, model: str | None) -> list[dict[str, Any]]:
         """Entries of Triton's `model_stats`, for one model or for all."""
+
+    def slices(self) -> list[dict[str, Any]]:
+        """What every client with a quota has of the devices: `client`, `share_pct`, `quota_pct`, `worker`."""
+
+    def change_slice(self, client: str, wanted: SliceWanted) -> dict[str, Any]:
+        """Give a client another slice. Raises `BadRequest` or `Forbidden`."""
 
     def metrics(self, http: list[Metric]) -> str:
         """Everything that is measured, in Prometheus' text form; `http` are values of the front."""
