@@ -162,6 +162,8 @@ class Controller:
             refusal = self._scheduler.admit(graph, priority, objective, now)
             if refusal is not None and (event.sheddable or refusal.firm):
                 outcome, reason, retry_ns = "shed", refusal.reason, refusal.retry_after_ns
+                for node in graph.entries:
+                    node.queue.arrived += 1  # it was asked for, which the scaler has to know
         if outcome:
             self._reject(event, priority, outcome, reason, retry_ns)
             return
