@@ -125,7 +125,7 @@ def test_what_waits_on_purpose_keeps_nobody_out() -> None:
         built.step(RequestArrived(0, 0, request, 0))
     queue = built.queues["read"]
     assert queue.size and planner._wait_ns(1, 60 * MS)
-    queue.held_until_ns = 1 * MS
+    queue.hold(1 * MS)
     assert not planner._wait_ns(1, 60 * MS)
 
 

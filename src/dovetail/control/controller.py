@@ -121,7 +121,11 @@ class Controller:
         self._handlers[type(event)](event)  # type: ignore[operator]
         for request, refusal in self._scheduler.hopeless(event.at_ns):
             self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
-        self._launcher.start()
+        launcher = self._launcher
+        last = launcher.last_batch
+        launcher.start()
+        if launcher.last_batch == last:
+            self._scheduler.idle(event.at_ns)
         if self._scaler_adjusts:
             self._roster.adjust()
         if self.draining and not self.requests and not self._drained:

@@ -25,7 +25,7 @@ from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import StageSpec
 from .fit import reason_of
-from .rooms import Changes, Group
+from .rooms import Group, Rooms
 from .route import Hint
 
 __all__ = ["LOCAL_OWN", "OwnSettings", "OwnWorkers", "Spot"]
@@ -76,9 +76,8 @@ class OwnWorkers:
         self._settings = settings or OwnSettings()
         self.bind_ns = bind_ns
         self._early = bind_ns > 0
-        self._changes = Changes()
         #: All devices, and all host processes.
-        self._all = (Group(self._changes), Group(self._changes))
+        self._rooms = (Rooms(), Rooms())
         #: Stage -> workers that have its model (or are fetching it), and swapping workers that could fetch it.
         self._have: dict[str, Group] = {}
         self._could: dict[str, Group] = {}
@@ -99,15 +98,14 @@ class OwnWorkers:
             if stage.name not in self._stages:
                 self._stages[stage.name] = stage
                 self._users.setdefault(stage.weights, []).append(stage.name)
-                self._have[stage.name] = Group(self._changes)
-                self._could[stage.name] = Group(self._changes)
+                self._have[stage.name] = Group(self._rooms[stage.on_host])
+                self._could[stage.name] = Group(self._rooms[stage.on_host])
 
     # -- what is known ------------------------------------------------------------------------------------------
 
     def joined(self, worker: Worker) -> None:
         """It is idle."""
-        self._changes.workers += 1
-        self._all[worker.spec.on_host].add(worker)
+        self._rooms[worker.spec.on_host].join(worker)
         self._early = self._early or worker.spec.preempts
         if worker.swaps:
             self._swapping += 1
@@ -116,12 +114,8 @@ class OwnWorkers:
 
     def lost(self, worker: Worker) -> None:
         """It is gone."""
-        self._changes.workers -= 1
-        self._all[worker.spec.on_host].drop(worker)
+        self._rooms[worker.spec.on_host].leave(worker)
         self._swapping -= worker.swaps
-        for name in self._stages:
-            self._have[name].drop(worker)
-            self._could[name].drop(worker)
 
     def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:
         """A model has come or gone."""
@@ -134,7 +128,7 @@ class OwnWorkers:
     def started(self, batch: Batch, now_ns: int) -> None:
         """Its worker has less room, and fetches the model if it has not got it."""
         worker, weights = batch.worker, batch.queue.stage.weights
-        self._changes.add(worker)
+        self._rooms[worker.spec.on_host].changed(worker)
         if worker.swaps:
             key = worker.id, weights
             self._wanted[key] = count = self._wanted.get(key, 0) + 1
@@ -144,7 +138,7 @@ class OwnWorkers:
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
         """Its worker has more room."""
         worker, weights = batch.worker, batch.queue.stage.weights
-        self._changes.add(worker)
+        self._rooms[worker.spec.on_host].changed(worker)
         if worker.swaps:
             key = worker.id, weights
             left = self._wanted.get(key, 1) - 1
@@ -172,13 +166,13 @@ class OwnWorkers:
 
     def full(self, on_host: bool) -> bool:
         """Whether nobody has room for anything; in doubt not, where batches are sent before there is room."""
-        return not self._early and not self._all[on_host].roomy()
+        return not self._early and not self._rooms[on_host].roomy
 
     def closed_to(self, stage: StageSpec) -> bool:
         """Whether nobody who could run a stage has room for anything."""
         have, could = self._have[stage.name], self._could[stage.name]
         if self._early and not stage.on_host:
-            return not have.members and not could.members
+            return not have.count and not could.count
         return not have.roomy() and not could.roomy()
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
@@ -191,7 +185,7 @@ class OwnWorkers:
         stage = queue.stage
         have, could = self._have[stage.name], self._could[stage.name]
         fetcher, load_ns, toll_ns = None, 0, 0
-        if could.members:
+        if could.count:
             fetcher, load_ns, toll_ns = self._fetcher(could, stage, config)
         early = self._early and not stage.on_host
         if not early and fetcher is None:
@@ -199,7 +193,7 @@ class OwnWorkers:
         fetched_ns = now_ns + load_ns + toll_ns
         waits = None
         behind_ns = 0 if fetcher is None else self._behind_ns(queue, config, have, fetcher)
-        if have.members and not (fetcher is not None and have.next_end_ns() - self.bind_ns + behind_ns > fetched_ns):
+        if have.count and not (fetcher is not None and have.next_end_ns() - self.bind_ns + behind_ns > fetched_ns):
             waits = have.soonest(config, head.request.priority, now_ns, self.bind_ns)
         if fetcher is not None and (waits is None or fetched_ns < waits[1] + behind_ns):
             return Spot(fetcher, now_ns, load_ns, "fetches it first")
@@ -213,7 +207,7 @@ class OwnWorkers:
         batches = -(-queue.size // config.batch) - 1
         if batches <= 0 or not self._settings.queues:
             return 0
-        at_once = max(1, len(have.members) * (FULL_SHARE // config.share_pct))
+        at_once = max(1, have.count * (FULL_SHARE // config.share_pct))
         run_ns = self._predictor.run(queue.stage, worker.spec.kind, config.batch, config).mean_ns
         return batches * run_ns // at_once
 
@@ -248,10 +242,8 @@ class OwnWorkers:
         """What the model of a stage takes to be fetched, if nobody has it."""
         if not self._swapping:
             return 0
-        could = self._could[stage.name]
-        if self._have[stage.name].members or not could.members:
-            return 0
-        return self._load_ns(stage, next(iter(could.members.values())))
+        fetcher = None if self._have[stage.name].count else self._could[stage.name].first()
+        return 0 if fetcher is None else self._load_ns(stage, fetcher)
 
     def wait_ns(self, stage: StageSpec, now_ns: int) -> int:
         """What waits is at this ingress: nothing is known of queues elsewhere."""
@@ -268,9 +260,9 @@ class OwnWorkers:
             if not stage.weights_bytes or stage.weights in asked:
                 continue
             have = self._have[stage.name]
-            if have.members and (have.roomy() or not self._may_copy(stage, now_ns)):
+            if have.count and (have.roomy() or not self._may_copy(stage, now_ns)):
                 continue
-            if not have.members and node in request.graph.entries:
+            if not have.count and node in request.graph.entries:
                 continue  # it is sent in this very step, and brings its fetch with it
             asked.add(stage.weights)
             for worker in self._could[stage.name].fitting(_ANYTHING, _LOOKS):

@@ -20,6 +20,7 @@ from .price import funded, funded_price_usd, is_chain, weighed
 from .quantile import z_value
 from .series_parallel import decompose, path_count
 from .space import Space, configs_for
+from .stepwise import Steps, finish
 
 __all__ = ["Run", "WorkflowPlan"]
 
@@ -36,10 +37,16 @@ _UNKNOWN_NS = 1 << 50
 _FASTER = 0.2
 #: Where the premium does not reach, at most so many times what the percentile leaves may be late. [our choice]
 _MOST_LATE = 5
+#: Configurations that are looked at in one step.
+_AT_ONCE = 16
 #: Where nobody pays for a device, what counts is how much of it is taken.
 _UNPRICED = Prices(1.0, 0.0)
 #: A lean option takes at most this much more of the device than the least.
 _LEAN = 1.1
+
+
+#: Stage, kind of device, configuration.
+_Timed = tuple[StageSpec, str, Config]
 
 
 def _likely_fill_ns(interval_ns: int, batch: int) -> int:
@@ -84,7 +91,8 @@ class WorkflowPlan:
         self.fill_ns: dict[tuple[int, int], int] = {}
         self.options: list[list[Option]] = []
         self._smallest: list[int] = []
-        #: Frontiers by (lean, means) and chances by lean, made when they are first asked for.
+        #: Frontiers by (lean, means) and chances by lean, made when they are first asked for; a successor makes
+        #: those of its predecessor at once.
         self._frontiers: dict[tuple[bool, bool], Frontiers] = {}
         self._quickest_ns: dict[tuple[int, int], int] = {}
         self._chances: dict[bool, Chances | None] = {}
@@ -96,9 +104,12 @@ class WorkflowPlan:
         #: not matter for that, since admission learns a margin.
         self.familiar = True
         #: Times that may change, as planned with: those without a profile.
-        self._learned: dict[tuple[StageSpec, str, Config], Estimate] = {}
+        self._learned: dict[_Timed, Estimate] = {}
         #: How far times of profiles scatter, as planned with: that is learned, too.
-        self._scatters: dict[tuple[StageSpec, str, Config], float] = {}
+        self._scatters: dict[_Timed, float] = {}
+        #: All of both, and which of them was looked at last.
+        self._looks: list[_Timed] = []
+        self._looked = 0
         #: Fan-outs, arrivals or learned times are not what they were.
         self.stale = False
         #: Stage by stage, what its options were made for; and `Cluster.moves` when that was last looked at.
@@ -121,6 +132,25 @@ class WorkflowPlan:
 
     def build(self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]) -> None:
         """Make the frontiers for the workers that hold the stages now and for arrivals as they are now."""
+        finish(self.make(holders, intervals_ns))
+
+    def again(
+        self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]
+    ) -> Steps[WorkflowPlan]:
+        """The same workflow as it is now, with all tables that were asked of this one; this one stays as it is."""
+        fresh = WorkflowPlan(self._graph, self._predictor, self._space, self._percentile, self._premium)
+        fresh._sizes, fresh._prices_usd = self._sizes, self._prices_usd
+        fresh.waits_behind_ns = self.waits_behind_ns
+        yield from fresh.make(holders, intervals_ns)
+        for lean in sorted(self._chances):
+            fresh._chances[lean] = yield from fresh._weigh_all(lean)
+        for lean, means in self._frontiers:
+            fresh.frontiers(lean=lean, means=means)
+            yield
+        return fresh
+
+    def make(self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]) -> Steps[None]:
+        """The same in short steps."""
         self.stale = False
         self._workers = self._leads(holders)
         self._intervals_ns = {s.name: intervals_ns.get(s.name, _UNKNOWN_NS) for s in self._graph.stages}
@@ -131,7 +161,12 @@ class WorkflowPlan:
         self._learned.clear()
         self._scatters.clear()
         self.runs = []
-        self.options = [self._node_options(i, holders) for i in range(len(self._graph.nodes))]
+        self.options = []
+        for node in range(len(self._graph.nodes)):
+            options = yield from self._node_options(node, holders)
+            self.options.append(options)
+        self._looks = [*self._learned, *self._scatters]
+        self._looked = 0
         lean = [self._lean(row) for row in self.options]
         self._frontiers.clear()
         self._quickest_ns.clear()
@@ -147,6 +182,7 @@ class WorkflowPlan:
         path_ns = self._longest([self._mean_ns(i, row) for i, row in enumerate(lean)])
         self.quick_ns = max(self.quick_rest_ns[i] for i in entries)
         self.path_ns = max(path_ns[i] for i in entries)
+        yield
 
     def frontiers(self, *, lean: bool = False, means: bool = False) -> Frontiers:
         """Time against cost for every suffix: of all options or of lean ones, at the percentile or by mean times."""
@@ -162,13 +198,16 @@ class WorkflowPlan:
     def chances(self, *, lean: bool = False) -> Chances | None:
         """What speed is worth, with all options or with lean ones; None where plans go by percentile alone."""
         if lean not in self._chances:
-            found = self._weighed(self._rows(lean))
-            if lean and found is not None and found.late > self._most_late:
-                found = self._weighed([self._lean_by_batch(row) for row in self.options])
-                if found is not None and found.late > self._most_late:
-                    found = self.chances()  # to be lean would be to be late
-            self._chances[lean] = found
+            self._chances[lean] = finish(self._weigh_all(lean))
         return self._chances[lean]
+
+    def _weigh_all(self, lean: bool) -> Steps[Chances | None]:
+        found = yield from self._weighed(self._rows(lean))
+        if lean and found is not None and found.late > self._most_late:
+            found = yield from self._weighed([self._lean_by_batch(row) for row in self.options])
+            if found is not None and found.late > self._most_late:
+                found = self.chances()  # to be lean would be to be late
+        return found
 
     def _rows(self, lean: bool) -> list[list[Option]]:
         return [self._lean(row) for row in self.options] if lean else self.options
@@ -198,7 +237,7 @@ class WorkflowPlan:
         firsts = (next(iter(holders[s.name].values())).spec for s in self._graph.stages)
         return [msgspec.structs.replace(spec, name="") for spec in firsts]
 
-    def _node_options(self, index: int, holders: Mapping[str, Mapping[int, Worker]]) -> list[Option]:
+    def _node_options(self, index: int, holders: Mapping[str, Mapping[int, Worker]]) -> Steps[list[Option]]:
         """The node's configurations and what they take.
 
         A batch is there only when its items are, so the time of an option contains the wait for them: that keeps a
@@ -216,7 +255,9 @@ class WorkflowPlan:
         self.runs.append([])
         least: int | None = None
         known = familiar = False
-        for config in configs_for(stage, worker, self._space):
+        for number, config in enumerate(configs_for(stage, worker, self._space)):
+            if number % _AT_ONCE == 0:
+                yield
             estimate = self._predictor.run(stage, worker.kind, config.batch, config)
             mean_ns, spread = estimate.mean_ns, estimate.spread
             if estimate.source != "profile":
@@ -258,7 +299,7 @@ class WorkflowPlan:
         """Part of requests that may be late to save cost."""
         return min(0.5, _MOST_LATE * (1 - self._percentile))
 
-    def _weighed(self, rows: list[list[Option]]) -> Chances | None:
+    def _weighed(self, rows: list[list[Option]]) -> Steps[Chances | None]:
         """Tables that weigh the chance of being in time against cost, for known times and prices."""
         if self._premium is None or self._percentile <= 0.5 or not self.known:
             return None
@@ -270,8 +311,10 @@ class WorkflowPlan:
         ]
         late, most_late = _FASTER / (1 - self._percentile), self._most_late
         if not is_chain(self._successors):
-            return funded(
-                stages, self._successors, self.slo_ns, late=late, premium=self._premium, most_late=most_late
+            return (
+                yield from funded(
+                    stages, self._successors, self.slo_ns, late=late, premium=self._premium, most_late=most_late
+                )
             )
         # The price does not depend on arrivals, which change far more often than profiles and prices.
         key = tuple(
@@ -282,11 +325,12 @@ class WorkflowPlan:
         if key not in self._prices_usd:
             if len(self._prices_usd) > 7:
                 self._prices_usd.clear()  # fan-outs that change make new keys all the time
-            self._prices_usd[key] = funded_price_usd(
+            self._prices_usd[key] = yield from funded_price_usd(
                 stages, self._successors, self.slo_ns, late=late, premium=self._premium, most_late=most_late
             )
         price_usd = self._prices_usd[key]
-        return weighed(stages, self._successors, self.slo_ns, price_usd, late=late, most_late=most_late)
+        tables = weighed(stages, self._successors, self.slo_ns, price_usd, late=late, most_late=most_late)
+        return (yield from tables)
 
     def choose(
         self, node: int, left_ns: int, batch: int, *, lean: bool = False, means: bool = False
@@ -341,19 +385,29 @@ class WorkflowPlan:
             if abs(intervals_ns.get(stage, _UNKNOWN_NS) - planned) > _CHANGE * planned:
                 self.stale = True
 
-    def saw_times(self) -> None:
-        """Look whether what was learned of run times since has changed them, or made them surer."""
-        for (stage, kind, config), planned in self._learned.items():
-            now = self._predictor.run(stage, kind, config.batch, config)
-            surer = (now.spread <= _MOST_SPREAD) != (planned.spread <= _MOST_SPREAD) or now.source != planned.source
-            if surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned):
+    def saw_times(self, most: int | None = None) -> None:
+        """Look whether what was learned of run times since has changed them, or made them surer.
+
+        With `most`, at so many of them: the next time at those that follow.
+        """
+        looks = self._looks
+        for _ in range(len(looks) if most is None else min(most, len(looks))):
+            self._looked = (self._looked + 1) % len(looks)
+            key = looks[self._looked]
+            if self._differs(key):
                 self.stale = True
                 return
-        for (stage, kind, config), planned_spread in self._scatters.items():
-            spread = self._predictor.run(stage, kind, config.batch, config).spread
-            if abs(spread - planned_spread) > _CHANGE * planned_spread:
-                self.stale = True
-                return
+
+    def _differs(self, key: _Timed) -> bool:
+        """Whether a time is not any more what was planned with."""
+        stage, kind, config = key
+        now = self._predictor.run(stage, kind, config.batch, config)
+        planned = self._learned.get(key)
+        if planned is None:
+            scatter = self._scatters[key]
+            return abs(now.spread - scatter) > _CHANGE * scatter
+        surer = (now.spread <= _MOST_SPREAD) != (planned.spread <= _MOST_SPREAD) or now.source != planned.source
+        return surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned)
 
 
 def _reach_ns(estimate: Estimate) -> float:

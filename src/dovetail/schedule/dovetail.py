@@ -35,6 +35,7 @@ from ..workflow.graph import Graph, Node, StageSpec
 from .admission import Admission
 from .backlog import Backlog
 from .holding import Holding
+from .plans import Plans
 from .protocol import Hold, Refusal
 from .settings import PlannerSettings
 from .waiting import HOPELESS_PCT, LastChances
@@ -45,11 +46,6 @@ __all__ = ["DovetailPlanner"]
 _CLASS_STEP = 1 << 62
 #: A workflow is crowded when batches of its stages wait for more than this part (one in so many) of its objective.
 _CROWDED = 50
-#: Batches between two looks at waits in queues and arrival rates; they change slowly.
-_LOOK_EVERY = 32
-#: Frontiers of a workflow are made again at most this often, once they were made a number of times: that takes some
-#: milliseconds, and a decision should not wait for it.
-_FIRST_BUILDS, _BUILD_EVERY_NS = 16, 1000 * MS
 #: A batch may take so many per cent longer for items of a lower class that join it; and per item, not to be larger.
 _MIXED_PCT = 5
 #: In a crowd a batch may take so many per cent more of the device than the least. [our choice]
@@ -65,59 +61,36 @@ class DovetailPlanner:
     def __init__(self, predictor: Predictor, settings: PlannerSettings | None = None) -> None:
         self._predictor = predictor
         self._settings = settings or PlannerSettings()
-        self._graphs: dict[str, Graph] = {}
-        self._plans: dict[str, WorkflowPlan] = {}
         self._holding = Holding()
+        self._plans = Plans(predictor, self._settings, self._holding.intervals_ns)
         #: Stage -> wait in its queue that was not chosen.
         self._waits: dict[str, Mean] = {}
-        self._finished = 0
         self._backlog = Backlog()
-        #: `Cluster.moves` when workers were last counted, and how many devices and host processes there were.
-        self._counted = (-1, 0, 0)
         self._admission = Admission()
         #: Of the request that was last let in: the wait before it and the time that it has.
         self._expected: tuple[int, int] = (0, 0)
         self._last_chances = LastChances()
         self._now_ns = 0
-        #: Workflow -> how often its frontiers were made, and when last.
-        self._built: dict[str, tuple[int, int]] = {}
         #: Without re-planning: request -> the plan made on arrival.
         self._fixed: dict[int, list[Config]] = {}
 
     def queue_key(self, graph: Graph, node: Node) -> str:
         """One queue per stage: requests of all workflows batch together."""
-        self._graphs[graph.name] = graph
+        self._plans.declare(graph)
         return node.stage
 
     def bind(self, cluster: Cluster) -> None:
         """Remember the cluster; frontiers are made when its prices are known."""
         self._cluster = cluster
+        self._plans.bind(cluster)
 
     def plan_of(self, name: str) -> WorkflowPlan | None:
-        """The frontiers of a workflow; None while it cannot run.
+        """The frontiers of a workflow; None while it cannot run."""
+        return self._plans.of(name)
 
-        They are made again if its fan-out, its arrivals or learned times have changed, or its devices have.
-        """
-        plan, moves = self._plans.get(name), self._cluster.moves
-        if plan is not None and plan.moves == moves and not (plan.stale and self._may_rebuild(name)):
-            return plan
-        graph = self._graphs[name]
-        if not all(self._cluster.holders[s.name] for s in graph.stages):
-            return plan  # the last worker with some stage is gone: the old frontiers stand until another comes
-        if plan is None:
-            plan = self._plans[name] = WorkflowPlan(
-                graph, self._predictor, self._settings.space, self._settings.percentile, self._settings.premium
-            )
-        if not plan.made_for(self._cluster.holders) or (plan.stale and self._may_rebuild(name)):
-            self._built[name] = self._built.get(name, (0, 0))[0] + 1, self._now_ns
-            plan.build(self._cluster.holders, self._holding.intervals_ns())
-        plan.moves = moves
-        return plan
-
-    def _may_rebuild(self, name: str) -> bool:
-        """Whether it is time to make frontiers again: what is learned first counts at once, later changes wait."""
-        builds, built_ns = self._built.get(name, (0, 0))
-        return builds < _FIRST_BUILDS or self._now_ns - built_ns >= _BUILD_EVERY_NS
+    def idle(self, now_ns: int) -> None:
+        """Nothing was started: frontiers are brought up to date."""
+        self._plans.idle()
 
     # -- admission ----------------------------------------------------------------------------------------------
 
@@ -159,21 +132,20 @@ class DovetailPlanner:
     def _wait_ns(self, priority: int, objective_ns: int) -> int:
         """How long the work takes that goes before a newcomer, on all devices and host processes together."""
         cluster = self._cluster
-        if not any(queue.size and not queue.held_until_ns for queue in cluster.queues.values()):
+        if not cluster.waiting.ready:
             return 0  # nothing waits that could run
-        if self._counted[0] != cluster.moves:
-            hosts = sum(worker.spec.on_host for worker in cluster.workers.values())
-            self._counted = cluster.moves, len(cluster.workers) - hosts, hosts
-        _, devices, hosts = self._counted
+        hosts = cluster.hosts
+        devices = len(cluster.workers) - hosts
         device, host = self._backlog.before(objective_ns, priority)
         return max(device // (devices * FULL_SHARE) if devices else 0, host // hosts if hosts else 0)
 
     def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
         """Who waits and cannot be in time any more, if something waits that can."""
         self._now_ns = now_ns
+        self._plans.stepped(now_ns)
         if not self._settings.admission:
             return ()
-        gone = self._last_chances.gone(self._cluster.queues.values(), now_ns)
+        gone = self._last_chances.gone(self._cluster.waiting.items, now_ns)
         return [(r, Refusal(f.reason, self._room_in_ns(r, now_ns))) for r, f in gone] if gone else ()
 
     def _room_in_ns(self, request: Request, now_ns: int) -> int:
@@ -353,7 +325,7 @@ class DovetailPlanner:
         """Learn how often items come to a queue."""
         request = item.request
         name = request.graph.name
-        plan = self._plans.get(name)
+        plan = self._plans.known(name)
         rest_ns = 0 if plan is None else plan.quick_rest_ns[item.node]
         self._holding.note(request.graph.nodes[item.node].queue.key, item, rest_ns, now_ns)
         if request.id not in self._backlog:
@@ -368,6 +340,7 @@ class DovetailPlanner:
     def began(self, batch: Batch) -> None:
         """Learn how long the head of a batch has waited against the planner's will."""
         queue = batch.queue
+        self._last_chances.began(batch.items)
         waited_ns = max(0, batch.sent_ns - self._holding.since_ns(queue, batch.items[0]))
         self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
 
@@ -375,31 +348,19 @@ class DovetailPlanner:
         """Take the work off the demand; now and then look whether plans still fit the times."""
         stage = batch.queue.stage.name
         for item in batch.items:
-            plan = self._plans.get(item.request.graph.name)
+            plan = self._plans.known(item.request.graph.name)
             if plan is not None:
                 self._backlog.done(item.request.id, plan.least_work[stage])
-        self._finished += 1
-        finished = self._finished
-        if finished % _LOOK_EVERY == 0 or finished & (finished - 1) == 0:  # the first batches teach most
-            for plan in self._plans.values():
-                plan.saw_times()
-        if finished % _LOOK_EVERY == 0:
-            waits = {stage: mean.value for stage, mean in self._waits.items()}
-            intervals = self._holding.intervals_ns()
-            for plan in self._plans.values():
-                plan.set_waits(waits)
-                plan.saw_intervals(intervals)
+        self._plans.finished(self._waits)
 
     def closed(self, request: Request) -> None:
         """Learn how large fan-outs are, and whether it was right to let it in."""
         self._fixed.pop(request.id, None)
         self._backlog.remove(request.id)
+        self._last_chances.closed(request.id)
         if request.outcome in ("ok", "late", "shed", "expired"):
             self._admission.ended(request.id, request.outcome == "ok", self._now_ns)
         else:
             self._admission.forget(request.id)
-        if request.sizes:
-            plan = self._plans.get(request.graph.name)
-            if plan is not None:
-                for node, size in request.sizes.items():
-                    plan.saw_size(node, size)
+        for node, size in request.sizes.items():
+            self._plans.saw_size(request.graph.name, node, size)

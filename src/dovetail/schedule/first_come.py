@@ -118,6 +118,9 @@ class FirstCome:
     def closed(self, request: Request) -> None:
         """Nothing is kept."""
 
+    def idle(self, now_ns: int) -> None:
+        """Nothing is worked out ahead."""
+
     def joined(self, worker: Worker) -> None:
         """One that stops between kernels is sent batches of a higher class at any time."""
         self._early = self._early or worker.spec.preempts

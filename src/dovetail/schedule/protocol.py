@@ -92,6 +92,10 @@ class Scheduler(Protocol):
         """An admitted request has ended, in whatever way."""
         ...
 
+    def idle(self, now_ns: int) -> None:
+        """The end of a step in which nothing was started: time for what no decision should wait for."""
+        ...
+
     # -- batches ----------------------------------------------------------------------------------------------
 
     def order(self, request: Request, node: int) -> int:

@@ -14,7 +14,7 @@ from bisect import insort
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from .queue import Queue
+from .queue import Queue, Waiting
 from .request import Item, Request
 from .run_batch import NEVER_NS
 from .worker_spec import Config, WorkerSpec
@@ -212,17 +212,35 @@ def _class_of(batch: Batch) -> int:
 class Cluster:
     """Open requests, queues, workers and batches. The controller changes them; policies only look."""
 
-    __slots__ = ("batches", "holders", "moves", "queues", "requests", "workers")
+    __slots__ = ("batches", "holders", "hosts", "moves", "queues", "requests", "waiting", "workers")
 
     def __init__(self, queues: dict[str, Queue], stages: list[str]) -> None:
         self.queues = queues
+        #: What waits in all of them together.
+        self.waiting = Waiting()
+        for queue in queues.values():
+            queue.count_in(self.waiting)
         self.requests: dict[int, Request] = {}
         self.workers: dict[int, Worker] = {}
+        #: How many of them are host processes.
+        self.hosts = 0
         self.batches: dict[int, Batch] = {}
         #: Stage name -> workers that hold its model.
         self.holders: dict[str, dict[int, Worker]] = {name: {} for name in stages}
         #: How often that has changed.
         self.moves = 0
+
+    def join(self, worker: Worker) -> None:
+        """A worker is here."""
+        self.workers[worker.id] = worker
+        self.hosts += worker.spec.on_host
+
+    def leave(self, ident: int) -> Worker | None:
+        """A worker is gone; None if it is not known."""
+        worker = self.workers.pop(ident, None)
+        if worker is not None:
+            self.hosts -= worker.spec.on_host
+        return worker
 
     def hold(self, stage: str, worker: Worker) -> None:
         """The worker holds the stage's model from now on."""

@@ -193,6 +193,9 @@ class ConfigScheduler(ABC):
     def closed(self, request: Request) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is kept."""
 
+    def idle(self, now_ns: int) -> None:  # noqa: B027 - the default, not a gap
+        """Nothing is worked out ahead."""
+
 
 class Rival(ConfigScheduler):
     """Answers that all rivals give alike. Subclasses say what to prepare for a workflow, and choose."""

@@ -88,6 +88,7 @@ class RoutedScheduler:
         self.hopeless = self._plain.hopeless
         self.note = self._plain.note
         self.full = self._plain.full
+        self.idle = self._plain.idle
 
     def bind(self, cluster: Cluster) -> None:
         """Routers name workers by number."""
