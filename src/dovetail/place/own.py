@@ -87,6 +87,10 @@ class OwnWorkers:
         #: Weights -> stages that run on them.
         self._users: dict[str, list[str]] = {}
         self._swapping = 0
+        #: Stage -> how often its holders have come to have more room, or have become more.
+        self._freed: dict[str, int] = {}
+        #: Worker -> memory that it has to spare, until something about it changes.
+        self._spare_bytes: dict[int, int] = {}
         #: Weights -> when a copy was last asked for.
         self._copied_ns: dict[str, int] = {}
 
@@ -98,6 +102,7 @@ class OwnWorkers:
             if stage.name not in self._stages:
                 self._stages[stage.name] = stage
                 self._users.setdefault(stage.weights, []).append(stage.name)
+                self._freed[stage.name] = 0
                 self._have[stage.name] = Group(self._rooms[stage.on_host])
                 self._could[stage.name] = Group(self._rooms[stage.on_host])
 
@@ -115,12 +120,15 @@ class OwnWorkers:
     def lost(self, worker: Worker) -> None:
         """It is gone."""
         self._rooms[worker.spec.on_host].leave(worker)
+        self._spare_bytes.pop(worker.id, None)
         self._swapping -= worker.swaps
 
     def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:
         """A model has come or gone."""
+        self._spare_bytes.pop(worker.id, None)
         for name in self._users.get(weights, ()):
             self._enter(worker, name)
+            self._freed[name] += 1
 
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
         """Nobody else sends them anything: what they say of themselves is known."""
@@ -129,6 +137,7 @@ class OwnWorkers:
         """Its worker has less room, and fetches the model if it has not got it."""
         worker, weights = batch.worker, batch.queue.stage.weights
         self._rooms[worker.spec.on_host].changed(worker)
+        self._spare_bytes.pop(worker.id, None)
         if worker.swaps:
             key = worker.id, weights
             self._wanted[key] = count = self._wanted.get(key, 0) + 1
@@ -139,6 +148,13 @@ class OwnWorkers:
         """Its worker has more room."""
         worker, weights = batch.worker, batch.queue.stage.weights
         self._rooms[worker.spec.on_host].changed(worker)
+        self._spare_bytes.pop(worker.id, None)
+        for held in worker.resident:
+            for name in self._users.get(held, ()):
+                self._freed[name] += 1
+        if weights not in worker.resident:
+            for name in self._users.get(weights, ()):
+                self._freed[name] += 1
         if worker.swaps:
             key = worker.id, weights
             left = self._wanted.get(key, 1) - 1
@@ -174,6 +190,10 @@ class OwnWorkers:
         if self._early and not stage.on_host:
             return not have.count and not could.count
         return not have.roomy() and not could.roomy()
+
+    def changes(self, stage: StageSpec) -> tuple[int, bool]:
+        """Another number if a holder of its model may have room that had none; whether others have room to fetch it."""
+        return self._freed[stage.name], self._could[stage.name].roomy()
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
         """The tightest worker that has the model, and room for a batch in this configuration; None: nobody."""
@@ -228,15 +248,10 @@ class OwnWorkers:
 
     def _free_bytes(self, worker: Worker) -> int:
         """Memory that nothing is in, and that nothing on its way will take."""
-        budget = worker.spec.memory_bytes
-        if not budget:
-            return 1 << 62
-        coming = {
-            b.queue.stage.weights: b.queue.stage.weights_bytes
-            for b in worker.running.values()
-            if b.queue.stage.weights not in worker.resident
-        }
-        return budget - sum(worker.resident.values()) - sum(coming.values())
+        known = self._spare_bytes.get(worker.id)
+        if known is None:
+            known = self._spare_bytes[worker.id] = _spare_bytes(worker)
+        return known
 
     def fetch_ns(self, stage: StageSpec) -> int:
         """What the model of a stage takes to be fetched, if nobody has it."""
@@ -276,3 +291,16 @@ class OwnWorkers:
         """Whether a copy of a model may be asked for: not too soon after the last."""
         every_ns = self._settings.copy_every_ns
         return every_ns > 0 and now_ns - self._copied_ns.get(stage.weights, -every_ns) >= every_ns
+
+
+def _spare_bytes(worker: Worker) -> int:
+    budget = worker.spec.memory_bytes
+    if not budget:
+        return 1 << 62
+    resident = worker.resident
+    coming = {
+        b.queue.stage.weights: b.queue.stage.weights_bytes
+        for b in worker.running.values()
+        if b.queue.stage.weights not in resident
+    }
+    return budget - sum(resident.values()) - sum(coming.values())

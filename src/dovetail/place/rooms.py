@@ -13,6 +13,7 @@ Rules of this file
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from typing import Final
 
 from ..state import NEVER_NS, Config, Worker
@@ -22,7 +23,7 @@ __all__ = ["Group", "Rooms"]
 
 #: Workers that are looked at before the soonest of them is taken: ends are expected, not known.
 _LOOKS: Final = 4
-#: Of so few members each is looked at.
+#: Of so few workers the ends are compared one by one.
 _FEW: Final = 16
 #: Ends are filed in steps of this.
 _STEP_NS: Final = 4 * MS
@@ -35,7 +36,7 @@ _GONE: Final = 64
 class Rooms:
     """All workers of one kind, and where each of them stands."""
 
-    __slots__ = ("_filed", "_free", "_lows", "_mask", "_places", "_steps", "groups", "roomy", "soon", "workers")
+    __slots__ = ("_ends", "_filed", "_free", "_lows", "_mask", "_places", "_steps", "groups", "roomy", "soon", "workers")
 
     def __init__(self) -> None:
         #: Place -> worker; None if it is gone. And the place of each.
@@ -50,7 +51,8 @@ class Rooms:
         self.roomy = 0
         #: Lowest class that runs -> workers.
         self._lows: dict[int, int] = {}
-        #: Step -> workers whose next end is in it; and those steps, in order.
+        #: Place -> next end. Step -> workers whose next end is in it; and those steps, in order.
+        self._ends: dict[int, int] = {}
         self._steps: dict[int, int] = {}
         self.soon: list[int] = []
         #: Sets of them that others keep.
@@ -72,6 +74,7 @@ class Rooms:
         if place < 0:
             return
         self._unfile(place)
+        self._ends.pop(place, None)
         self.workers[place] = None
         for group in self.groups:
             group.drop_place(place)
@@ -98,7 +101,12 @@ class Rooms:
                 at_ns = batch.begun_ns + batch.expected_ns
                 if end_ns < 0 or at_ns < end_ns:
                     end_ns = at_ns
-        step = _NO_STEP if end_ns < 0 else end_ns // _STEP_NS
+        if end_ns < 0:
+            step = _NO_STEP
+            self._ends.pop(place, None)
+        else:
+            step = end_ns // _STEP_NS
+            self._ends[place] = end_ns
         if self._filed.get(place) != (free_pct, low, step):
             self._unfile(place)
             self._file(place, free_pct, low, step)
@@ -147,6 +155,7 @@ class Rooms:
             self._unfile(place)
         self.workers = []
         self._places.clear()
+        self._ends.clear()
         for worker in kept:
             self.join(worker)
         for group, rows in zip(self.groups, members, strict=True):
@@ -187,6 +196,9 @@ class Rooms:
     def ending(self, among: int) -> list[Worker]:
         """Some of a set whose next end is expected first."""
         found: list[Worker] = []
+        if among.bit_count() <= _FEW:
+            ends = sorted([(self._ends[place], place) for place in _places(among) if place in self._ends])
+            return [worker for _, place in ends[:_LOOKS] if (worker := self.workers[place]) is not None]
         for step in self.soon:
             bits = self._steps[step] & among
             if bits:
@@ -211,6 +223,13 @@ class Rooms:
                 found.append(worker)
             bits &= bits - 1
         return found
+
+
+def _places(bits: int) -> Iterator[int]:
+    """Which bits are set."""
+    while bits:
+        yield (bits & -bits).bit_length() - 1
+        bits &= bits - 1
 
 
 class Group:
@@ -288,7 +307,7 @@ class Group:
                 if worker.spec.preempts and worker.room_at(config, priority, now_ns, early_ns) <= now_ns:
                     return worker, now_ns
         best: tuple[Worker, int] | None = None
-        for worker in rooms.some(bits, _FEW) if self.count <= _FEW else rooms.ending(bits):
+        for worker in rooms.ending(bits):
             at_ns = worker.room_at(config, priority, now_ns, early_ns)
             if at_ns < NEVER_NS and (best is None or at_ns < best[1]):
                 best = worker, at_ns

@@ -112,6 +112,7 @@ class SharedWorkers:
         self._routed: dict[tuple[int, int, int], _Routed] = {}
         self._windows: dict[int, int] = {}
         self._hosts = OwnWorkers(predictor)
+        self._asked = False
 
     def bind(self, cluster: Cluster) -> None:
         """Whose host processes are its own."""
@@ -231,6 +232,13 @@ class SharedWorkers:
         self._routed[request.id, item.node, item.index] = _Routed(choice, latest_ns, there_ns)
         order = request.priority * _CLASS_STEP + request.arrived_ns + settings.favour * task.path_ns
         return Route(choice.worker, latest_ns, order, reason, choice.start_ns, choice.fetch_ns)
+
+    def changes(self, stage: StageSpec) -> tuple[int, bool]:
+        """Of devices only they themselves know that, so every question is a new one."""
+        if stage.on_host:
+            return self._hosts.changes(stage)
+        self._asked = not self._asked
+        return 0, self._asked
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
         """Of devices only they themselves know that."""

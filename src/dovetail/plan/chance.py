@@ -25,6 +25,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from math import exp, log1p, sqrt
 from statistics import NormalDist
@@ -123,6 +124,8 @@ class Chances:
         self._rows: dict[tuple[int, int], tuple[list[Config], memoryview, memoryview]] = {}
         #: The same -> expected cost of each configuration, by time left.
         self._tables: dict[tuple[int, int], Floats] = {}
+        #: Node, batch and time left -> all ways, the best first, and their expected costs, once they were asked for.
+        self._sorted: dict[tuple[int, int, int], tuple[list[Way], list[float]]] = {}
 
     def _at_end(self) -> tuple[Floats, Floats]:
         """Value and chance of being late after the last node: with no time left it is, with any it is not."""
@@ -175,10 +178,13 @@ class Chances:
     def others(self, node: int, left_ns: int, batch: int, below_usd: float) -> list[Way]:
         """All configurations with just this batch whose expected cost is below a limit, the best first."""
         place = min(max(0, left_ns // self._step_ns), self._steps)
-        values = self._tables[node, batch][:, place]
-        configs = self._rows[node, batch][0]
-        ways = [Way(config, float(value)) for config, value in zip(configs, values, strict=True) if value < below_usd]
-        return sorted(ways, key=lambda way: way.value_usd)
+        found = self._sorted.get((node, batch, place))
+        if found is None:
+            values = self._tables[node, batch][:, place].tolist()
+            ways = [Way(c, value) for c, value in zip(self._rows[node, batch][0], values, strict=True)]
+            ways.sort(key=lambda way: way.value_usd)
+            found = self._sorted[node, batch, place] = ways, [way.value_usd for way in ways]
+        return found[0][: bisect_left(found[1], below_usd)]
 
 
 class ChainChances(Chances):

@@ -7,6 +7,8 @@ fetches and evictions counted.
 Rules of this file
 - An ingress that has its workers to itself binds late; one that shares them binds as soon as work is ready, and
   workers keep the queues (`Where.bind_ns`). Nothing else is different.
+- A queue for which nobody is ready waits for a change: more work, more room at somebody who has its model, or time
+  that passes. Until then it is told the same without being weighed again.
 - A fetch that nobody can avoid is time that is gone: plans are made for what is left after it.
 """
 
@@ -20,6 +22,7 @@ import msgspec
 from ..place import Hint, Spot
 from ..predict import Predictor
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
+from ..units import MS
 from ..workflow.graph import StageSpec
 from .dovetail import DovetailPlanner
 from .protocol import Hold, Offer, Refusal
@@ -34,6 +37,8 @@ class Where(Protocol):
     bind_ns: int
 
     def bind(self, cluster: Cluster) -> None: ...
+
+    def changes(self, stage: StageSpec) -> tuple[int, bool]: ...
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None: ...
 
@@ -64,6 +69,36 @@ class Where(Protocol):
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None: ...
 
 
+#: A queue that waits for room is weighed again after this time, whatever happens: budgets shrink. [our choice]
+_AGAIN_NS = 2 * MS
+#: And when it has grown by more than one in so many.
+_GROWN = 4
+
+
+class _Told:
+    """What a queue was told that could not start, the configurations that found no room, and in which state."""
+
+    __slots__ = ("configs", "fetchers", "freed", "head", "offers", "size", "until_ns")
+
+    def __init__(
+        self,
+        offers: Sequence[Offer],
+        configs: Sequence[Config],
+        head: Item | None,
+        size: int,
+        freed: int,
+        fetchers: bool,
+        until_ns: int,
+    ) -> None:
+        self.offers = offers
+        self.configs = configs
+        self.head = head
+        self.size = size
+        self.freed = freed
+        self.fetchers = fetchers
+        self.until_ns = until_ns
+
+
 class Considered(msgspec.Struct, frozen=True):
     """What was weighed for a queue's next batch: every offer, the one that was taken first; or why it is held."""
 
@@ -82,6 +117,10 @@ class Dovetail(DovetailPlanner):
         super().__init__(predictor, settings)
         self._where = where
         self.bind_ns = where.bind_ns
+        #: Queue -> what it was told when nothing could start.
+        self._told: dict[str, _Told] = {}
+        #: Configurations that found no room when a queue was last weighed.
+        self._tried: list[Config] = []
         #: Told of everything that is considered, for `dovetail explain`; it costs time and changes nothing.
         self.watcher: Callable[[Considered], None] | None = None
 
@@ -96,8 +135,41 @@ class Dovetail(DovetailPlanner):
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The best configuration that some worker is ready for; or the best one where it would start first."""
-        if self._where.closed_to(queue.stage):
+        stage = queue.stage
+        if self._where.closed_to(stage):
             return ()
+        told = self._told.get(queue.key)
+        if told is not None and self._still(told, queue, now_ns):
+            return told.offers
+        self._tried = []
+        offers = self._weigh(queue, now_ns)
+        if not isinstance(offers, Hold):
+            start_ns = offers[0].start_ns - self.bind_ns if offers else now_ns + _AGAIN_NS
+            if start_ns > now_ns:
+                until_ns = min(start_ns, now_ns + _AGAIN_NS)
+                freed, fetchers = self._where.changes(stage)
+                tried = self._tried
+                self._told[queue.key] = _Told(offers, tried, queue.head(), queue.size, freed, fetchers, until_ns)
+        return offers
+
+    def _still(self, told: _Told, queue: Queue, now_ns: int) -> bool:
+        """Whether nothing has happened since that would change what a queue was told."""
+        if now_ns >= told.until_ns or told.head is not queue.head():
+            return False
+        if queue.size < told.size or (queue.size - told.size) * _GROWN > told.size:
+            return False
+        where, stage = self._where, queue.stage
+        freed, fetchers = where.changes(stage)
+        if fetchers != told.fetchers:
+            return False
+        if freed != told.freed:
+            for config in told.configs:
+                if where.ready(stage, config, now_ns) is not None:
+                    return False
+            told.freed = freed
+        return True
+
+    def _weigh(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         choice = self.choose(queue, now_ns)
         if isinstance(choice, Hold):
             if self.watcher is not None:
@@ -113,6 +185,7 @@ class Dovetail(DovetailPlanner):
             spot = where.ready(queue.stage, config, now_ns)
             if spot is not None:
                 return (self._offer(queue, config, spot),)
+            self._tried.append(config)
             first = first or config
         if first is None:
             return ()
@@ -128,6 +201,7 @@ class Dovetail(DovetailPlanner):
             if spot is not None:
                 ready.append(self._offer(queue, config, spot))
                 continue
+            self._tried.append(config)
             spot = self._where.spot(queue, head, config, now_ns)
             other.append(None if spot is None else self._offer(queue, config, spot))
         taken = ready[0] if ready else other[0] if other else None

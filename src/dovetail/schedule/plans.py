@@ -38,7 +38,7 @@ _MOST_STEPS: Final = 16
 _PATIENCE: Final = 128
 #: Batches between two looks at a plan, and times of its stages that are looked at then.
 _LOOK_EVERY: Final = 4
-_TIMES: Final = 32
+_TIMES: Final = 8
 
 #: What intervals between arrivals are, for the queues of these stages.
 Intervals = Callable[[Iterable[str]], Mapping[str, int]]
