@@ -124,6 +124,8 @@ class Worker:
         if free_pct >= share_pct and free_cpus >= cpus and not line:
             return now_ns
         preempts = self.spec.preempts
+        if not line and not preempts:
+            return self._next_room(share_pct, cpus, now_ns, early_ns)
         before: list[Batch] = []
         ends: list[tuple[int, int, int, int]] = []
         held_pct = owed_pct = 0
@@ -166,6 +168,24 @@ class Worker:
             free_pct += pct
             free_cpus += cores
         return at_ns
+
+
+    def _next_room(self, share_pct: int, cpus: int, now_ns: int, early_ns: int) -> int:
+        """The same where nobody is in line and nobody is stopped: batches end one after the other."""
+        ends: list[tuple[int, int, int, int]] = []
+        for batch in self.running.values():
+            expected_ns = batch.expected_ns
+            spare_ns = expected_ns // EARLIER
+            end_ns = batch.begun_ns + expected_ns - (spare_ns if spare_ns < early_ns else early_ns)
+            ends.append((end_ns if end_ns > now_ns else now_ns + 1, batch.id, batch.got_pct, batch.got_cpus))
+        ends.sort()
+        free_pct, free_cpus = self.free_pct, self.free_cpus
+        for end_ns, _, pct, cores in ends:
+            free_pct += pct
+            free_cpus += cores
+            if free_pct >= share_pct and free_cpus >= cpus:
+                return end_ns
+        return NEVER_NS
 
 
 class Batch:
