@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dovetail.plan.branches import GraphChances, _times, steps_for
 from dovetail.plan.chance import ChainChances, StageOptions, laws_of
-from dovetail.plan.stepwise import finish
 from dovetail.plan.options import Option
+from dovetail.plan.stepwise import finish
 from dovetail.state import Config
 from dovetail.units import MS
 

@@ -10,9 +10,9 @@ from dovetail.plan.chance import STEPS, StageOptions
 from dovetail.plan.frontier import build
 from dovetail.plan.options import Option
 from dovetail.plan.price import funded_price_usd, weighed
-from dovetail.plan.stepwise import finish
 from dovetail.plan.quantile import z_value
 from dovetail.plan.series_parallel import decompose
+from dovetail.plan.stepwise import finish
 from dovetail.state import Config
 from dovetail.units import MS
 
@@ -29,7 +29,8 @@ def tables(stages, objective_ms, *, late, premium=ALL_THE_MONEY, most_late=1.0):
     after = [[i] for i in range(1, len(stages))] + [[]]
     steps = funded_price_usd(stages, after, objective_ms * MS, late=late, premium=premium, most_late=most_late)
     price_usd = finish(steps)
-    return finish(weighed(stages, after, objective_ms * MS, price_usd, late=late, most_late=most_late))
+    tables = weighed(stages, after, objective_ms * MS, price_usd, late=late, premium=premium, most_late=most_late)
+    return finish(tables)
 
 
 def test_one_stage_costs_its_price_and_its_chance_of_being_late():

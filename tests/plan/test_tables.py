@@ -273,18 +273,18 @@ def test_lean_options_cost_a_tenth_more_than_the_least_at_most() -> None:
 
 def test_the_cheapest_is_what_costs_least_of_the_batches_at_hand() -> None:
     plan = plan_of(two())
-    assert plan.cheapest(0, 1) == Config(1, 1, 50)
-    assert plan.cheapest(0, 3) == Config(1, 1, 50)
-    assert plan.cheapest(0, 4) == Config(4, 1, 50)
-    assert plan.cheapest(0, 9) == Config(4, 1, 50)
+    assert plan.cheapest(0, 1).config == Config(1, 1, 50)
+    assert plan.cheapest(0, 3).config == Config(1, 1, 50)
+    assert plan.cheapest(0, 4).config == Config(4, 1, 50)
+    assert plan.cheapest(0, 9).config == Config(4, 1, 50)
     free = plan_of(two(), spec=WorkerSpec("gpu", "v100", ("model",)))
-    assert free.cheapest(0, 1) == Config(1, 1, 50), "where nobody pays, what takes least of the device"
+    assert free.cheapest(0, 1).config == Config(1, 1, 50), "where nobody pays, what takes least of the device"
 
 
 def test_the_smallest_batch_is_taken_even_if_less_is_at_hand() -> None:
     large = StageSpec("large", "model", (4, 8), model="large")
     plan = plan_of(chain("flow", 200 * MS, [large]))
-    assert plan.cheapest(0, 1).batch == 4
+    assert plan.cheapest(0, 1).config.batch == 4
 
 
 def test_a_plan_is_made_for_workers_like_these_whatever_their_names() -> None:

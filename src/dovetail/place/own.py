@@ -42,6 +42,8 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
     worker: Worker
     start_ns: int
     fetch_ns: int = 0
+    #: What an eviction for it costs others, in time of the worker.
+    toll_ns: int = 0
     reason: str = ""
     order: int = 0
     accept_ns: int = 0
@@ -192,7 +194,7 @@ class OwnWorkers:
         return not have.roomy() and not could.roomy()
 
     def changes(self, stage: StageSpec) -> tuple[int, bool]:
-        """Another number if a holder of its model may have room that had none; whether others have room to fetch it."""
+        """Another number if a holder of its model may have more room; whether others have room to fetch it."""
         return self._freed[stage.name], self._could[stage.name].roomy()
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
@@ -216,11 +218,11 @@ class OwnWorkers:
         if have.count and not (fetcher is not None and have.next_end_ns() - self.bind_ns + behind_ns > fetched_ns):
             waits = have.soonest(config, head.request.priority, now_ns, self.bind_ns)
         if fetcher is not None and (waits is None or fetched_ns < waits[1] + behind_ns):
-            return Spot(fetcher, now_ns, load_ns, "fetches it first")
+            return Spot(fetcher, now_ns, load_ns, toll_ns, "fetches it first")
         if waits is None:
             return None
         worker, start_ns = waits
-        return Spot(worker, start_ns, 0, reason_of(worker, config, start_ns, now_ns))
+        return Spot(worker, start_ns, 0, 0, reason_of(worker, config, start_ns, now_ns))
 
     def _behind_ns(self, queue: Queue, config: Config, have: Group, worker: Worker) -> int:
         """How much longer the last item of a queue waits for holders than the first: a fetch is for all of them."""

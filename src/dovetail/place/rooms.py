@@ -36,7 +36,19 @@ _GONE: Final = 64
 class Rooms:
     """All workers of one kind, and where each of them stands."""
 
-    __slots__ = ("_ends", "_filed", "_free", "_lows", "_mask", "_places", "_steps", "groups", "roomy", "soon", "workers")
+    __slots__ = (
+        "_ends",
+        "_filed",
+        "_free",
+        "_lows",
+        "_mask",
+        "_places",
+        "_steps",
+        "groups",
+        "roomy",
+        "soon",
+        "workers",
+    )
 
     def __init__(self) -> None:
         #: Place -> worker; None if it is gone. And the place of each.

@@ -252,7 +252,7 @@ class SharedWorkers:
         if route is None:
             return None
         worker, start_ns, fetch_ns = self.fleet.workers[route.worker], route.start_ns, route.fetch_ns
-        return Spot(worker, start_ns, fetch_ns, route.reason, route.order, route.latest_ns)
+        return Spot(worker, start_ns, fetch_ns, 0, route.reason, route.order, route.latest_ns)
 
     def closed_to(self, stage: StageSpec) -> bool:
         """Whether nobody is there who could run a stage."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from math import exp, log1p, sqrt
+from math import exp, inf, log1p, sqrt
 from statistics import NormalDist
 
 import msgspec
@@ -177,6 +177,18 @@ class Chances:
 
     def others(self, node: int, left_ns: int, batch: int, below_usd: float) -> list[Way]:
         """All configurations with just this batch whose expected cost is below a limit, the best first."""
+        ways, values = self._all(node, left_ns, batch)
+        return ways[: bisect_left(values, below_usd)]
+
+    def value_usd(self, node: int, left_ns: int, config: Config) -> float:
+        """Expected cost of everything still to come if the node is run in this configuration; infinite if it is not
+        one of those worth looking at."""
+        if (node, config.batch) not in self._rows:
+            return inf
+        ways = self._all(node, left_ns, config.batch)[0]
+        return next((way.value_usd for way in ways if way.config == config), inf)
+
+    def _all(self, node: int, left_ns: int, batch: int) -> tuple[list[Way], list[float]]:
         place = min(max(0, left_ns // self._step_ns), self._steps)
         found = self._sorted.get((node, batch, place))
         if found is None:
@@ -184,7 +196,7 @@ class Chances:
             ways = [Way(c, value) for c, value in zip(self._rows[node, batch][0], values, strict=True)]
             ways.sort(key=lambda way: way.value_usd)
             found = self._sorted[node, batch, place] = ways, [way.value_usd for way in ways]
-        return found[0][: bisect_left(found[1], below_usd)]
+        return found
 
 
 class ChainChances(Chances):

@@ -4,6 +4,7 @@ Rules of this file
 - The price of a late answer is `late` times what a request costs at least, or less: it is halved, a few times at
   most, while the expected cost is above that of the cheapest plan that is in time on average by more than `premium`.
   So certainty is bought from a budget, and where it is cheap there is all of it.
+- In a chain the price is raised again where that costs next to nothing: batches make room for it.
 - It is not kept at the cost of more than `most_late` late answers.
 - In a chain the budget is weighed without batches that have yet to form: a request cannot count on others, and the
   price should not move with every change of their rate.
@@ -98,15 +99,17 @@ def weighed(
     price_usd: float,
     *,
     late: float,
+    premium: float,
     most_late: float,
 ) -> Steps[Chances]:
-    """The tables for that price, or for a higher one if large batches would make giving up pay."""
+    """The tables for that price, or for a higher one: if large batches would make giving up pay, or if the premium
+    buys half of the late answers back."""
     tables = _Tables(stages, successors, objective_ns)
     chances = yield from tables.at(price_usd)
     while chances.late > most_late and price_usd < _highest_usd(stages, late):
         price_usd *= 2
         chances = yield from tables.at(price_usd)
-    return chances
+    return (yield from _surer(chances, tables, price_usd, chances.work_usd * (1 + premium)))
 
 
 def funded(

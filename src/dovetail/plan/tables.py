@@ -7,13 +7,14 @@ from math import isqrt
 
 import msgspec
 
-from ..predict import Estimate, Predictor
-from ..predict.running import MILLION, Mean
+from ..predict import Predictor
+from ..predict.running import MILLION
 from ..state import Config, Worker, WorkerSpec
 from ..state.worker import FULL_SHARE
-from ..workflow.graph import Graph, StageSpec
+from ..workflow.graph import Graph
 from .chance import Chances, StageOptions
 from .dominators import successors_of
+from .drift import MOST_SPREAD, PlannedWith
 from .frontier import Choice, Frontiers, build
 from .options import Option, Prices, item_cost_usd
 from .price import funded, funded_price_usd, is_chain, weighed
@@ -24,14 +25,6 @@ from .stepwise import Steps, finish
 
 __all__ = ["Run", "WorkflowPlan"]
 
-#: Frontiers are made again when a fan-out, an interval between arrivals or a learned time has changed by more than a
-#: quarter.
-_CHANGE = 0.25
-#: The largest spread that is planned with. Planned for the 99th percentile of a guess, or of what was seen once, all
-#: configurations would be late, and none would be worth its price. [our choice]
-_MOST_SPREAD = 0.5
-#: Wait for one more item where arrivals are not known yet: no batch is planned on.
-_UNKNOWN_NS = 1 << 50
 #: A request whose chance of being late is what the percentile leaves may cost this part more to be in time. From the
 #: cheapest to the fastest share of a stage is 12 to 26 % in the profiles at hand. [our choice]
 _FASTER = 0.2
@@ -43,10 +36,6 @@ _AT_ONCE = 16
 _UNPRICED = Prices(1.0, 0.0)
 #: A lean option takes at most this much more of the device than the least.
 _LEAN = 1.1
-
-
-#: Stage, kind of device, configuration.
-_Timed = tuple[StageSpec, str, Config]
 
 
 def _likely_fill_ns(interval_ns: int, batch: int) -> int:
@@ -67,14 +56,14 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     work: int
 
 
-class WorkflowPlan:
+class WorkflowPlan(PlannedWith):
     """Frontiers and their raw material."""
 
     def __init__(
         self, graph: Graph, predictor: Predictor, space: Space, percentile: float, premium: float | None = None
     ) -> None:
+        super().__init__(graph, predictor)
         self._graph = graph
-        self._predictor = predictor
         self.slo_ns = graph.slo_ns
         self.stages = tuple(s.name for s in graph.stages)
         self._space = space
@@ -82,11 +71,6 @@ class WorkflowPlan:
         self._premium = premium
         self._successors = successors_of(graph)
         self._shape = decompose(self._successors)
-        #: Mapped node -> items per request, in millionths, as seen and as planned with.
-        self._sizes = {i: Mean() for i, n in enumerate(graph.nodes) if n.mapped}
-        self._planned_sizes = dict.fromkeys(self._sizes, MILLION)
-        #: Stage -> interval between arrivals in its queue, as planned with.
-        self._intervals_ns: dict[str, int] = {}
         #: (node, batch) -> wait for such a batch to fill that the node's options contain.
         self.fill_ns: dict[tuple[int, int], int] = {}
         self.options: list[list[Option]] = []
@@ -103,15 +87,6 @@ class WorkflowPlan:
         #: False if some stage was never seen: nothing is refused because of a guess. How far its times scatter does
         #: not matter for that, since admission learns a margin.
         self.familiar = True
-        #: Times that may change, as planned with: those without a profile.
-        self._learned: dict[_Timed, Estimate] = {}
-        #: How far times of profiles scatter, as planned with: that is learned, too.
-        self._scatters: dict[_Timed, float] = {}
-        #: All of both, and which of them was looked at last.
-        self._looks: list[_Timed] = []
-        self._looked = 0
-        #: Fan-outs, arrivals or learned times are not what they were.
-        self.stale = False
         #: Stage by stage, what its options were made for; and `Cluster.moves` when that was last looked at.
         self._workers: list[WorkerSpec] = []
         self.moves = -1
@@ -151,22 +126,15 @@ class WorkflowPlan:
 
     def make(self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]) -> Steps[None]:
         """The same in short steps."""
-        self.stale = False
+        self.begin(self._graph, intervals_ns)
         self._workers = self._leads(holders)
-        self._intervals_ns = {s.name: intervals_ns.get(s.name, _UNKNOWN_NS) for s in self._graph.stages}
-        for node in self._sizes:
-            if self._sizes[node].count:
-                self._planned_sizes[node] = max(1, self._sizes[node].value)
         self.known = self.familiar = True
-        self._learned.clear()
-        self._scatters.clear()
         self.runs = []
         self.options = []
         for node in range(len(self._graph.nodes)):
             options = yield from self._node_options(node, holders)
             self.options.append(options)
-        self._looks = [*self._learned, *self._scatters]
-        self._looked = 0
+        self.begun()
         lean = [self._lean(row) for row in self.options]
         self._frontiers.clear()
         self._quickest_ns.clear()
@@ -223,11 +191,6 @@ class WorkflowPlan:
             rest_ns[node] = times_ns[node] + max((rest_ns[j] for j in self._successors[node]), default=0)
         return rest_ns
 
-    @property
-    def profiled(self) -> bool:
-        """Whether all times are those of profiles; the others may be out of date."""
-        return not self._learned
-
     def made_for(self, holders: Mapping[str, Mapping[int, Worker]]) -> bool:
         """Whether the stages are held by workers like those that the frontiers were made for."""
         return self._leads(holders) == self._workers
@@ -262,9 +225,9 @@ class WorkflowPlan:
             mean_ns, spread = estimate.mean_ns, estimate.spread
             if estimate.source != "profile":
                 self._learned[stage, worker.kind, config] = estimate
-                known = known or spread <= _MOST_SPREAD
+                known = known or spread <= MOST_SPREAD
                 familiar = familiar or estimate.source == "learned"
-                spread = min(spread, _MOST_SPREAD)
+                spread = min(spread, MOST_SPREAD)
             else:
                 known = familiar = True
                 self._scatters[stage, worker.kind, config] = spread
@@ -329,7 +292,9 @@ class WorkflowPlan:
                 stages, self._successors, self.slo_ns, late=late, premium=self._premium, most_late=most_late
             )
         price_usd = self._prices_usd[key]
-        tables = weighed(stages, self._successors, self.slo_ns, price_usd, late=late, most_late=most_late)
+        tables = weighed(
+            stages, self._successors, self.slo_ns, price_usd, late=late, premium=self._premium, most_late=most_late
+        )
         return (yield from tables)
 
     def choose(
@@ -353,12 +318,12 @@ class WorkflowPlan:
             self._quickest_ns[node, batch] = found
         return found
 
-    def cheapest(self, node: int, batch_max: int) -> Config:
-        """The configuration that costs least however long it takes, for work that is late already."""
+    def cheapest(self, node: int, batch_max: int) -> Option:
+        """What costs least however long it takes, for work that is late already."""
         return min(
             (o for o in self.options[node] if o.config.batch <= max(batch_max, self._smallest[node])),
             key=lambda o: (o.cost_usd, o.mean_ns),
-        ).config
+        )
 
     def set_waits(self, waits_ns: Mapping[str, int]) -> None:
         """Sum up, along the longest way, what queues behind each node are known to take."""
@@ -370,46 +335,3 @@ class WorkflowPlan:
                 ),
                 default=0,
             )
-
-    def saw_size(self, node: int, size: int) -> None:
-        """A fan-out had this many items."""
-        mean = self._sizes[node]
-        mean.add(size * MILLION)
-        planned = self._planned_sizes[node]
-        if abs(mean.value - planned) > _CHANGE * planned:
-            self.stale = True
-
-    def saw_intervals(self, intervals_ns: Mapping[str, int]) -> None:
-        """Arrivals are at these intervals now."""
-        for stage, planned in self._intervals_ns.items():
-            if abs(intervals_ns.get(stage, _UNKNOWN_NS) - planned) > _CHANGE * planned:
-                self.stale = True
-
-    def saw_times(self, most: int | None = None) -> None:
-        """Look whether what was learned of run times since has changed them, or made them surer.
-
-        With `most`, at so many of them: the next time at those that follow.
-        """
-        looks = self._looks
-        for _ in range(len(looks) if most is None else min(most, len(looks))):
-            self._looked = (self._looked + 1) % len(looks)
-            key = looks[self._looked]
-            if self._differs(key):
-                self.stale = True
-                return
-
-    def _differs(self, key: _Timed) -> bool:
-        """Whether a time is not any more what was planned with."""
-        stage, kind, config = key
-        now = self._predictor.run(stage, kind, config.batch, config)
-        planned = self._learned.get(key)
-        if planned is None:
-            scatter = self._scatters[key]
-            return abs(now.spread - scatter) > _CHANGE * scatter
-        surer = (now.spread <= _MOST_SPREAD) != (planned.spread <= _MOST_SPREAD) or now.source != planned.source
-        return surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned)
-
-
-def _reach_ns(estimate: Estimate) -> float:
-    """A time that is rarely exceeded."""
-    return estimate.mean_ns * (1 + min(estimate.spread, _MOST_SPREAD))

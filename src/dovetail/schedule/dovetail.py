@@ -37,6 +37,7 @@ from .backlog import Backlog
 from .holding import Holding
 from .plans import Plans
 from .protocol import Hold, Refusal
+from .ranked import Ranked
 from .settings import PlannerSettings
 from .waiting import HOPELESS_PCT, LastChances
 
@@ -70,6 +71,8 @@ class DovetailPlanner:
         #: Of the request that was last let in: the wait before it and the time that it has.
         self._expected: tuple[int, int] = (0, 0)
         self._last_chances = LastChances()
+        #: Of the last choice: chances, node and time left that its scores are from; None if it was made otherwise.
+        self._weighs: tuple[Chances, int, int] | None = None
         self._now_ns = 0
         #: Without re-planning: request -> the plan made on arrival.
         self._fixed: dict[int, list[Config]] = {}
@@ -172,8 +175,9 @@ class DovetailPlanner:
         rest_ns = 0 if plan is None else plan.quick_rest_ns[node]
         return request.priority * _CLASS_STEP + request.objective_ns - rest_ns
 
-    def choose(self, queue: Queue, now_ns: int) -> Iterable[Config] | Hold:
-        """Configurations for the head's budget, the cheapest first, or a hold."""
+    def choose(self, queue: Queue, now_ns: int) -> Iterable[Ranked] | Hold:
+        """Configurations for the head's budget, the best first, or a hold."""
+        self._weighs = None
         head = queue.head()
         assert head is not None
         request, node = head.request, head.node
@@ -181,7 +185,7 @@ class DovetailPlanner:
         if plan is None:
             return self._unplanned(queue)
         if not self._settings.replan:
-            return (self._as_planned(plan, request, node),)
+            return (Ranked(self._as_planned(plan, request, node), 0.0),)
         fetch_ns = self.fetch_ns(queue.stage)
         left_ns = request.objective_ns - now_ns - fetch_ns
         lean = self._crowded(plan)
@@ -202,7 +206,14 @@ class DovetailPlanner:
             if hold is not None:
                 return self._holding.held(queue, hold)
         self._holding.go(queue, now_ns)
-        return [choice.option.config for choice in in_time]
+        return [Ranked(choice.option.config, choice.cost_usd) for choice in in_time]
+
+    def score_later(self, ranked: Ranked, later_ns: int) -> float | None:
+        """The score of what `choose` has just named if it starts so much later; None where that is not weighed."""
+        if self._weighs is None:
+            return None
+        chances, node, left_ns = self._weighs
+        return chances.value_usd(node, left_ns - later_ns, ranked.config)
 
     def _at_hand(self, queue: Queue, plan: WorkflowPlan, node: int, priority: int) -> int:
         """Items for a batch: those of the head's class, and the others if the batch takes hardly longer with them."""
@@ -218,7 +229,7 @@ class DovetailPlanner:
                 joined = min(batch, size)
         return joined
 
-    def _as_fast(self, plan: WorkflowPlan, size: int, node: int, left_ns: int, lean: bool) -> Sequence[Config]:
+    def _as_fast(self, plan: WorkflowPlan, size: int, node: int, left_ns: int, lean: bool) -> Sequence[Ranked]:
         """With the goal of time: as fast as can be, or in a crowd with the least work; nothing waits for others."""
         runs = plan.runs[node]
         smallest = runs[0].config.batch
@@ -237,27 +248,29 @@ class DovetailPlanner:
                 r.mean_ns,
             )
         )
-        return [r.config for r in in_time]
+        return [Ranked(r.config, r.mean_ns / r.config.batch) for r in in_time]
 
-    def _late(self, plan: WorkflowPlan, queue: Queue, size: int, node: int, left_ns: int) -> Sequence[Config]:
+    def _late(self, plan: WorkflowPlan, queue: Queue, size: int, node: int, left_ns: int) -> Sequence[Ranked]:
         """Where the percentile cannot be had: in time on average, else as fast as can be; as cheap if it is late."""
         choices = self._in_time(plan, queue, size, node, left_ns, means=True)
         if choices:
-            return [choice.option.config for choice in choices]
+            return [Ranked(choice.option.config, choice.cost_usd) for choice in choices]
+        late = plan.cheapest(node, size)
         if left_ns * 100 >= plan.quick_rest_ns[node] * HOPELESS_PCT:
-            return (plan.fastest[node].config, plan.cheapest(node, size))
-        return (plan.cheapest(node, size),)
+            fastest = plan.fastest[node]
+            return Ranked(fastest.config, fastest.cost_usd), Ranked(late.config, late.cost_usd)
+        return (Ranked(late.config, late.cost_usd),)
 
-    def _unplanned(self, queue: Queue) -> Sequence[Config]:
+    def _unplanned(self, queue: Queue) -> Sequence[Ranked]:
         """All that is at hand on as much of a device as is free: some other stage has no worker to plan with yet."""
         worker = next(iter(self._cluster.holders[queue.stage.name].values()))
         configs = configs_for(queue.stage, worker.spec, self._settings.space)
         batch = max((c.batch for c in configs if c.batch <= queue.size), default=configs[0].batch)
-        return sorted((c for c in configs if c.batch == batch), key=lambda c: -c.share_pct)
+        return [Ranked(c, 0.0) for c in sorted(configs, key=lambda c: -c.share_pct) if c.batch == batch]
 
     def _by_chance(
         self, plan: WorkflowPlan, chances: Chances, queue: Queue, size: int, node: int, left_ns: int, now_ns: int
-    ) -> Iterable[Config] | Hold:
+    ) -> Iterable[Ranked] | Hold:
         """The best way for each batch size at hand, cost and chance of being late weighed, or a hold."""
         ways: list[Way] = []
         for batch in queue.stage.batch:
@@ -272,14 +285,15 @@ class DovetailPlanner:
             if hold is not None:
                 return self._holding.held(queue, hold)
         self._holding.go(queue, now_ns)
+        self._weighs = chances, node, left_ns
         return self._configs(chances, queue, node, left_ns, ways)
 
     def _configs(
         self, chances: Chances, queue: Queue, node: int, left_ns: int, ways: Sequence[Way]
-    ) -> Iterator[Config]:
+    ) -> Iterator[Ranked]:
         """The best ways; and where none finds room, whatever is better than to wait as long as others did."""
         for way in ways:
-            yield way.config
+            yield Ranked(way.config, way.value_usd)
         waits = self._waits.get(queue.stage.name)
         if waits is None or not waits.value:
             return
@@ -287,7 +301,7 @@ class DovetailPlanner:
         later = chances.weigh(node, left_ns - waits.value, best)
         if later is not None:
             for way in chances.others(node, left_ns, best, later.value_usd):
-                yield way.config
+                yield Ranked(way.config, way.value_usd)
 
     def _in_time(
         self,

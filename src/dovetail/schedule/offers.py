@@ -1,8 +1,8 @@
 """The default policy whole: what `dovetail` would run (`DovetailPlanner`), where (`place`), as offers.
 
-The planner names configurations for the queue's head, the best first. The first that some worker is ready for, with
-room and model, is taken. If there is none, the view of the workers says where the best one would start first, with
-fetches and evictions counted.
+The planner names configurations for the queue's head, the best first, each with its score (`ranked`). The first that
+some worker is ready for, with room and model, is an offer. If the best of all is not ready, the view of the workers
+says where it would start first, with fetches and evictions counted, and that is another. The least score wins.
 
 Rules of this file
 - An ingress that has its workers to itself binds late; one that shares them binds as soon as work is ready, and
@@ -14,7 +14,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -26,6 +26,7 @@ from ..units import MS
 from ..workflow.graph import StageSpec
 from .dovetail import DovetailPlanner
 from .protocol import Hold, Offer, Refusal
+from .ranked import Ranked
 from .settings import PlannerSettings
 
 __all__ = ["Considered", "Dovetail", "Where"]
@@ -177,41 +178,49 @@ class Dovetail(DovetailPlanner):
             return choice
         head = queue.head()
         assert head is not None, "the controller asks for queues with work"
-        if self.watcher is not None:
-            return self._watched(queue, head, list(choice), now_ns)
-        where = self._where
-        first: Config | None = None
-        for config in choice:
-            spot = where.ready(queue.stage, config, now_ns)
-            if spot is not None:
-                return (self._offer(queue, config, spot),)
-            self._tried.append(config)
-            first = first or config
-        if first is None:
-            return ()
-        spot = where.spot(queue, head, first, now_ns)
-        return () if spot is None else (self._offer(queue, first, spot),)
+        choice = choice if self.watcher is None else list(choice)
+        best = self._best(queue, head, choice, now_ns)
+        if self.watcher is not None and best is not None:
+            others = self._others(queue, head, choice, best, now_ns)
+            self.watcher(Considered(queue.key, now_ns, queue.size, (best, *others)))
+        return () if best is None else (best,)
 
-    def _watched(self, queue: Queue, head: Item, configs: Sequence[Config], now_ns: int) -> Sequence[Offer]:
-        """The same with every offer worked out, for whoever watches."""
-        ready: list[Offer] = []
-        other: list[Offer | None] = []
-        for config in configs:
-            spot = self._where.ready(queue.stage, config, now_ns)
-            if spot is not None:
-                ready.append(self._offer(queue, config, spot))
-                continue
-            self._tried.append(config)
-            spot = self._where.spot(queue, head, config, now_ns)
-            other.append(None if spot is None else self._offer(queue, config, spot))
-        taken = ready[0] if ready else other[0] if other else None
-        found = tuple(offer for offer in (*ready, *other) if offer is not None)
-        if self.watcher is not None and taken is not None:
-            self.watcher(Considered(queue.key, now_ns, queue.size, found))
-        return () if taken is None else (taken,)
+    def _best(self, queue: Queue, head: Item, choice: Iterable[Ranked], now_ns: int) -> Offer | None:
+        """The best that somebody is ready for, or the best of all where it would start first: the least score wins.
 
-    def _offer(self, queue: Queue, config: Config, spot: Spot) -> Offer:
-        run_ns = 0
+        Where nothing is paid for, nobody waits while somebody is ready.
+        """
+        where, first, best = self._where, None, None
+        for ranked in choice:
+            spot = where.ready(queue.stage, ranked.config, now_ns)
+            if spot is not None:
+                best = self._offer(queue, ranked, spot, now_ns)
+                break
+            self._tried.append(ranked.config)
+            first = first or ranked
+        if first is None or (best is not None and self.score_later(first, 0) is None):
+            return best
+        spot = where.spot(queue, head, first.config, now_ns)
+        if spot is None:
+            return best
+        later = self._offer(queue, first, spot, now_ns)
+        return later if best is None or later.score < best.score else best
+
+    def _others(
+        self, queue: Queue, head: Item, choice: Iterable[Ranked], best: Offer, now_ns: int
+    ) -> Sequence[Offer]:
+        """All other configurations as offers, for whoever watches, the least score first."""
+        found = []
+        for ranked in choice:
+            spot = self._where.ready(queue.stage, ranked.config, now_ns)
+            if spot is None:
+                spot = self._where.spot(queue, head, ranked.config, now_ns)
+            if spot is not None and ranked.config != best.config:
+                found.append(self._offer(queue, ranked, spot, now_ns))
+        return sorted(found, key=lambda offer: (offer.start_ns, offer.score))
+
+    def _offer(self, queue: Queue, ranked: Ranked, spot: Spot, now_ns: int) -> Offer:
+        config, run_ns = ranked.config, 0
         if self.watcher is not None:
             kind = spot.worker.spec.kind
             run_ns = self._predictor.run(queue.stage, kind, min(config.batch, queue.size), config).mean_ns
@@ -224,7 +233,20 @@ class Dovetail(DovetailPlanner):
             spot.accept_ns,
             run_ns,
             spot.fetch_ns,
+            self._score(queue, ranked, spot, now_ns),
         )
+
+    def _score(self, queue: Queue, ranked: Ranked, spot: Spot, now_ns: int) -> float:
+        """As named if it starts now; what it waits for and fetches is time that is gone, an eviction others' loss."""
+        later_ns = max(0, spot.start_ns - now_ns)
+        if spot.fetch_ns:
+            later_ns += spot.fetch_ns - self._where.fetch_ns(queue.stage)  # what nobody can avoid is counted already
+        if not later_ns and not spot.toll_ns:
+            return ranked.score
+        score = self.score_later(ranked, later_ns)
+        if score is None:
+            return ranked.score
+        return score + spot.toll_ns * spot.worker.usd_per_ns(ranked.config)
 
     def fetch_ns(self, stage: StageSpec) -> int:
         """What its model takes to be fetched, if nobody has it."""

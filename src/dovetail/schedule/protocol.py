@@ -55,6 +55,8 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     run_ns: int = 0
     #: What bringing its model takes, before it can start.
     fetch_ns: int = 0
+    #: What it was compared by with the other offers of its queue: the least is taken (`ranked`).
+    score: float = 0.0
 
 
 class Scheduler(Protocol):

@@ -100,7 +100,7 @@ class LastChances:
         self._count -= len(self._hopeless.pop(request, ()))
 
     def gone(self, waiting: int, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
-        """Requests that cannot be in time any more, if something waits that can: more than these, of so many items."""
+        """Requests that cannot be in time any more, if something waits that can: so many items wait in all."""
         entries, hopeless = self._entries, self._hopeless
         while entries and entries[0][0] < now_ns:
             item = heappop(entries)[2]

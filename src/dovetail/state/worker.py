@@ -169,7 +169,6 @@ class Worker:
             free_cpus += cores
         return at_ns
 
-
     def _next_room(self, share_pct: int, cpus: int, now_ns: int, early_ns: int) -> int:
         """The same where nobody is in line and nobody is stopped: batches end one after the other."""
         ends: list[tuple[int, int, int, int]] = []
