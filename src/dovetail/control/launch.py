@@ -9,7 +9,8 @@ Rules of this file
   hold is over. The answers of a restless scheduler change by themselves: its queues are asked in every step, and once
   more if another batch has started since.
 - Queues wait in one heap, the one with the first item first. Asking stops when the scheduler says that there is no
-  room for anything, so a step does not look at all queues.
+  room for anything, and a queue for whose stage nobody has room sleeps until somebody does. So a step does not look
+  at all queues.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Launcher:
         #: Queue -> its valid entry there.
         self._entries: dict[Queue, _Entry] = {}
         self._entered = 0
+        #: Stage -> queues with work that are not asked until somebody has room for the stage.
+        self._asleep: dict[str, dict[str, Queue]] = {}
         #: (end, number, queue) of holds, the first to end first; what does not hold any more is dropped at its end.
         self._holds: list[tuple[int, int, Queue]] = []
         self._held = 0
@@ -85,6 +88,11 @@ class Launcher:
         """Start whatever can be started now that the event's own changes are made."""
         if self._holds and self._holds[0][0] <= self._step.now_ns:
             self._end_holds()
+        if self._asleep:
+            for stage in self._scheduler.woken():
+                for queue in self._asleep.pop(stage, {}).values():
+                    if queue.size:
+                        self._enter(queue)
         touched = self.touched
         every = self.freed or self._restless
         if 0 < self._look_ns <= self._step.now_ns:
@@ -158,7 +166,10 @@ class Launcher:
             else:
                 declined.append(queue)
         for queue in declined:
-            self._enter(queue)
+            if line != _SLICED and self._scheduler.sleeps(queue):
+                self._asleep.setdefault(queue.stage.name, {})[queue.key] = queue
+            else:
+                self._enter(queue)
 
     def _start_batch(self, queue: Queue) -> bool:
         """Start one batch from the queue if there is an offer that begins soon enough; say whether it did."""

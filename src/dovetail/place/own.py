@@ -91,6 +91,11 @@ class OwnWorkers:
         self._swapping = 0
         #: Stage -> how often its holders have come to have more room, or have become more.
         self._freed: dict[str, int] = {}
+        #: Weights of stages that wait for room: only of those it has to be known that somebody has more.
+        self._asked: dict[str, None] = {}
+        #: Stages whose queues are not asked, and those of them for which somebody may have room again.
+        self._asleep: dict[str, None] = {}
+        self._woken: list[str] = []
         #: Worker -> memory that it has to spare, until something about it changes.
         self._spare_bytes: dict[int, int] = {}
         #: Weights -> when a copy was last asked for.
@@ -116,8 +121,9 @@ class OwnWorkers:
         self._early = self._early or worker.spec.preempts
         if worker.swaps:
             self._swapping += 1
-            for name in self._stages:
+            for name, stage in self._stages.items():
                 self._enter(worker, name)
+                self._free(stage.weights)
 
     def lost(self, worker: Worker) -> None:
         """It is gone."""
@@ -130,7 +136,7 @@ class OwnWorkers:
         self._spare_bytes.pop(worker.id, None)
         for name in self._users.get(weights, ()):
             self._enter(worker, name)
-            self._freed[name] += 1
+        self._free(weights)
 
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
         """Nobody else sends them anything: what they say of themselves is known."""
@@ -151,12 +157,11 @@ class OwnWorkers:
         worker, weights = batch.worker, batch.queue.stage.weights
         self._rooms[worker.spec.on_host].changed(worker)
         self._spare_bytes.pop(worker.id, None)
-        for held in worker.resident:
-            for name in self._users.get(held, ()):
-                self._freed[name] += 1
-        if weights not in worker.resident:
-            for name in self._users.get(weights, ()):
-                self._freed[name] += 1
+        asked, resident = self._asked, worker.resident
+        if asked:
+            for held in [w for w in asked if w in resident] if len(asked) < len(resident) else list(resident):
+                self._free(held)
+            self._free(weights)
         if worker.swaps:
             key = worker.id, weights
             left = self._wanted.get(key, 1) - 1
@@ -169,6 +174,17 @@ class OwnWorkers:
 
     def closed(self, request: Request) -> None:
         """Nothing is kept of requests."""
+
+    def _free(self, weights: str) -> None:
+        """Somebody may have more room for the stages of a model."""
+        if weights not in self._asked:
+            return
+        del self._asked[weights]
+        for name in self._users[weights]:
+            self._freed[name] += 1
+            if name in self._asleep:
+                del self._asleep[name]
+                self._woken.append(name)
 
     def _enter(self, worker: Worker, name: str) -> None:
         """Put a worker where it belongs for a stage."""
@@ -193,8 +209,23 @@ class OwnWorkers:
             return not have.count and not could.count
         return not have.roomy() and not could.roomy()
 
+    def sleeps(self, stage: StageSpec) -> bool:
+        """Whether nobody has room for a stage, and that can only change at those who have its model."""
+        if self._could[stage.name].count or not self.closed_to(stage):
+            return False
+        self._asleep[stage.name] = self._asked[stage.weights] = None
+        return True
+
+    def woken(self) -> Sequence[str]:
+        """Stages for which somebody may have room again."""
+        if not self._woken:
+            return ()
+        found, self._woken = self._woken, []
+        return found
+
     def changes(self, stage: StageSpec) -> tuple[int, bool]:
         """Another number if a holder of its model may have more room; whether others have room to fetch it."""
+        self._asked[stage.weights] = None
         return self._freed[stage.name], self._could[stage.name].roomy()
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:

@@ -260,6 +260,14 @@ class SharedWorkers:
             return self._hosts.closed_to(stage)
         return not any(kind.index.workers for kind in self.fleet.able(stage))
 
+    def sleeps(self, stage: StageSpec) -> bool:
+        """Devices keep queues."""
+        return stage.on_host and self._hosts.sleeps(stage)
+
+    def woken(self) -> Sequence[str]:
+        """As host processes have room."""
+        return self._hosts.woken()
+
     def full(self, on_host: bool) -> bool:
         """Devices keep queues."""
         return on_host and self._hosts.full(on_host)

@@ -27,7 +27,7 @@ from ..workflow.graph import StageSpec
 from .dovetail import DovetailPlanner
 from .protocol import Hold, Offer, Refusal
 from .ranked import Ranked
-from .settings import PlannerSettings
+from .settings import Goal, PlannerSettings
 
 __all__ = ["Considered", "Dovetail", "Where"]
 
@@ -46,6 +46,10 @@ class Where(Protocol):
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None: ...
 
     def closed_to(self, stage: StageSpec) -> bool: ...
+
+    def sleeps(self, stage: StageSpec) -> bool: ...
+
+    def woken(self) -> Sequence[str]: ...
 
     def full(self, on_host: bool) -> bool: ...
 
@@ -109,6 +113,8 @@ class Considered(msgspec.Struct, frozen=True):
     waiting: int = 0
     offers: tuple[Offer, ...] = ()
     hold: str = ""
+    #: What scores are in (`ranked`): dollars with the goal of cost, nanoseconds per item with the goal of time.
+    goal: Goal = "cost"
 
 
 class Dovetail(DovetailPlanner):
@@ -133,6 +139,14 @@ class Dovetail(DovetailPlanner):
     def full(self, on_host: bool) -> bool:
         """As the view of the workers says."""
         return self._where.full(on_host)
+
+    def sleeps(self, queue: Queue) -> bool:
+        """As the view of the workers says."""
+        return self._where.sleeps(queue.stage)
+
+    def woken(self) -> Sequence[str]:
+        """As the view of the workers says."""
+        return self._where.woken()
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The best configuration that some worker is ready for; or the best one where it would start first."""
@@ -182,7 +196,7 @@ class Dovetail(DovetailPlanner):
         best = self._best(queue, head, choice, now_ns)
         if self.watcher is not None and best is not None:
             others = self._others(queue, head, choice, best, now_ns)
-            self.watcher(Considered(queue.key, now_ns, queue.size, (best, *others)))
+            self.watcher(Considered(queue.key, now_ns, queue.size, (best, *others), goal=self._settings.goal))
         return () if best is None else (best,)
 
     def _best(self, queue: Queue, head: Item, choice: Iterable[Ranked], now_ns: int) -> Offer | None:

@@ -59,6 +59,8 @@ class Plans:
         self._missing: dict[str, None] = {}
         self._stale: dict[str, None] = {}
         self._making: tuple[str, Steps[WorkflowPlan]] | None = None
+        #: `Cluster.moves` when those without were last looked at.
+        self._moves = -1
         self._now_ns = 0
         self._quiet_ns = 0
         self._busy = 0
@@ -160,7 +162,8 @@ class Plans:
         After a quiet time more of them is made: whoever is not busy has the time.
         """
         self._busy = 0
-        if self._missing:
+        if self._missing and self._moves != self._cluster.moves:
+            self._moves = self._cluster.moves
             for name in list(self._missing):
                 plan = self.of(name)
                 if plan is not None and self._settings.goal == "cost":

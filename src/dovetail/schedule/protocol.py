@@ -112,6 +112,14 @@ class Scheduler(Protocol):
         """Whether no device (or host process) has room for anything: then no queue is asked. False if in doubt."""
         ...
 
+    def sleeps(self, queue: Queue) -> bool:
+        """Whether a queue need not be asked until `woken` names its stage: nobody has room for that."""
+        ...
+
+    def woken(self) -> Sequence[str]:
+        """Stages for which somebody may have room again, since this was last asked."""
+        ...
+
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """Ways to run the queue's next batch, the best first; nothing if there is none now."""
         ...

@@ -89,6 +89,8 @@ class RoutedScheduler:
         self.note = self._plain.note
         self.full = self._plain.full
         self.idle = self._plain.idle
+        self.sleeps = self._plain.sleeps
+        self.woken = self._plain.woken
 
     def bind(self, cluster: Cluster) -> None:
         """Routers name workers by number."""
