@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dovetail.plan.space import Space
+from dovetail.plan.stepwise import finish
 from dovetail.plan.tables import WorkflowPlan, _likely_fill_ns
 from dovetail.predict import Estimate
 from dovetail.state import Config, Worker, WorkerSpec
@@ -295,3 +296,23 @@ def test_a_plan_is_made_for_workers_like_these_whatever_their_names() -> None:
     assert plan.made_for(holders)
     assert not plan.made_for({**holders, "second": {3: Worker(3, dearer), 2: Worker(2, GPU)}})
     assert plan.made_for({**holders, "second": {2: Worker(2, GPU), 3: Worker(3, dearer)}}), "the first counts"
+
+
+@pytest.mark.parametrize("lean", [False, True])
+def test_a_successor_made_in_short_steps_is_what_would_have_been_made_at_once(lean: bool) -> None:
+    graph = two()
+    holders = {s.name: {1: Worker(1, GPU)} for s in graph.stages}
+    rare, frequent = ({"first": ns, "second": ns} for ns in (10**9, 2 * MS))
+    plan = plan_of(graph, intervals_ns=rare)
+    assert plan.chances(lean=lean) is not None
+    assert len(list(plan.again(holders, frequent))) > 20, "no step is long"
+    fresh, at_once = finish(plan.again(holders, frequent)), plan_of(graph, intervals_ns=frequent)
+    for left_ms in range(0, 200, 10):
+        for batch in (1, 4):
+            same = at_once.chances(lean=lean).weigh(0, left_ms * MS, batch)
+            assert fresh.chances(lean=lean).weigh(0, left_ms * MS, batch) == same
+    assert (fresh.quick_ns, fresh.path_ns, fresh.least_work) == (
+        at_once.quick_ns,
+        at_once.path_ns,
+        at_once.least_work,
+    )
