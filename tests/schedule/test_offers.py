@@ -44,7 +44,7 @@ class View(OwnWorkers):
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
         found = super().ready(queue.stage, config, now_ns)
-        return None if found is None else Spot(found.worker, now_ns, 5 * MS, 0, "fetches it first")
+        return None if found is None else Spot(found.worker, now_ns, 5 * MS, "fetches it first")
 
 
 def make(slo_ms: int, *, fetch_ms: int = 0, queue_ms: int = 0, ready_pct: int = 100) -> tuple[Controller, Dovetail]:
@@ -113,7 +113,7 @@ def test_an_eviction_is_charged_at_the_price_of_the_device() -> None:
     built, scheduler = make(100)
     scheduler.score_later = lambda ranked, later_ns: later_ns / MS  # type: ignore[method-assign]
     worker, queue = built.workers[1], built.queues["read"]
-    spot = Spot(worker, 3 * MS, 5 * MS, 20 * MS)
+    spot = Spot(worker, 3 * MS, 5 * MS, toll_ns=20 * MS)
     score = scheduler._score(queue, HALF_OR_QUARTER[0], spot, 1 * MS)
     assert score == pytest.approx(7.0 + 20 * MS * worker.usd_per_ns(Config(1, 1, 50)))
     assert scheduler._score(queue, HALF_OR_QUARTER[0], Spot(worker, 0), 1 * MS) == 1.0

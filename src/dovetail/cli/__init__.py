@@ -23,6 +23,8 @@ __all__ = ["main"]
 VERBS = {
     "serve": ("serve", "serve an application over HTTP (Open Inference Protocol v2)"),
     "demo": ("demo", "serve the document workflow, send it requests at a rising rate, and show a table"),
+    "top": ("top", "show what a server does, live, in the terminal"),
+    "load": ("load", "send requests to a server at a fixed rate, and say what became of them"),
     "simulate": ("simulate", "run a scenario against simulated devices"),
     "profile": ("profile", "measure each stage of a workflow on this machine"),
     "interference": ("interference", "measure what the models of a workflow cost each other on this machine"),

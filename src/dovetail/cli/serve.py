@@ -70,6 +70,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     others = ", ".join(name for name in POLICIES if name != "dovetail")
     parser.add_argument("target", help="module:attribute of an App or a workflow, such as examples.quickstart:app")
     parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
+    parser.add_argument(
+        "--grpc-port",
+        type=_port,
+        metavar="PORT",
+        help="serve gRPC there, too; 0 takes a free one (needs dovetail[grpc])",
+    )
+    parser.add_argument(
+        "--shared-memory", action="store_true", help="let clients of this machine put tensors into shared memory"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a name in Host to answer to; '*' is any"
@@ -91,6 +100,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kernel-log", type=Path, metavar="FILE", help="write the kernels that ran, for dovetail trace --log"
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("shared", "own"),
+        help="all workers map one copy of each model's weights (shared, the default), or each has its own",
     )
     parser.add_argument(
         "--ageing",
@@ -230,6 +244,7 @@ _FIRST_ONLY = {
     "--kernel-log": "workers write one log, for all servers",
     "--ageing": "workers count by one rule, for all servers",
     "--quotas": "workers keep quotas by one rule, for all servers",
+    "--weights": "workers have their models",
 }
 
 
@@ -258,12 +273,15 @@ async def _serve(args: argparse.Namespace, voice: Voice) -> int:
         allow_origins=tuple(args.allow_origin),
         trust_priority=True if args.trust_priority else None,
         port=args.port,
+        grpc_port=args.grpc_port,
+        shared_memory=args.shared_memory,
         hosts=args.hosts or 1,
         workers=args.workers or 1,
         kernels=args.kernels or "auto",
         kernel_log=args.kernel_log,
         ageing_ns=args.ageing or 0,
         quotas=args.quotas or "conserving",
+        weights=args.weights or "shared",
         memory_bytes=args.memory,
         policy=_policy(args, app),
         lead_us=LEAD_US if args.lead is None else args.lead // US,
@@ -329,7 +347,10 @@ def _announce(served: Served, app: App, args: argparse.Namespace, voice: Voice) 
     for name in app.workflows:
         say(f"ready at http://{args.host}:{port}/v2/models/{name}/infer")
     models = list(app.workflows)
-    ready = {"ready": True, "host": args.host, "port": port, "pid": os.getpid(), "models": models}
+    ready: dict[str, object] = {"ready": True, "host": args.host, "port": port, "pid": os.getpid(), "models": models}
+    if served.grpc is not None:
+        say(f"gRPC at {args.host}:{served.grpc.port}")
+        ready["grpc_port"] = served.grpc.port
     voice.line(json.dumps({**ready, "device": served.device}))
 
 

@@ -45,6 +45,7 @@ class Rooms:
         "_places",
         "_steps",
         "groups",
+        "promised",
         "roomy",
         "soon",
         "workers",
@@ -61,6 +62,8 @@ class Rooms:
         self._mask = 0
         #: Those that have anything free.
         self.roomy = 0
+        #: Those of which all that runs has is promised to others in line.
+        self.promised = 0
         #: Lowest class that runs -> workers.
         self._lows: dict[int, int] = {}
         #: Place -> next end. Step -> workers whose next end is in it; and those steps, in order.
@@ -87,6 +90,7 @@ class Rooms:
             return
         self._unfile(place)
         self._ends.pop(place, None)
+        self.promised &= ~(1 << place)
         self.workers[place] = None
         for group in self.groups:
             group.drop_place(place)
@@ -105,14 +109,23 @@ class Rooms:
             return
         free_pct = 0 if worker.line or worker.free_cpus <= 0 else worker.free_pct
         low, end_ns = 0, -1
+        held_pct, owed_pct = worker.free_pct, 0
         for batch in worker.running.values():
+            if batch.fetches:
+                continue
             priority = batch.priority()
             if priority > low:
                 low = priority
-            if not batch.waits:
-                at_ns = batch.begun_ns + batch.expected_ns
-                if end_ns < 0 or at_ns < end_ns:
-                    end_ns = at_ns
+            if batch.waits:
+                owed_pct += batch.config.share_pct - batch.got_pct
+                continue
+            held_pct += batch.got_pct
+            at_ns = batch.begun_ns + batch.expected_ns
+            if end_ns < 0 or at_ns < end_ns:
+                end_ns = at_ns
+        bit = 1 << place
+        if (owed_pct >= held_pct) != bool(self.promised & bit):
+            self.promised ^= bit
         if end_ns < 0:
             step = _NO_STEP
             self._ends.pop(place, None)
@@ -168,6 +181,7 @@ class Rooms:
         self.workers = []
         self._places.clear()
         self._ends.clear()
+        self.promised = 0
         for worker in kept:
             self.join(worker)
         for group, rows in zip(self.groups, members, strict=True):
@@ -195,6 +209,10 @@ class Rooms:
             mask >>= skip + 1
             pct += 1
         return found
+
+    def lowest(self, among: int) -> int:
+        """The lowest class that any of a set runs; 0 if they run nothing."""
+        return max([low for low, bits in self._lows.items() if bits & among], default=0)
 
     def lower(self, among: int, priority: int) -> list[Worker]:
         """Some of a set that run something of a lower class than this, the lowest first."""
@@ -301,6 +319,14 @@ class Group:
     def roomy(self) -> bool:
         """Whether anything at all is free."""
         return bool(self._bits & self._rooms.roomy)
+
+    def promised(self, priority: int) -> bool:
+        """Whether nothing can be sent to any member before something ends: all that they have is promised.
+
+        Members that run a class below `priority` may stop for it.
+        """
+        rooms, bits = self._rooms, self._bits
+        return not bits & ~rooms.promised and (not self._preempts or rooms.lowest(bits) <= priority)
 
     def tightest(self, config: Config) -> Worker | None:
         """The member that has room for a batch now, with the least share left over."""

@@ -17,6 +17,8 @@ __all__ = ["MOST_SPREAD", "UNKNOWN_NS", "PlannedWith"]
 #: Frontiers are made again when a fan-out, an interval between arrivals or a learned time has changed by more than a
 #: quarter.
 _CHANGE = 0.25
+#: And when the usual company of a profiled stage makes it longer or shorter by more than this.
+_COMPANY = 0.08
 #: The largest spread that is planned with. Planned for the 99th percentile of a guess, or of what was seen once, all
 #: configurations would be late, and none would be worth its price. [our choice]
 MOST_SPREAD = 0.5
@@ -38,8 +40,8 @@ class PlannedWith:
         self._intervals_ns: dict[str, int] = {}
         #: Times that may change, as planned with: those without a profile.
         self._learned: dict[_Timed, Estimate] = {}
-        #: How far times of profiles scatter, as planned with: that is learned, too.
-        self._scatters: dict[_Timed, float] = {}
+        #: Times of profiles, as planned with: how far they scatter is learned, and so is what neighbours add to them.
+        self._profiled: dict[_Timed, Estimate] = {}
         #: All of both, and which of them was looked at last.
         self._looks: list[_Timed] = []
         self._looked = 0
@@ -54,11 +56,11 @@ class PlannedWith:
             if self._sizes[node].count:
                 self._planned_sizes[node] = max(1, self._sizes[node].value)
         self._learned.clear()
-        self._scatters.clear()
+        self._profiled.clear()
 
     def begun(self) -> None:
         """All times are entered."""
-        self._looks = [*self._learned, *self._scatters]
+        self._looks = [*self._learned, *self._profiled]
         self._looked = 0
 
     @property
@@ -96,11 +98,12 @@ class PlannedWith:
     def _differs(self, key: _Timed) -> bool:
         """Whether a time is not any more what was planned with."""
         stage, kind, config = key
-        now = self._predictor.run(stage, kind, config.batch, config)
+        now = self._predictor.usual(stage, kind, config.batch, config)
         planned = self._learned.get(key)
         if planned is None:
-            scatter = self._scatters[key]
-            return abs(now.spread - scatter) > _CHANGE * scatter
+            planned = self._profiled[key]
+            longer = abs(now.mean_ns - planned.mean_ns) > _COMPANY * planned.mean_ns
+            return longer or abs(now.spread - planned.spread) > _CHANGE * planned.spread
         surer = (now.spread <= MOST_SPREAD) != (planned.spread <= MOST_SPREAD) or now.source != planned.source
         return surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned)
 

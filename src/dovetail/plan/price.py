@@ -35,8 +35,6 @@ LITTLE = 0.0125
 #: So many times what may be late in a chain may be late in a graph, by tables that cannot foresee batches at hand.
 #: Chosen on one graph (1003), where tables said 5.7 % and about 1 % were late. [our choice]
 GRAPH_LATE = 1.6
-#: Certainty that is paid for above the average plan ends at this part of what may be late. [our choice]
-ENOUGH = 0.1
 #: With fewer late answers than this the price is not raised: there is nothing left to buy. [our choice]
 SURE = 5e-5
 
@@ -139,25 +137,10 @@ def funded(
             break
         tried.append(cheaper)
     if tried[-1].work_usd <= budget_usd:
-        return (yield from _leaner(tried[-1], tables, price_usd, average_usd, most_late))
+        return tried[-1]
     # The budget cannot be kept: what certainty costs little is bought back.
     limit_usd = tried[-1].work_usd * (1 + LITTLE)
     return next(chances for chances in tried if chances.work_usd <= limit_usd)
-
-
-def _leaner(
-    chances: Chances, tables: _Tables, price_usd: float, average_usd: float, most_late: float
-) -> Steps[Chances]:
-    """What is paid above the average plan buys no more certainty than was asked for."""
-    for _ in range(HALVINGS):
-        if chances.work_usd <= average_usd or chances.late > ENOUGH * most_late:
-            break
-        price_usd /= 2
-        leaner = yield from tables.at(price_usd)
-        if leaner.late > ENOUGH * most_late:
-            break
-        chances = leaner
-    return chances
 
 
 def _surer(chances: Chances, tables: _Tables, price_usd: float, budget_usd: float) -> Steps[Chances]:

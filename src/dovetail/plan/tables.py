@@ -96,6 +96,8 @@ class WorkflowPlan(PlannedWith):
         self.quick_ns = 0
         self.path_ns = 0
         self.quick_rest_ns: list[int] = []
+        #: And behind each node.
+        self.after_ns: list[int] = []
         #: Node by node, its configurations and what a batch takes in each.
         self.runs: list[list[Run]] = []
         #: Stage -> what an item takes at least: share times nanoseconds of a device, nanoseconds of a host process.
@@ -147,6 +149,7 @@ class WorkflowPlan(PlannedWith):
         self.least_work_total = sum(device), sum(host)
         entries = set(range(len(self.options))) - {j for row in self._successors for j in row}
         self.quick_rest_ns = self._longest([self._mean_ns(i, self.options[i]) for i in range(len(self.options))])
+        self.after_ns = [max((self.quick_rest_ns[j] for j in row), default=0) for row in self._successors]
         path_ns = self._longest([self._mean_ns(i, row) for i, row in enumerate(lean)])
         self.quick_ns = max(self.quick_rest_ns[i] for i in entries)
         self.path_ns = max(path_ns[i] for i in entries)
@@ -221,7 +224,7 @@ class WorkflowPlan(PlannedWith):
         for number, config in enumerate(configs_for(stage, worker, self._space)):
             if number % _AT_ONCE == 0:
                 yield
-            estimate = self._predictor.run(stage, worker.kind, config.batch, config)
+            estimate = self._predictor.usual(stage, worker.kind, config.batch, config)
             mean_ns, spread = estimate.mean_ns, estimate.spread
             if estimate.source != "profile":
                 self._learned[stage, worker.kind, config] = estimate
@@ -230,7 +233,7 @@ class WorkflowPlan(PlannedWith):
                 spread = min(spread, MOST_SPREAD)
             else:
                 known = familiar = True
-                self._scatters[stage, worker.kind, config] = spread
+                self._profiled[stage, worker.kind, config] = estimate
             work = config.share_pct * mean_ns // config.batch
             least = work if least is None else min(least, work)
             self.runs[-1].append(Run(config, mean_ns, work))

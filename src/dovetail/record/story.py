@@ -19,7 +19,7 @@ from ..place.fit import ENDING, HIGHER
 from ..state import Item, Request
 from ..units import format_ns
 from ..workflow.graph import Graph
-from .follow import Change, FollowedBatch, Follower
+from .follow import Change, FollowedBatch, Follower, Present
 from .log import Step
 from .verdict import Leg, Rival, Visit, critical_path, legs, verdict
 
@@ -65,12 +65,15 @@ class Story(msgspec.Struct, frozen=True):
     path: tuple[Leg, ...]
 
 
-def story(steps: Iterable[Step], request: int | str, graphs: Sequence[Graph]) -> Story:
+def story(
+    steps: Iterable[Step], request: int | str, graphs: Sequence[Graph], present: Present | None = None
+) -> Story:
     """The story of a request by its number, or by the client's own id if that is text (its first use counts).
 
-    `steps` must begin with the first step of the log; reading stops where the request ends.
+    `steps` must begin with the first step of the log, or after the moment that `present` tells of; reading stops
+    where the request ends.
     """
-    follower = Follower(graphs)
+    follower = Follower(graphs, present)
     teller: _Teller | None = None
     first = last = count = 0
     ids: list[str] = []

@@ -9,13 +9,15 @@ Rules of this file
   workers keep the queues (`Where.bind_ns`). Nothing else is different.
 - A queue for which nobody is ready waits for a change: more work, more room at somebody who has its model, or time
   that passes. Until then it is told the same without being weighed again.
+- Beside others who slow it down a batch may take longer than planned: then the next configuration is tried, or it is
+  kept apart from them (`apart`).
 - A fetch that nobody can avoid is time that is gone: plans are made for what is left after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -24,6 +26,7 @@ from ..predict import Predictor
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
 from ..units import MS
 from ..workflow.graph import StageSpec
+from .apart import Apart, Verdict
 from .dovetail import DovetailPlanner
 from .protocol import Hold, Offer, Refusal
 from .ranked import Ranked
@@ -45,9 +48,9 @@ class Where(Protocol):
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None: ...
 
-    def closed_to(self, stage: StageSpec) -> bool: ...
+    def closed_to(self, stage: StageSpec, priority: int) -> bool: ...
 
-    def sleeps(self, stage: StageSpec) -> bool: ...
+    def sleeps(self, stage: StageSpec, priority: int) -> bool: ...
 
     def woken(self) -> Sequence[str]: ...
 
@@ -74,6 +77,8 @@ class Where(Protocol):
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None: ...
 
 
+#: Configurations that are tried for one that is in time beside those who run.
+_TRIES: Final = 4
 #: A queue that waits for room is weighed again after this time, whatever happens: budgets shrink. [our choice]
 _AGAIN_NS = 2 * MS
 #: And when it has grown by more than one in so many.
@@ -124,6 +129,7 @@ class Dovetail(DovetailPlanner):
         super().__init__(predictor, settings)
         self._where = where
         self.bind_ns = where.bind_ns
+        self._apart = Apart(predictor, self.latest_ns)
         #: Queue -> what it was told when nothing could start.
         self._told: dict[str, _Told] = {}
         #: Configurations that found no room when a queue was last weighed.
@@ -142,7 +148,8 @@ class Dovetail(DovetailPlanner):
 
     def sleeps(self, queue: Queue) -> bool:
         """As the view of the workers says."""
-        return self._where.sleeps(queue.stage)
+        head = queue.head()
+        return head is not None and self._where.sleeps(queue.stage, head.request.priority)
 
     def woken(self) -> Sequence[str]:
         """As the view of the workers says."""
@@ -150,8 +157,9 @@ class Dovetail(DovetailPlanner):
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The best configuration that some worker is ready for; or the best one where it would start first."""
-        stage = queue.stage
-        if self._where.closed_to(stage):
+        stage, head = queue.stage, queue.head()
+        assert head is not None, "the controller asks for queues with work"
+        if self._where.closed_to(stage, head.request.priority):
             return ()
         told = self._told.get(queue.key)
         if told is not None and self._still(told, queue, now_ns):
@@ -194,24 +202,43 @@ class Dovetail(DovetailPlanner):
         assert head is not None, "the controller asks for queues with work"
         choice = choice if self.watcher is None else list(choice)
         best = self._best(queue, head, choice, now_ns)
+        if isinstance(best, Hold):
+            if self.watcher is not None:
+                self.watcher(Considered(queue.key, now_ns, queue.size, hold=best.reason))
+            return best
         if self.watcher is not None and best is not None:
             others = self._others(queue, head, choice, best, now_ns)
             self.watcher(Considered(queue.key, now_ns, queue.size, (best, *others), goal=self._settings.goal))
         return () if best is None else (best,)
 
-    def _best(self, queue: Queue, head: Item, choice: Iterable[Ranked], now_ns: int) -> Offer | None:
+    def _best(self, queue: Queue, head: Item, choice: Iterable[Ranked], now_ns: int) -> Offer | Hold | None:
         """The best that somebody is ready for, or the best of all where it would start first: the least score wins.
 
-        Where nothing is paid for, nobody waits while somebody is ready.
+        Where nothing is paid for, nobody waits while somebody is ready. What would be late beside those who run on a
+        worker is passed over for the next, a few times.
         """
-        where, first, best = self._where, None, None
+        where = self._where
+        first: Ranked | None = None
+        best: Offer | None = None
+        late: list[Offer] = []
         for ranked in choice:
             spot = where.ready(queue.stage, ranked.config, now_ns)
             if spot is not None:
-                best = self._offer(queue, ranked, spot, now_ns)
-                break
+                verdict = self._beside(queue, head, ranked.config, spot.worker, now_ns)
+                if isinstance(verdict, Hold):
+                    return verdict
+                offer = self._offer(queue, ranked, spot, now_ns)
+                if verdict:
+                    best = offer
+                    break
+                late.append(offer)
+                if len(late) == _TRIES:
+                    break
+                continue
             self._tried.append(ranked.config)
             first = first or ranked
+        if best is None and late:
+            return late[0]
         if first is None or (best is not None and self.score_later(first, 0) is None):
             return best
         spot = where.spot(queue, head, first.config, now_ns)
@@ -219,6 +246,22 @@ class Dovetail(DovetailPlanner):
             return best
         later = self._offer(queue, first, spot, now_ns)
         return later if best is None or later.score < best.score else best
+
+    def _beside(self, queue: Queue, head: Item, config: Config, worker: Worker, now_ns: int) -> Verdict:
+        """Whether a batch should begin beside those who run on a worker."""
+        if not worker.running or not self._predictor.felt(worker.spec.kind):
+            return True
+        end_by_ns = self.end_by_ns(head)
+        return self._apart.judge(queue, config, worker, end_by_ns, head.request.priority, now_ns)
+
+    def end_by_ns(self, item: Item) -> int:
+        """When the batch of an item has to end for its request to be in time."""
+        plan = self._plans.known(item.request.graph.name)
+        return item.request.objective_ns - (0 if plan is None else plan.after_ns[item.node])
+
+    def latest_ns(self, batch: Batch) -> int:
+        """The same for all requests of a batch."""
+        return min([self.end_by_ns(item) for item in batch.items])
 
     def _others(
         self, queue: Queue, head: Item, choice: Iterable[Ranked], best: Offer, now_ns: int
@@ -247,6 +290,7 @@ class Dovetail(DovetailPlanner):
             spot.accept_ns,
             run_ns,
             spot.fetch_ns,
+            spot.beside,
             self._score(queue, ranked, spot, now_ns),
         )
 

@@ -53,8 +53,9 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     accept_ns: int = 0
     #: What it should take, model and inputs there; 0: not worked out.
     run_ns: int = 0
-    #: What bringing its model takes, before it can start.
+    #: What bringing its model takes, before it can start; and whether others run there meanwhile.
     fetch_ns: int = 0
+    beside: bool = False
     #: What it was compared by with the other offers of its queue: the least is taken (`ranked`).
     score: float = 0.0
 

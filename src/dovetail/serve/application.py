@@ -52,4 +52,5 @@ class Phase(enum.Enum):
     CHUNKS = enum.auto()
     HANDLING = enum.auto()
     SENDING = enum.auto()
+    STREAMING = enum.auto()
     CLOSING = enum.auto()

@@ -68,6 +68,7 @@ class Call(msgspec.Struct):
     timeout_us: int = 0  # 0 is none
     slo_ms: float = 0.0  # 0 is the model's own
     tenant: str = ""
+    asked_s: float = 0.0  # when it began to arrive, by the monotonic clock; 0 is now
 
 
 class Answer(msgspec.Struct):

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import Callable
 from email.utils import formatdate
 
 from .access_log import AccessLog
@@ -50,6 +51,7 @@ class HttpServer:
         self.heads = Heads((gate or Gate()).check)
         self.port = 0
         self.access_log: AccessLog | None = None
+        self.more_metrics: Callable[[], list[Metric]] = list  # of whoever serves beside us
         self.handling: set[Answering] = set()  # also those whose clients are gone
         self.crowd = Crowd(limits.max_connections, limits.max_client_connections)
         self.bodies = Bodies(limits.max_unreceived_bytes, limits.max_unreceived_bytes // 2)
@@ -159,6 +161,7 @@ class HttpServer:
                 self.bodies.unreceived_bytes,
             ),
             ("dovetail_http_chunked_bytes", "gauge", "Bytes of chunked bodies on the heap.", self.chunked_bytes),
+            *self.more_metrics(),
         ]
 
     def came(self, connection: Connection) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from ..device.tokens import QuotaMode
 from ..errors import DeclarationError, DovetailError
+from ..extras import need
 from ..live.devices import hosts_for, parse_device
 from ..live.front.background import BackgroundFile, keep_earlier
 from ..live.front.share import FirstFront, JoinedFront, Serves
@@ -30,7 +31,15 @@ from .adapter import LiveBackend
 from .framing import DEFAULT_LIMITS, Limits
 from .gate import Gate, is_loopback
 from .http import HttpServer
+from .inference import Inference
 from .oip import start
+from .pages import Pages
+from .sampling import banner_of
+from .shared_memory import Regions
+from .watch import Watch
+
+if TYPE_CHECKING:
+    from .rpc.server import GrpcServer
 
 __all__ = ["Options", "Served", "launch"]
 
@@ -52,6 +61,10 @@ class Options(msgspec.Struct, frozen=True):
     trust_priority: bool | None = None
     #: 0 takes any free port.
     port: int = 8000
+    #: For gRPC, beside HTTP; None: it is not served.
+    grpc_port: int | None = None
+    #: Whether clients may register system shared memory of this machine.
+    shared_memory: bool = False
     #: Processes for ordinary Python stages.
     hosts: int = 1
     #: Processes that share the cores of a processor.
@@ -65,6 +78,8 @@ class Options(msgspec.Struct, frozen=True):
     ageing_ns: int = 0
     #: What a quota is: what a client is given before others' excess, or also all that it ever gets.
     quotas: QuotaMode = "conserving"
+    #: Whether workers share one copy of each model's weights, or each has its own.
+    weights: Literal["shared", "own"] = "shared"
     #: What each device may use for models and for running them; None: what there is, and nothing is measured.
     memory_bytes: int | None = None
     policy: PolicySpec = PolicySpec()
@@ -98,6 +113,9 @@ class Served(msgspec.Struct):
     label: str
     #: Where what is learned of times is kept, if it is.
     times: TimesStore | None = None
+    grpc: GrpcServer | None = None
+    #: Who watches.
+    watch: Watch | None = None
 
     async def stop(self, drain_s: float = 30.0, hurry: asyncio.Event | None = None) -> bool:
         """Take nothing new, answer what was admitted, and end; False if some were given up.
@@ -109,6 +127,10 @@ class Served(msgspec.Struct):
         clean = await _first(self.system.drain(drain_s), hurry)
         if not clean:
             self.system.give_up("the server stopped before it was done")
+        if self.grpc is not None:
+            await self.grpc.drain(WRITE_SECONDS)
+        if self.watch is not None:
+            await self.watch.close()
         await self.http.drain(WRITE_SECONDS)
         if self.http.access_log is not None:
             self.http.access_log.close()
@@ -169,6 +191,8 @@ async def launch(
         raise DeclarationError(
             "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one out"
         )
+    if options.grpc_port is not None:
+        need("grpc", extra="grpc", for_="--grpc-port")
     if options.join is None and options.arena_bytes < LEAST_ARENA_BYTES:
         raise DeclarationError(
             f"--arena {format_bytes(options.arena_bytes)} is too small for anything; give it at least "
@@ -252,19 +276,19 @@ async def _launch(
         times = TimesStore(store, this_machine(), app.specs, say)
     learned = None if times is None else times.known
     controller = make_controller(app.graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
+    header = make_header(
+        "live",
+        app.graphs,
+        msgspec.msgpack.encode(policy_spec),
+        known,
+        serves.cores,
+        seed=options.seed,
+        started_unix_ns=time.time_ns() - (0 if share is None else time.monotonic_ns() - share.origin_ns),
+        learned=learned,
+        ingress=ingress,
+    )
     log = None
     if options.log is not None:
-        header = make_header(
-            "live",
-            app.graphs,
-            msgspec.msgpack.encode(policy_spec),
-            known,
-            serves.cores,
-            seed=options.seed,
-            started_unix_ns=time.time_ns() - (0 if share is None else time.monotonic_ns() - share.origin_ns),
-            learned=learned,
-            ingress=ingress,
-        )
         if (earlier := keep_earlier(options.log)) is not None:
             say(f"{options.log} of an earlier run is kept as {earlier}")
         log = LogWriter(options.log, header, BackgroundFile)
@@ -282,6 +306,7 @@ async def _launch(
         ageing_ns=options.ageing_ns,
         max_fan_out=options.max_fan_out,
         quotas=options.quotas,
+        shared_weights=options.weights == "shared" and not joined,
     )
     kernels = None
     if options.kernels != "never" and not emulated and not joined:
@@ -298,14 +323,34 @@ async def _launch(
             trusts = is_loopback(options.host) if options.trust_priority is None else options.trust_priority
             backend = LiveBackend(system, label=label, trust_priority=trusts)
             gate = Gate(options.host, options.allow_hosts, options.allow_origins)
-            http = await start(backend, options.host, options.port, limits, gate)
+            regions = Regions(limits.max_body_bytes) if options.shared_memory else None
+            banner = banner_of(app.graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
+            watch = Watch(system, banner, header, say)
+            http = await start(backend, options.host, options.port, limits, gate, regions, Pages(watch))
             http.access_log = access_log
         except OSError as error:
             where = f"{options.host}:{options.port}"
             raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error
+        grpc = None
+        if options.grpc_port is not None:
+            try:
+                grpc = await _serve_grpc(options, Inference(backend, regions), limits)
+                http.more_metrics = grpc.metrics
+            except BaseException:
+                await http.close()
+                raise
     except BaseException:
         await system.close()
         raise
     if times is not None and not joined:  # the first front sees the same workers, and keeps what it learns
         times.keep(controller.policy.predictor)
-    return Served(system, http, serves.device, label, times)
+    return Served(system, http, serves.device, label, times, grpc, watch)
+
+
+async def _serve_grpc(options: Options, inference: Inference, limits: Limits) -> GrpcServer:
+    from .rpc.server import start as start_grpc  # a package of its own, and it takes 0.2 s to import
+
+    try:
+        return await start_grpc(inference, options.host, options.grpc_port or 0, limits)
+    except OSError as error:
+        raise DovetailError(f"--grpc-port {options.grpc_port}: {error}; is it taken?") from error

@@ -9,16 +9,19 @@ Rules of this file, from what Triton's own clients expect (perf_analyzer refuses
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
 from ...control import Reject, Reply, RunBatch
 from ...state import OUTCOMES
 from ...workflow.graph import Graph
-from ..links.wire import State
+from ..links.wire import Evicted, State
 
 __all__ = ["Statistics"]
+
+#: Evictions that are remembered, for who wants to know why.
+MOST_EVICTIONS = 50
 
 
 class Statistics:
@@ -39,6 +42,8 @@ class Statistics:
         #: Workers that keep their own memory, by name: their last word, and the sums of their predecessors.
         self._states: dict[str, State] = {}
         self._before: dict[str, Counter[str]] = {}
+        #: (when, worker, what): the last of them.
+        self.evictions: deque[tuple[int, str, Evicted]] = deque(maxlen=MOST_EVICTIONS)
 
     def batch(self, action: RunBatch, duration_ns: int) -> None:
         """A batch was run."""
@@ -53,6 +58,10 @@ class Statistics:
             self._before[worker].update(_counts(known))
         self._before.setdefault(worker, Counter())
         self._states[worker] = state
+
+    def evicted(self, now_ns: int, worker: str, told: Evicted) -> None:
+        """A worker has let a model go."""
+        self.evictions.append((now_ns, worker, told))
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Of each worker that keeps its own memory: how models were found there, and how much they take now."""

@@ -39,7 +39,7 @@ from ...errors import DovetailError, Overloaded
 from ...record.ledger import Ledger
 from ...record.log import LogWriter
 from ...units import MS
-from ..links.wire import Evict, FromWorker, Load
+from ..links.wire import Done, Evict, FromWorker, Load
 from ..tensors.codec import Ref
 from ..tensors.values import LiveRequest
 from .answers import Answers, Result, Tell
@@ -54,6 +54,7 @@ from .readiness import Readiness
 from .share import FirstFront, JoinedFront
 from .statistics import Statistics
 from .stores import KernelStore
+from .tap import Tap
 from .timers import Timers
 from .watchdog import Watchdog
 
@@ -104,6 +105,8 @@ class LiveSystem:
         self._journal = Journal(log, say)
         self._say = say
         self._observers = list(observers)
+        #: Who watches.
+        self.tap = Tap()
         #: Events that came while the actions of another were carried out.
         self._later: deque[tuple[Event, str]] = deque()
         self._posting = False
@@ -118,6 +121,7 @@ class LiveSystem:
             self.batches,
             self.watchdog,
             self.statistics,
+            self.tap,
             now_ns=self.now_ns,
             post=self._post,
             check_ready=self._check_ready,
@@ -308,6 +312,8 @@ class LiveSystem:
             self._break(event, error)
             return
         self._journal.step(event, actions, note)
+        if self.tap.step is not None:
+            self.tap.step(event, actions, note)
         for observe in self._observers:
             observe(event, actions)
 
@@ -355,7 +361,8 @@ class LiveSystem:
 
     def _on_message(self, worker: WorkerLink, message: FromWorker) -> None:
         self.messages.take(worker, message)
-        self._changed.set()
+        if type(message) is not Done:  # whoever waits for that waits for the server to be ready
+            self._changed.set()
 
     def _on_lost(self, worker: WorkerLink, why: str) -> None:
         self.messages.lost(worker, why)
