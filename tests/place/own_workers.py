@@ -62,14 +62,20 @@ class Shop:
         worker = self.cluster.workers[ident]
         if here:
             worker.resident[stage.weights] = stage.weights_bytes
+            worker.fetched(stage.weights, self.now_ns)
         else:
             worker.resident.pop(stage.weights, None)
         self.own.holds(worker, stage.weights, here, self.now_ns)
 
+    def holds(self, ident: int, stage: StageSpec) -> bool:
+        return stage.weights in self.cluster.workers[ident].resident
+
     def run(self, ident: int, stage: StageSpec, config: Config, expected_ns: int, priority: int = 1) -> Batch:
         item = self.item(stage, priority)
         worker = self.cluster.workers[ident]
-        batch = Batch(self.last, self.cluster.queues[stage.name], worker, config, [item], self.now_ns, expected_ns)
+        fetches = worker.swaps and bool(stage.weights_bytes) and stage.weights not in worker.resident
+        queue = self.cluster.queues[stage.name]
+        batch = Batch(self.last, queue, worker, config, [item], self.now_ns, expected_ns, fetches)
         self.cluster.batches[batch.id] = batch
         worker.enter(batch)
         self.own.started(batch, self.now_ns)

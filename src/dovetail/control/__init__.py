@@ -9,7 +9,10 @@ from .actions import (
     Reject,
     Reply,
     RunBatch,
+    SetSlice,
     SetTimer,
+    StartWorker,
+    StopWorker,
 )
 from .controller import Controller, Policy
 from .events import (
@@ -52,8 +55,11 @@ __all__ = [
     "RequestCancelled",
     "RequestRefused",
     "RunBatch",
+    "SetSlice",
     "SetTimer",
     "SliceChanged",
+    "StartWorker",
+    "StopWorker",
     "TimerFired",
     "WorkerJoined",
     "WorkerLost",

@@ -52,6 +52,13 @@ __all__ = ["MAX_ATTEMPTS", "MAX_REFUSALS", "Controller", "Policy"]
 MAX_ATTEMPTS: Final = 3
 #: What a client is told to wait while the server drains: a restart takes about this long.
 DRAIN_RETRY_NS: Final = 2_000 * MS
+#: A batch that had its worker for less than all but one in so many parts of its time was stopped in between.
+STOPPED: Final = 20
+#: Where neighbours are not felt, who ran beside whom is told of so many batches in a row, one time in so many.
+LOOK_FOR: Final = 64
+LOOK_EVERY: Final = 8
+#: What a predictor is told of a batch.
+Ran = tuple[StageSpec, str, int, Config, int]
 
 
 class Controller:
@@ -71,9 +78,7 @@ class Controller:
         self._observe_run = policy.predictor.observe_run
         self._load_of = policy.predictor.load_of
         #: Who ran beside whom, where the predictor wants to know.
-        self._companions: Companions[tuple[StageSpec, str, int, Config, int]] | None = (
-            Companions() if policy.predictor.knows_neighbours else None
-        )
+        self._companions: Companions[Ran] | None = Companions() if policy.predictor.knows_neighbours else None
         self._step = step = Step()
         self.timers = step.timers
         self._launcher = launcher = Launcher(cluster, policy, step, ingress)
@@ -129,10 +134,11 @@ class Controller:
         step.out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
         for request, refusal in self._scheduler.hopeless(event.at_ns):
-            self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
+            if request.sheddable:
+                self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
         self._launcher.start()
-        if self._scaler_adjusts:
-            self._roster.adjust()
+        if self._scaler_adjusts and self._roster.adjust():
+            self._launcher.start()
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             out.append(Drained(step.number))
@@ -154,12 +160,14 @@ class Controller:
             outcome, reason = "expired", "its deadline had passed when it arrived"
         else:
             refusal = self._scheduler.admit(graph, priority, objective, now)
-            if refusal is not None:
+            if refusal is not None and (event.sheddable or refusal.firm):
                 outcome, reason, retry_ns = "shed", refusal.reason, refusal.retry_after_ns
+                for node in graph.entries:
+                    node.queue.arrived += 1  # it was asked for, which the scaler has to know
         if outcome:
             self._reject(event, priority, outcome, reason, retry_ns)
             return
-        request = Request(event.request, graph, priority, now, objective, event.deadline_ns)
+        request = Request(event.request, graph, priority, now, objective, event.deadline_ns, event.sheddable)
         self.requests[request.id] = request
         if event.deadline_ns:
             request.timer = self._step.set_timer(event.deadline_ns, request.id)
@@ -199,6 +207,7 @@ class Controller:
             item.origin = origin
             queue = nodes[item.node].queue
             queue.push(scheduler.order(request, item.node), item)
+            queue.arrived += 1
             scheduler.note(item, now)
             touched.append(queue)
 
@@ -236,15 +245,12 @@ class Controller:
         duration = event.busy_ns or event.end_ns - event.begin_ns
         items, worker, config = batch.items, batch.worker, batch.config
         stage, kind = batch.queue.stage, worker.spec.kind
+        if batch.slice is not None:
+            batch.slice.charge(event.begin_ns, event.begin_ns + duration)
         if self._companions is None:
             self._observe_run(stage, kind, len(items), config, duration)
         else:
-            ran = stage, kind, len(items), config, duration
-            load = self._load_of(stage, kind, len(items), config)
-            for told, beside in self._companions.ended(
-                worker.id, ran, load, event.begin_ns, event.end_ns, worker.running
-            ):
-                self._observe_run(*told, beside)
+            self._observe_beside(self._companions, batch, event, duration)
         self._scheduler.ended(batch, now, True)
         share_usd, cpu_usd = worker.usd_per_share_ns, worker.usd_per_cpu_ns
         cost = duration * (config.share_pct * share_usd + config.cpus * cpu_usd) / len(items)
@@ -267,13 +273,37 @@ class Controller:
                 continue
             self._continue(request, ready, origin)
 
+    def _observe_beside(
+        self, companions: Companions[Ran], batch: Batch, event: BatchFinished, duration_ns: int
+    ) -> None:
+        """Tell the predictor of a batch, and who was beside it, as soon as that is known of all of them."""
+        worker, config, items = batch.worker, batch.config, len(batch.items)
+        stage, kind = batch.queue.stage, worker.spec.kind
+        end_ns = event.end_ns
+        if event.batch // LOOK_FOR % LOOK_EVERY and not self.policy.predictor.curious(kind):
+            self._observe_run(stage, kind, items, config, duration_ns)
+            return
+        running = [i for i, b in worker.running.items() if not b.waits and b.begun_ns < end_ns]
+        whole_ns = end_ns - event.begin_ns
+        # Who was stopped in between was not there all the time, and when it was is not known here.
+        if duration_ns * STOPPED < whole_ns * (STOPPED - 1) or companions.alone(worker.id, running):
+            self._observe_run(stage, kind, items, config, duration_ns)
+            return
+        load = self._load_of(stage, kind, items, config)
+        ran = stage, kind, items, config, duration_ns
+        for told, beside in companions.ended(worker.id, ran, load, event.begin_ns, end_ns, running):
+            self._observe_run(*told, beside)
+
     def _batch_failed(self, event: BatchFailed) -> None:
         batch = self._launcher.release(event.batch)
         if batch is not None:
             self._retry(batch, f"{event.reason}: {event.detail}" if event.detail else event.reason, event.reason)
 
-    def _retry(self, batch: Batch, why: str, reason: str) -> None:
-        """Give the items of a failed batch another chance, or fail their requests."""
+    def _retry(self, batch: Batch, why: str, reason: str, guilty: bool = False) -> None:
+        """Give the items of a failed batch another chance, or fail their requests.
+
+        A lone item that is `guilty` of the end of its worker does not get to end another one.
+        """
         queue = batch.queue
         alone = len(batch.items) == 1
         self._scheduler.ended(batch, self._step.now_ns, False)
@@ -292,7 +322,7 @@ class Controller:
                     continue
             else:
                 item.attempts += 1
-                if (reason == "error" and alone) or item.attempts >= MAX_ATTEMPTS:
+                if ((reason == "error" or guilty) and alone) or item.attempts >= MAX_ATTEMPTS:
                     self._close(request, "failed", why)
                     continue
             # One of several items may be what raised, killed the worker or was too large: run them alone, so that
@@ -308,10 +338,14 @@ class Controller:
         if worker is None:
             return
         self._slicing.lost(event.worker)
-        for ident in list(worker.running):
+        running = list(worker.running)
+        # A host process runs one batch after another, as they were sent; of a device we know only if there was one.
+        guilty = running[0] if event.at_fault and (len(running) == 1 or (running and worker.spec.on_host)) else None
+        for ident in running:
             batch = self._launcher.release(ident)
             if batch is not None:
-                self._retry(batch, f"worker {worker.spec.name} was lost: {event.detail}", "worker_lost")
+                why = f"worker {worker.spec.name} was lost: {event.detail}"
+                self._retry(batch, why, "worker_lost", guilty=ident == guilty)
 
     # -- time -------------------------------------------------------------------------------------------------
 

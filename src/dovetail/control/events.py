@@ -48,6 +48,8 @@ class RequestArrived(_Event, frozen=True, gc=False, array_like=True, tag=True):
     deadline_ns: int = 0
     #: Counts of the inputs that are mapped over or tested, in the order of `Graph.counted_inputs`.
     counts: tuple[int, ...] = ()
+    #: Whether it may be refused, or given up, because it would be late; else it is served late.
+    sheddable: bool = True
 
 
 class RequestRefused(_Event, frozen=True, gc=False, array_like=True, tag=True):
@@ -140,6 +142,8 @@ class WorkerLost(_Event, frozen=True, gc=False, array_like=True, tag=True):
 
     worker: int
     detail: str
+    #: It hung or crashed at its work, so what it worked on is to blame; else somebody took it away.
+    at_fault: bool = False
 
 
 class TimerFired(_Event, frozen=True, gc=False, array_like=True, tag=True):

@@ -46,8 +46,8 @@ class Group:
     """Workers that could all run the same thing."""
 
     __slots__ = (
-        "_at", "_busy", "_changes", "_counts", "_ends", "_filed", "_log", "_lows", "_mask", "_preempts", "_read",
-        "members",
+        "_at", "_busy", "_changes", "_counts", "_ends", "_filed", "_log", "_lows", "_mask", "_preempts", "_promised",
+        "_read", "members",
     )  # fmt: skip
 
     def __init__(self, changes: Changes) -> None:
@@ -65,6 +65,8 @@ class Group:
         self._busy: dict[int, int] = {}
         #: Lowest class that runs -> members.
         self._lows: dict[int, dict[int, Worker]] = {}
+        #: Members of which all that runs has is promised to those in line.
+        self._promised: set[int] = set()
         #: Worker -> share and class that it stands under.
         self._filed: dict[int, tuple[int, int]] = {}
 
@@ -83,6 +85,7 @@ class Group:
         """It does not any more."""
         if self.members.pop(worker.id, None) is not None:
             self._unfile(worker.id)
+            self._promised.discard(worker.id)
 
     # -- questions --------------------------------------------------------------------------------------------
 
@@ -90,6 +93,16 @@ class Group:
         """Whether anything at all is free."""
         self._sync()
         return self._mask > 1
+
+    def promised(self, priority: int) -> bool:
+        """Whether nothing can be sent to any member before something ends: all that they have is promised.
+
+        Members that run a class below `priority` may stop for it.
+        """
+        self._sync()
+        return len(self._promised) == len(self.members) and (
+            not self._preempts or max(self._lows, default=0) <= priority
+        )
 
     def tightest(self, config: Config) -> Worker | None:
         """The member that has room for a batch now, with the least share left over."""
@@ -193,14 +206,24 @@ class Group:
         ident = worker.id
         free_pct = 0 if worker.line or worker.free_cpus <= 0 else worker.free_pct
         low, end_ns = 0, 0
+        held_pct, owed_pct = worker.free_pct, 0
         for batch in worker.running.values():
+            if batch.fetches:
+                continue
             priority = batch.priority()
             if priority > low:
                 low = priority
-            if not batch.waits:
-                at_ns = batch.begun_ns + batch.expected_ns
-                if not end_ns or at_ns < end_ns:
-                    end_ns = at_ns
+            if batch.waits:
+                owed_pct += batch.config.share_pct - batch.got_pct
+                continue
+            held_pct += batch.got_pct
+            at_ns = batch.begun_ns + batch.expected_ns
+            if not end_ns or at_ns < end_ns:
+                end_ns = at_ns
+        if owed_pct >= held_pct:
+            self._promised.add(ident)
+        else:
+            self._promised.discard(ident)
         place = free_pct, low
         if self._filed.get(ident) != place:
             self._unfile(ident)

@@ -246,10 +246,10 @@ class SharedWorkers:
         worker, start_ns, fetch_ns = self.fleet.workers[route.worker], route.start_ns, route.fetch_ns
         return Spot(worker, start_ns, fetch_ns, route.reason, route.order, route.latest_ns)
 
-    def closed_to(self, stage: StageSpec) -> bool:
+    def closed_to(self, stage: StageSpec, priority: int) -> bool:
         """Whether nobody is there who could run a stage."""
         if stage.on_host:
-            return self._hosts.closed_to(stage)
+            return self._hosts.closed_to(stage, priority)
         return not any(kind.index.workers for kind in self.fleet.able(stage))
 
     def full(self, on_host: bool) -> bool:

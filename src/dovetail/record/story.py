@@ -12,15 +12,16 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply
+from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply, SetSlice, StartWorker, StopWorker
 from ..control.events import Event, LoadFailed, ModelEvicted, ModelLoaded, SliceChanged, WorkerJoined, WorkerLost
 from ..errors import LogError
 from ..place.fit import ENDING, HIGHER
 from ..state import Item, Request
 from ..units import format_ns
 from ..workflow.graph import Graph
-from .follow import Change, FollowedBatch, Follower
+from .follow import Change, FollowedBatch, Follower, Present
 from .log import Step
+from .scaling import told
 from .verdict import Leg, Rival, Visit, critical_path, legs, verdict
 
 __all__ = ["Moment", "Story", "UnknownRequest", "story"]
@@ -31,7 +32,7 @@ class UnknownRequest(LogError):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """One line of the story. `kind` is one of: request, queue, batch, failure, model, worker."""
+    """One line of the story. `kind` is one of: request, queue, batch, failure, model, worker, scale."""
 
     at_ns: int
     step: int
@@ -65,12 +66,15 @@ class Story(msgspec.Struct, frozen=True):
     path: tuple[Leg, ...]
 
 
-def story(steps: Iterable[Step], request: int | str, graphs: Sequence[Graph]) -> Story:
+def story(
+    steps: Iterable[Step], request: int | str, graphs: Sequence[Graph], present: Present | None = None
+) -> Story:
     """The story of a request by its number, or by the client's own id if that is text (its first use counts).
 
-    `steps` must begin with the first step of the log; reading stops where the request ends.
+    `steps` must begin with the first step of the log, or after the moment that `present` tells of; reading stops
+    where the request ends.
     """
-    follower = Follower(graphs)
+    follower = Follower(graphs, present)
     teller: _Teller | None = None
     first = last = count = 0
     ids: list[str] = []
@@ -112,6 +116,8 @@ class _Teller:
         self.stages = {node.stage.name for node in request.graph.nodes}
         self.clients = {node.stage.client or node.stage.name for node in request.graph.nodes}
         self.weights = {node.stage.weights for node in request.graph.nodes}
+        #: Slices that were opened or resized since it came, and their sizes.
+        self.slices: dict[int, tuple[int, int]] = {}
         #: Steps in which something of this request was sent: what workers evict for it has one of them as its cause.
         self.sent: set[int] = set()
         for run in follower.running.values():
@@ -199,6 +205,12 @@ class _Teller:
             elif isinstance(action, EvictModel) and action.stage in self.stages:
                 who = name(action.worker)
                 self._say("model", f"{who} was asked to evict the model of {action.stage}: {action.reason}")
+            elif isinstance(action, StartWorker | StopWorker):
+                self._say("scale", f"the scaler: {told(action, name)}")
+            elif isinstance(action, SetSlice) and action.stage in self.stages:
+                before = self.slices.get(action.slice, (0, 0))
+                self.slices[action.slice] = (action.share_pct, action.quota_pct)
+                self._say("scale", f"the scaler: {told(action, name, before)}")
 
     def _queue(self, items: list[Item]) -> None:
         f = self.follower

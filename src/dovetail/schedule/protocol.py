@@ -36,6 +36,8 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
     reason: str
     retry_after_ns: int = 0
+    #: Also requests that may be late are refused: there is no room at all.
+    firm: bool = False
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
@@ -53,8 +55,9 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     accept_ns: int = 0
     #: What it should take, model and inputs there; 0: not worked out.
     run_ns: int = 0
-    #: What bringing its model takes, before it can start.
+    #: What bringing its model takes, before it can start; and whether others run there meanwhile.
     fetch_ns: int = 0
+    beside: bool = False
 
 
 class Scheduler(Protocol):

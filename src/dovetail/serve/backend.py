@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from ..workflow.graph import Port
+from .keys import Key
 
 __all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "Metric", "ModelInfo", "SliceWanted"]
 
@@ -34,6 +35,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     ready: bool
     config: dict[str, Any] = {}  # merged into the answer of `/config`
     priority: int = 1  # class of requests that claim none
+    generation: int = 0  # of the system behind, for `Call`
 
 
 class Body(Protocol):
@@ -68,6 +70,9 @@ class Call(msgspec.Struct):
     timeout_us: int = 0  # 0 is none
     slo_ms: float = 0.0  # 0 is the model's own
     tenant: str = ""
+    asked_s: float = 0.0  # when it began to arrive, by the monotonic clock; 0 is now
+    generation: int = 0  # that of the model it was read for; 0 is the present one
+    who: Key | None = None  # the key that came with it, where keys are needed
 
 
 class SliceWanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,8 +102,8 @@ class Answer(msgspec.Struct):
 class Backend(Protocol):
     """The live system."""
 
-    def body(self, model: str, nbytes: int, priority: int = 0) -> Body:
-        """Room for the body of a request of a class to this model (0: the model's own).
+    def body(self, model: str, nbytes: int, priority: int = 0, generation: int = 0) -> Body:
+        """Room for the body of a request of a class to this model (0: the model's own; 0: the present generation).
 
         Raises `Overloaded` when there is none now for this class.
         """
@@ -106,8 +111,14 @@ class Backend(Protocol):
     def crowded(self) -> bool:
         """Whether room is so short that it depends on its class whether a request is let in."""
 
-    def claims(self, model: str, priority: int) -> None:
-        """Raises `BadRequest` if there is no such class, or `Forbidden` if a client may not claim it."""
+    def claims(self, model: str, priority: int, who: Key | None = None) -> int:
+        """The class that a request of this class gets (0: the model's own).
+
+        Raises `BadRequest` if there is no such class, or `Forbidden` if a client may not claim it.
+        """
+
+    def let_in(self, model: str, priority: int, who: Key | None) -> None:
+        """Raises `QuotaExceeded` if it is known before the body that a request is beyond its tenant's limits."""
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All models by name; cheap, it is asked for each request."""

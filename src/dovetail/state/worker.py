@@ -1,11 +1,13 @@
 """Workers, what runs on them, and all of them together as policies may read it.
 
 A worker here is the ingress's view of it: exact where this ingress is the only one, and what it has sent itself where
-there are others. A batch that was sent before there is room for it waits in line at the worker (`Worker.line`).
+there are others. A batch that was sent before there is room for it waits in line at the worker (`Worker.line`). One
+that was sent to a worker without its model is fetched for (`Batch.fetches`), and others run there meanwhile.
 
 Rules of this file
 - What runs never takes more than the device; what waits in line has been promised no more than what runs has.
 - Room that comes free goes to those in line, higher classes first, before anything else is sent.
+- A batch that is fetched for takes no room. When its model is there it begins, or is in line behind what runs.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Final
 
 from .queue import Queue
 from .request import Item, Request
-from .run_batch import NEVER_NS
+from .run_batch import FULL_QUOTA, NEVER_NS
+from .slice import Slice
 from .worker_spec import Config, WorkerSpec
 
 __all__ = ["FULL_SHARE", "Batch", "Cluster", "Worker"]
@@ -33,8 +36,8 @@ class Worker:
     """A worker that is here: what is free, what it runs and which models it holds."""
 
     __slots__ = (
-        "free_cpus", "free_pct", "id", "line", "loading", "resident", "resident_bytes", "running", "spec", "swaps",
-        "usd_per_cpu_ns", "usd_per_share_ns",
+        "closing", "fetching", "free_cpus", "free_pct", "id", "line", "loading", "resident", "resident_bytes", "running",
+        "spec", "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
     )  # fmt: skip
 
     def __init__(self, ident: int, spec: WorkerSpec) -> None:
@@ -45,11 +48,15 @@ class Worker:
         self.running: dict[int, Batch] = {}
         #: Those of them that were sent before there was room: they wait at the worker, higher classes first.
         self.line: list[Batch] = []
+        #: How many of them wait for a model that is on its way.
+        self.fetching = 0
         #: Models that it holds, with bytes, and those that were ordered and are on their way, by `StageSpec.weights`.
         self.resident: dict[str, int] = {}
         self.loading: dict[str, int] = {}
         #: It brings the model that a batch needs, and decides by itself what goes.
         self.swaps = False
+        #: It is sent nothing new, and goes when what it runs has ended.
+        self.closing = False
         #: Bytes of models that were ordered: here, or on their way.
         self.resident_bytes = 0
         self.usd_per_share_ns = spec.usd_per_hour / 3600e9 / FULL_SHARE
@@ -66,11 +73,27 @@ class Worker:
     # -- what runs --------------------------------------------------------------------------------------------
 
     def enter(self, batch: Batch) -> None:
-        """A batch was sent here: it begins if there is room, and else it is in line."""
-        config = batch.config
+        """A batch was sent here: it begins if there is room, and else it is in line, or waits for its model."""
         self.running[batch.id] = batch
-        if batch.queue.stage.sliced:
+        if batch.sliced:
             return  # it waits for tokens at the device, whose account it is
+        if batch.fetches:
+            self.fetching += 1
+            return
+        self._begin(batch, batch.sent_ns)
+
+    def fetched(self, weights: str, now_ns: int) -> None:
+        """A model has come: those that waited for it begin if there is room, and else they are in line."""
+        if self.fetching:
+            for batch in self.running.values():
+                if batch.fetches and batch.queue.stage.weights == weights:
+                    batch.fetches = False
+                    self.fetching -= 1
+                    batch.begun_ns = now_ns
+                    self._begin(batch, now_ns)
+
+    def _begin(self, batch: Batch, now_ns: int) -> None:
+        config = batch.config
         if self.free_pct >= config.share_pct and self.free_cpus >= config.cpus and not self.line:
             self.free_pct -= config.share_pct
             self.free_cpus -= config.cpus
@@ -79,7 +102,7 @@ class Worker:
         batch.waits = True
         insort(self.line, batch, key=_class_of)
         if self.free_pct or self.free_cpus:
-            self._settle(batch.sent_ns)
+            self._settle(now_ns)
 
     def leave(self, batch: Batch, now_ns: int) -> None:
         """A batch is gone from here: whatever it had of the worker goes to those in line, or is free."""
@@ -87,6 +110,9 @@ class Worker:
         if batch.waits:
             self.line.remove(batch)
             batch.waits = False
+        if batch.fetches:
+            batch.fetches = False
+            self.fetching -= 1
         self.free_pct += batch.got_pct
         self.free_cpus += batch.got_cpus
         batch.got_pct = batch.got_cpus = 0
@@ -128,6 +154,8 @@ class Worker:
         ends: list[tuple[int, int, int, int]] = []
         held_pct = owed_pct = 0
         for batch in self.running.values():
+            if batch.fetches:
+                continue
             lower = preempts and batch.priority() > priority
             if lower:
                 free_pct += batch.got_pct
@@ -172,8 +200,8 @@ class Batch:
     """Items that run together."""
 
     __slots__ = (
-        "begun_ns", "config", "expected_ns", "got_cpus", "got_pct", "id", "items", "queue", "sent_ns", "waits",
-        "worker",
+        "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "left_ns",
+        "queue", "sent_ns", "since_ns", "slice", "slow", "waits", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -185,24 +213,44 @@ class Batch:
         items: list[Item],
         sent_ns: int,
         expected_ns: int,
+        fetches: bool = False,
+        piece: Slice | None = None,
     ) -> None:
         self.id = ident
+        #: The slice that it runs in, where the scaler has set one.
+        self.slice = piece
         self.queue = queue
         self.worker = worker
         self.config = config
         self.items = items
         self.sent_ns = sent_ns
         self.expected_ns = expected_ns
+        #: Work alone that was left of it at a time, and how many times as long that takes beside those who are there:
+        #: kept where neighbours are known to cost something (`predict.progress`).
+        self.left_ns: float = expected_ns
+        self.since_ns = sent_ns
+        self.slow = 1.0
         #: When its worker could begin it, as far as is known here.
         self.begun_ns = sent_ns
+        #: Its worker fetches its model; it has no room yet and is not in line.
+        self.fetches = fetches
         #: It is in line at its worker, and has got so much of its room.
         self.waits = False
         self.got_pct = 0
         self.got_cpus = 0
+        #: Its class, once somebody has asked.
+        self._class = 0
+
+    @property
+    def sliced(self) -> bool:
+        """Whether it waits for tokens at the device, whose account its share is."""
+        return self.slice is not None or self.queue.stage.sliced
 
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""
-        return min(item.request.priority for item in self.items)
+        if not self._class:
+            self._class = min([item.request.priority for item in self.items])
+        return self._class
 
 
 def _class_of(batch: Batch) -> int:
@@ -212,7 +260,7 @@ def _class_of(batch: Batch) -> int:
 class Cluster:
     """Open requests, queues, workers and batches. The controller changes them; policies only look."""
 
-    __slots__ = ("batches", "holders", "moves", "queues", "requests", "workers")
+    __slots__ = ("batches", "holders", "moves", "queues", "requests", "sliced", "slices", "starting", "workers")
 
     def __init__(self, queues: dict[str, Queue], stages: list[str]) -> None:
         self.queues = queues
@@ -223,6 +271,19 @@ class Cluster:
         self.holders: dict[str, dict[int, Worker]] = {name: {} for name in stages}
         #: How often that has changed.
         self.moves = 0
+        #: Stage -> its slices, as far as they are the scaler's to set.
+        self.slices: dict[str, dict[int, Slice]] = {}
+        #: Stages whose batches run in these slices and nowhere else.
+        self.sliced: frozenset[str] = frozenset()
+        #: Workers that were asked for and are not there yet.
+        self.starting = 0
+
+    def capacity_pct(self) -> int | None:
+        """What all slices are of a device, in per cent of one; None where stages have no slices."""
+        if not self.sliced:
+            return None
+        areas = (piece.area for pieces in self.slices.values() for piece in pieces.values() if not piece.closing)
+        return sum(areas) // FULL_QUOTA
 
     def hold(self, stage: str, worker: Worker) -> None:
         """The worker holds the stage's model from now on."""

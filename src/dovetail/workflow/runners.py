@@ -26,6 +26,8 @@ __all__ = [
 
 #: Columns: one list per argument, all of the batch's length.
 Columns = Sequence[Sequence[Any]]
+#: Numbers of items that are run at once, and their arrays, input by input.
+Groups = list[tuple[list[int], list[list[np.ndarray[Any, Any]]]]]
 #: Dimensions of an input with its batch axis; what is no number is free.
 Dims = tuple[Any, ...]
 
@@ -117,20 +119,28 @@ class ModelRunner(ABC):
 
     def run(self, columns: Columns) -> list[Any]:
         """Stack the items on the first axis, run, and cut the outputs apart again."""
-        results: list[Any] = [None] * len(columns[0])
-        for members, arrays in self.groups(columns):
+        return self.run_groups(self.groups(columns), len(columns[0]))
+
+    def run_groups(self, groups: Groups, size: int) -> list[Any]:
+        """The same for `size` items that were put into groups before."""
+        if len(groups) == 1:
+            return self._run_stacked(groups[0][1], size)
+        results: list[Any] = [None] * size
+        for members, arrays in groups:
             for i, value in zip(members, self._run_stacked(arrays, len(members)), strict=True):
                 results[i] = value
         return results
 
-    def groups(self, columns: Columns) -> list[tuple[list[int], list[list[np.ndarray[Any, Any]]]]]:
+    def groups(self, columns: Columns) -> Groups:
         """Items that can be stacked, by their numbers, and their arrays; one group if all have the same shape."""
         everyone = list(range(len(columns[0])))
         arrays = [[self._item(value, position) for value in column] for position, column in enumerate(columns)]
         if self._spec.pad is not None:
             return [(everyone, [_padded(column, self._spec.pad) for column in arrays])]
-        shapes = [tuple(column[i].shape for column in arrays) for i in everyone]
-        if all(s == shapes[0] for s in shapes):
+        if len(everyone) == 1:
+            return [(everyone, arrays)]
+        shapes = [tuple([column[i].shape for column in arrays]) for i in everyone]
+        if shapes.count(shapes[0]) == len(shapes):
             return [(everyone, arrays)]
         found = []
         for shape in dict.fromkeys(shapes):

@@ -39,7 +39,7 @@ from ...errors import DovetailError, Overloaded
 from ...record.ledger import Ledger
 from ...record.log import LogWriter
 from ...units import MS
-from ..links.wire import Evict, FromWorker, Load
+from ..links.wire import Done, Evict, FromWorker, Load
 from ..tensors.codec import Ref
 from ..tensors.values import LiveRequest
 from .answers import Answers, Result, Tell
@@ -55,6 +55,7 @@ from .share import FirstFront, JoinedFront
 from .slices import Slices
 from .statistics import Statistics
 from .stores import KernelStore
+from .tap import Tap
 from .timers import Timers
 from .watchdog import Watchdog
 
@@ -105,6 +106,8 @@ class LiveSystem:
         self._journal = Journal(log, say)
         self._say = say
         self._observers = list(observers)
+        #: Who watches.
+        self.tap = Tap()
         #: Events that came while the actions of another were carried out.
         self._later: deque[tuple[Event, str]] = deque()
         self._posting = False
@@ -119,6 +122,7 @@ class LiveSystem:
             self.batches,
             self.watchdog,
             self.statistics,
+            self.tap,
             now_ns=self.now_ns,
             post=self._post,
             check_ready=self._check_ready,
@@ -207,6 +211,7 @@ class LiveSystem:
         timeout_ns: int = 0,
         note: str = "",
         counts: tuple[int, ...] = (),
+        sheddable: bool = True,
         on_free: Callable[[], None] = lambda: None,
     ) -> int:
         """Put a request to the controller; its number. `done` is told its end, once and perhaps before this returns.
@@ -242,6 +247,7 @@ class LiveSystem:
                 now + min(objective_ns, LONGEST_NS) if objective_ns else 0,
                 now + min(timeout_ns, LONGEST_NS) if timeout_ns else 0,
                 counts,
+                sheddable,
             ),
             note,
         )
@@ -311,6 +317,8 @@ class LiveSystem:
             self._break(event, error)
             return
         self._journal.step(event, actions, note)
+        if self.tap.step is not None:
+            self.tap.step(event, actions, note)
         for observe in self._observers:
             observe(event, actions)
 
@@ -358,7 +366,8 @@ class LiveSystem:
 
     def _on_message(self, worker: WorkerLink, message: FromWorker) -> None:
         self.messages.take(worker, message)
-        self._changed.set()
+        if type(message) is not Done:  # whoever waits for that waits for the server to be ready
+            self._changed.set()
 
     def _on_lost(self, worker: WorkerLink, why: str) -> None:
         self.messages.lost(worker, why)
@@ -378,6 +387,7 @@ class LiveSystem:
         self.fleet.retire()
         for ident, why in self.watchdog.hung(self.batches.running.values(), now):
             if ident in self.fleet.workers:
+                self.fleet.workers[ident].at_fault = not self.watchdog.loads(ident)
                 self.fleet.workers[ident].kill(why)
         for ident, request in list(self.answers.requests.items()):
             if request.state is not None and (why := self._readiness.hopeless(request.state.graph.graph, now)):

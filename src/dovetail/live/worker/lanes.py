@@ -22,6 +22,7 @@ from ..tensors.arena import ArenaFull
 from .executor import Answer, Values, counts
 from .models import Models, stage_failed
 from .tracebacks import Tracebacks
+from .watched import WatchedKernels
 from .working_memory import Use
 
 __all__ = ["Lanes", "TakenBatch"]
@@ -65,7 +66,7 @@ class Lanes:
     now_ns: Callable[[], int]
     #: Is told what the kernels of a batch are, before the first of them.
     planned: Callable[[TakenBatch, BatchRun | WholeRun], None]
-    log: KernelLog | None
+    log: KernelLog | WatchedKernels | None
     tracebacks: Tracebacks
     #: Batches of each ingress whose results wait for room.
     _unstored: Counter[int] = field(default_factory=Counter)
@@ -99,8 +100,9 @@ class Lanes:
                         plan.rescue(error)
                         position = last = len(kernels) - 1
                     spans.append((begin_ns, self.now_ns()))
-                    if self.log is not None:
-                        self.log.add(self._record(batch, plan.idents[position], position, grant.why, *spans[-1]))
+                    if (log := self.log) is not None:
+                        record = self._record(batch, plan.idents[position], position, grant.why, *spans[-1])
+                        log.add(record, batch.divided)
                     position += 1
                 if batch.use is not None:
                     batch.use.stopped = position < len(kernels)
