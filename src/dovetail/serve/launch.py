@@ -25,6 +25,7 @@ from ..record.log import LogWriter, make_header
 from ..state.worker import FULL_SHARE
 from ..units import SECOND, format_bytes
 from ..wiring import PolicySpec, find_policy, make_controller
+from ..workflow.alone import stage_graphs
 from ..workflow.app import App
 from .access_log import AccessLog
 from .adapter import LiveBackend
@@ -65,6 +66,8 @@ class Options(msgspec.Struct, frozen=True):
     grpc_port: int | None = None
     #: Whether clients may register system shared memory of this machine.
     shared_memory: bool = False
+    #: Whether clients may call models by the names of their stages, beside the workflows.
+    serve_stages: bool = False
     #: Processes for ordinary Python stages.
     hosts: int = 1
     #: Processes that share the cores of a processor.
@@ -264,6 +267,7 @@ async def _launch(
     store: ProfileStore | None,
     say: Callable[[str], None],
 ) -> Served:
+    graphs = (*app.graphs, *(stage_graphs(app) if options.serve_stages else ()))
     emulated = serves.device.startswith("emulated:")
     joined = isinstance(share, JoinedFront)
     ingress = 0 if share is None else share.ingress
@@ -275,10 +279,10 @@ async def _launch(
     if store is not None and not emulated:
         times = TimesStore(store, this_machine(), app.specs, say)
     learned = None if times is None else times.known
-    controller = make_controller(app.graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
+    controller = make_controller(graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
     header = make_header(
         "live",
-        app.graphs,
+        graphs,
         msgspec.msgpack.encode(policy_spec),
         known,
         serves.cores,
@@ -294,7 +298,7 @@ async def _launch(
         log = LogWriter(options.log, header, BackgroundFile)
     settings = Settings(
         target,
-        app.graphs,
+        graphs,
         (*serves.workers, *hosts_for(app.specs, options.hosts)),
         known,
         cpus=serves.cpus,
@@ -324,7 +328,7 @@ async def _launch(
             backend = LiveBackend(system, label=label, trust_priority=trusts)
             gate = Gate(options.host, options.allow_hosts, options.allow_origins)
             regions = Regions(limits.max_body_bytes) if options.shared_memory else None
-            banner = banner_of(app.graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
+            banner = banner_of(graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
             watch = Watch(system, banner, header, say)
             http = await start(backend, options.host, options.port, limits, gate, regions, Pages(watch))
             http.access_log = access_log
