@@ -49,6 +49,8 @@ class Launcher:
     def __init__(self, cluster: Cluster, policy: Policy, step: Step, ingress: int = 0) -> None:
         self._ingress = ingress
         self._cluster = cluster
+        #: Stage with a quota -> the worker that its batches go to, where somebody said so.
+        self.homes: dict[str, int] = {}
         self._batches, self._holders = cluster.batches, cluster.holders
         self._scheduler, self._predictor = policy.scheduler, policy.predictor
         self._bind_ns = policy.scheduler.bind_ns
@@ -153,7 +155,8 @@ class Launcher:
         while waiting and (line == _SLICED or not full(line == _HOST)):
             entry = heappop(waiting)
             queue = entry[2]
-            if entries.get(queue) is not entry:
+            valid = entries.get(queue)
+            if valid is None or valid[1] != entry[1]:  # not by `is`: a compiler makes tuples anew
                 continue
             del entries[queue]
             if not queue.size:
@@ -170,7 +173,8 @@ class Launcher:
         """Start one batch from the queue if there is an offer that begins soon enough; say whether it did."""
         now = self._step.now_ns
         if queue.stage.sliced:
-            worker = sliced_worker(self._holders[queue.stage.name].values(), queue.stage)
+            name = queue.stage.name
+            worker = sliced_worker(self._holders[name], queue.stage, self.homes.get(name, 0))
             if worker is None:
                 return False
             config = sliced_config(queue, worker)
