@@ -242,7 +242,7 @@ class LiveBackend:
                 priority=priority,
                 objective_ns=round(call.slo_ms * MS),
                 timeout_ns=call.timeout_us * US,
-                note=call.request_id,
+                note=call.request_id or call.trace,
                 counts=counts,
                 sheddable=self.tenants is None or self.tenants.sheddable(self._tenant(call)),
                 on_free=freed,
@@ -262,7 +262,7 @@ class LiveBackend:
         try:
             tenants.enter(name, call.model, own, time.monotonic_ns())
         except QuotaExceeded as refusal:
-            system.refuse(call.model, refusal, priority=priority, note=call.request_id)
+            system.refuse(call.model, refusal, priority=priority, note=call.request_id or call.trace)
             raise
         return lambda shed, cost: tenants.leave(name, call.model, cost, own, shed, time.monotonic_ns())
 

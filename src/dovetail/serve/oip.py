@@ -31,6 +31,7 @@ from .http import HttpServer, serve
 from .inference import Inference
 from .keys import Key
 from .oip_request import (
+    MAX_NAME_CHARS,
     InferRequest,
     Place,
     Upload,
@@ -252,6 +253,7 @@ class OpenInference:
         try:
             call, wanted, binary = self._read(request, upload)
             call.who, call.generation = request.who, upload.info.generation
+            call.trace = request.headers.get("traceparent", "")[:MAX_NAME_CHARS]
             return self._inference.begin(upload, call, wanted, binary, lambda outcome: done(http_of(outcome)))
         except Exception as error:
             raise as_refusal(error) from None
