@@ -45,6 +45,11 @@ class Wishes:
     """A scaler that is told by the test what to say."""
 
     adjusts = True
+    dry = False
+
+    def manages(self, stage: StageSpec) -> bool:
+        """Stages have no slices."""
+        return False
 
     def __init__(self, residents: Sequence[str] = ()) -> None:
         self.residents_wanted = residents

@@ -67,6 +67,9 @@ class Shop:
             worker.resident.pop(stage.weights, None)
         self.own.holds(worker, stage.weights, here, self.now_ns)
 
+    def holds(self, ident: int, stage: StageSpec) -> bool:
+        return stage.weights in self.cluster.workers[ident].resident
+
     def run(self, ident: int, stage: StageSpec, config: Config, expected_ns: int, priority: int = 1) -> Batch:
         item = self.item(stage, priority)
         worker = self.cluster.workers[ident]

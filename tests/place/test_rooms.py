@@ -21,6 +21,7 @@ def test_it_finds_the_tightest_worker_that_a_scan_would_find(seed: int, swaps: b
     rng = random.Random(seed)
     shop = Shop(40 * MS)
     running = []
+    coming: set[int] = set()  # workers that fetch the model for somebody who is there
     for step in range(80):
         shop.now_ns += MS
         match rng.randrange(6):
@@ -32,20 +33,25 @@ def test_it_finds_the_tightest_worker_that_a_scan_would_find(seed: int, swaps: b
                     running.remove(batch)
                     shop.end(batch, done=False)
                 shop.lose(gone)
+                coming.discard(gone)
             case 2 if running:
                 shop.end(running.pop(rng.randrange(len(running))), done=rng.random() < 0.8)
             case 3 if swaps and shop.cluster.workers:
                 ident = rng.choice(list(shop.cluster.workers))
-                shop.load(ident, rng.choice([READ, SORT]), here=rng.random() < 0.6)
+                stage, here = rng.choice([READ, SORT]), rng.random() < 0.6
+                shop.load(ident, stage, here=here)
+                coming -= {ident} if stage is READ and here else set()
             case _ if shop.cluster.workers:
                 config = Config(1, rng.choice([1, 2]), rng.choice(SHARES))
                 ident = rng.choice(list(shop.cluster.workers))
                 # Sometimes where there is no room: it waits in line there.
                 if shop.cluster.workers[ident].fits(config) or rng.random() < 0.2:
-                    running.append(shop.run(ident, rng.choice([READ, SORT]), config, rng.randrange(1, 50) * MS))
+                    stage = rng.choice([READ, SORT])
+                    coming |= {ident} if stage is READ and not shop.holds(ident, READ) else set()
+                    running.append(shop.run(ident, stage, config, rng.randrange(1, 50) * MS))
         config = Config(1, rng.choice([1, 2]), rng.choice(SHARES))
         workers = shop.cluster.workers.values()
-        coming = {b.worker.id for b in running if b.queue.stage is READ and b.fetches}
+        coming &= {b.worker.id for b in running if b.queue.stage is READ}
         have = [w for w in workers if not swaps or "read" in w.resident]
         expected = best_fit(sorted(have, key=lambda w: w.id), config)
         found = shop.own._have["read"].tightest(config)

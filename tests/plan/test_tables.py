@@ -24,7 +24,7 @@ class Told:
     def __init__(self, times: Times) -> None:
         self.times = times
 
-    def run(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
+    def usual(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
         assert items == config.batch
         return self.times(stage, config)
 

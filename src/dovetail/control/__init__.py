@@ -9,7 +9,10 @@ from .actions import (
     Reject,
     Reply,
     RunBatch,
+    SetSlice,
     SetTimer,
+    StartWorker,
+    StopWorker,
 )
 from .controller import Controller, Policy
 from .events import (
@@ -51,7 +54,10 @@ __all__ = [
     "RequestCancelled",
     "RequestRefused",
     "RunBatch",
+    "SetSlice",
     "SetTimer",
+    "StartWorker",
+    "StopWorker",
     "TimerFired",
     "WorkerJoined",
     "WorkerLost",

@@ -10,7 +10,10 @@ import msgspec
 
 from ..state.run_batch import NEVER_NS, RunBatch
 
-__all__ = ["NEVER_NS", "Action", "Drained", "EvictModel", "LoadModel", "Reject", "Reply", "RunBatch", "SetTimer"]
+__all__ = [
+    "NEVER_NS", "Action", "Drained", "EvictModel", "LoadModel", "Reject", "Reply", "RunBatch", "SetSlice", "SetTimer",
+    "StartWorker", "StopWorker",
+]  # fmt: skip
 
 
 class _Action(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
@@ -68,8 +71,43 @@ class SetTimer(_Action, frozen=True, gc=False, array_like=True, tag=True):
     reason: str = ""
 
 
+class SetSlice(_Action, frozen=True, gc=False, array_like=True, tag=True):
+    """A slice of a worker is a stage's from now on, for the reason given: it is new, or has another size.
+
+    A share and quota of nought: it is closed, and gone when its batch has ended. Batches that run in it say so to
+    their device, so that nothing has to be carried out.
+    """
+
+    worker: int
+    stage: str
+    slice: int
+    share_pct: int
+    quota_pct: int
+    batch: int
+    reason: str
+    #: It is only said what would be done.
+    dry: bool = False
+
+
+class StartWorker(_Action, frozen=True, gc=False, array_like=True, tag=True):
+    """One more device is needed; `WorkerJoined` tells when it is there."""
+
+    reason: str
+    #: It is only said what would be done.
+    dry: bool = False
+
+
+class StopWorker(_Action, frozen=True, gc=False, array_like=True, tag=True):
+    """A device is not needed any more. It runs nothing, and nobody will hear of it again."""
+
+    worker: int
+    reason: str
+    #: It is only said what would be done.
+    dry: bool = False
+
+
 class Drained(_Action, frozen=True, gc=False, array_like=True, tag=True):
     """Nothing is open any more after a drain."""
 
 
-Action = RunBatch | LoadModel | EvictModel | Reply | Reject | SetTimer | Drained
+Action = RunBatch | LoadModel | EvictModel | Reply | Reject | SetTimer | SetSlice | StartWorker | StopWorker | Drained

@@ -50,6 +50,13 @@ __all__ = ["MAX_ATTEMPTS", "MAX_REFUSALS", "Controller", "Policy"]
 MAX_ATTEMPTS: Final = 3
 #: What a client is told to wait while the server drains: a restart takes about this long.
 DRAIN_RETRY_NS: Final = 2_000 * MS
+#: A batch that had its worker for less than all but one in so many parts of its time was stopped in between.
+STOPPED: Final = 20
+#: Where neighbours are not felt, who ran beside whom is told of so many batches in a row, one time in so many.
+LOOK_FOR: Final = 64
+LOOK_EVERY: Final = 8
+#: What a predictor is told of a batch.
+Ran = tuple[StageSpec, str, int, Config, int]
 
 
 class Controller:
@@ -69,9 +76,7 @@ class Controller:
         self._observe_run = policy.predictor.observe_run
         self._load_of = policy.predictor.load_of
         #: Who ran beside whom, where the predictor wants to know.
-        self._companions: Companions[tuple[StageSpec, str, int, Config, int]] | None = (
-            Companions() if policy.predictor.knows_neighbours else None
-        )
+        self._companions: Companions[Ran] | None = Companions() if policy.predictor.knows_neighbours else None
         self._step = step = Step()
         self.timers = step.timers
         self._launcher = launcher = Launcher(cluster, policy, step, ingress)
@@ -123,8 +128,8 @@ class Controller:
             if request.sheddable:
                 self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
         self._launcher.start()
-        if self._scaler_adjusts:
-            self._roster.adjust()
+        if self._scaler_adjusts and self._roster.adjust():
+            self._launcher.start()
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             out.append(Drained(step.number))
@@ -191,6 +196,7 @@ class Controller:
             item.origin = origin
             queue = nodes[item.node].queue
             queue.push(scheduler.order(request, item.node), item)
+            queue.arrived += 1
             scheduler.note(item, now)
             touched.append(queue)
 
@@ -228,15 +234,12 @@ class Controller:
         duration = event.busy_ns or event.end_ns - event.begin_ns
         items, worker, config = batch.items, batch.worker, batch.config
         stage, kind = batch.queue.stage, worker.spec.kind
+        if batch.slice is not None:
+            batch.slice.charge(event.begin_ns, event.begin_ns + duration)
         if self._companions is None:
             self._observe_run(stage, kind, len(items), config, duration)
         else:
-            ran = stage, kind, len(items), config, duration
-            load = self._load_of(stage, kind, len(items), config)
-            for told, beside in self._companions.ended(
-                worker.id, ran, load, event.begin_ns, event.end_ns, worker.running
-            ):
-                self._observe_run(*told, beside)
+            self._observe_beside(self._companions, batch, event, duration)
         self._scheduler.ended(batch, now, True)
         share_usd, cpu_usd = worker.usd_per_share_ns, worker.usd_per_cpu_ns
         cost = duration * (config.share_pct * share_usd + config.cpus * cpu_usd) / len(items)
@@ -258,6 +261,27 @@ class Controller:
                 self._close(request, "failed", str(error))
                 continue
             self._continue(request, ready, origin)
+
+    def _observe_beside(
+        self, companions: Companions[Ran], batch: Batch, event: BatchFinished, duration_ns: int
+    ) -> None:
+        """Tell the predictor of a batch, and who was beside it, as soon as that is known of all of them."""
+        worker, config, items = batch.worker, batch.config, len(batch.items)
+        stage, kind = batch.queue.stage, worker.spec.kind
+        end_ns = event.end_ns
+        if event.batch // LOOK_FOR % LOOK_EVERY and not self.policy.predictor.curious(kind):
+            self._observe_run(stage, kind, items, config, duration_ns)
+            return
+        running = [i for i, b in worker.running.items() if not b.waits and b.begun_ns < end_ns]
+        whole_ns = end_ns - event.begin_ns
+        # Who was stopped in between was not there all the time, and when it was is not known here.
+        if duration_ns * STOPPED < whole_ns * (STOPPED - 1) or companions.alone(worker.id, running):
+            self._observe_run(stage, kind, items, config, duration_ns)
+            return
+        load = self._load_of(stage, kind, items, config)
+        ran = stage, kind, items, config, duration_ns
+        for told, beside in companions.ended(worker.id, ran, load, event.begin_ns, end_ns, running):
+            self._observe_run(*told, beside)
 
     def _batch_failed(self, event: BatchFailed) -> None:
         batch = self._launcher.release(event.batch)

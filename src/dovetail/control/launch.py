@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from ..place.slices import sliced_config, sliced_worker
+from ..place.slices import free_slice, slice_config, sliced_config, sliced_worker
+from ..predict.progress import look_again
 from ..schedule.protocol import Hold, Offer
-from ..state import Batch, Cluster, CompiledNode, Item, Queue, Request
+from ..state import Batch, Cluster, CompiledNode, Item, Queue, Request, Slice
 from .actions import NEVER_NS, RunBatch
 from .policy import Policy
 from .step import Step
@@ -33,6 +34,9 @@ MAX_REFUSALS: Final = 4
 #: Why a timer is set for an offer that waits for its time.
 LOOK: Final = "a worker is about to be free"
 
+#: Why a timer is set for a queue whose slices have used up their quotas.
+QUOTA: Final = "the quota of its slice is used up until then"
+
 #: Lines in which queues wait: of devices (0), of host processes, and of stages with a quota.
 _HOST, _SLICED = 1, 2
 #: (order of the head, when that came about, queue)
@@ -44,6 +48,7 @@ class Launcher:
 
     def __init__(self, cluster: Cluster, policy: Policy, step: Step, ingress: int = 0) -> None:
         self._ingress = ingress
+        self._cluster = cluster
         self._batches, self._holders = cluster.batches, cluster.holders
         self._scheduler, self._predictor = policy.scheduler, policy.predictor
         self._bind_ns = policy.scheduler.bind_ns
@@ -75,7 +80,8 @@ class Launcher:
         self._entered += 1
         entry = self._entries[queue] = (order, self._entered, queue)
         stage = queue.stage
-        heappush(self._waiting[_SLICED if stage.sliced else stage.on_host], entry)
+        sliced = stage.sliced or stage.name in self._cluster.sliced
+        heappush(self._waiting[_SLICED if sliced else stage.on_host], entry)
 
     # -- what starts ------------------------------------------------------------------------------------------
 
@@ -147,7 +153,8 @@ class Launcher:
         while waiting and (line == _SLICED or not full(line == _HOST)):
             entry = heappop(waiting)
             queue = entry[2]
-            if entries.get(queue) is not entry:
+            valid = entries.get(queue)
+            if valid is None or valid[1] != entry[1]:  # not by `is`: a compiler makes tuples anew
                 continue
             del entries[queue]
             if not queue.size:
@@ -169,6 +176,17 @@ class Launcher:
                 return False
             config = sliced_config(queue, worker)
             self._launch(queue, Offer(worker, config, now), queue.pop(config.batch))
+            return True
+        if queue.stage.name in self._cluster.sliced:
+            piece, look_ns = free_slice(self._cluster, queue.stage, now)
+            if piece is None:
+                if look_ns and not now < self._look_ns <= look_ns:
+                    self._look_ns = look_ns
+                    self._step.set_timer(look_ns, "", QUOTA)
+                return False
+            worker = self._cluster.workers[piece.worker]
+            config = slice_config(queue, piece, worker)
+            self._launch(queue, Offer(worker, config, now), queue.pop(config.batch), piece)
             return True
         answer = self._scheduler.offers(queue, now)
         if type(answer) is Hold:
@@ -195,7 +213,7 @@ class Launcher:
 
     # -- the books of what runs -------------------------------------------------------------------------------
 
-    def _launch(self, queue: Queue, offer: Offer, items: list[Item]) -> None:
+    def _launch(self, queue: Queue, offer: Offer, items: list[Item], piece: Slice | None = None) -> None:
         """Enter a new batch into the books, and tell its worker all that it has to know of it."""
         step, stage, worker, config = self._step, queue.stage, offer.worker, offer.config
         now = step.now_ns
@@ -205,9 +223,14 @@ class Launcher:
         accept_ns = offer.accept_ns
         if accept_ns and items[0].refused >= MAX_REFUSALS:
             accept_ns = 0  # whoever was refused so often goes where it is sent, however long it takes there
-        batch = Batch(ident, queue, worker, config, items, now, mean_ns, offer.beside)
+        batch = Batch(ident, queue, worker, config, items, now, mean_ns, offer.beside, piece)
+        if piece is not None:
+            piece.running = ident
         self._batches[ident] = batch
         worker.enter(batch)
+        if len(worker.running) > 1 and self._predictor.felt(worker.spec.kind) and not batch.sliced:
+            look_again(self._predictor, worker, now)
+            mean_ns = batch.expected_ns
         self._scheduler.started(batch, now)
         if len(items) == 1:
             item = items[0]
@@ -238,7 +261,7 @@ class Launcher:
                 objective,
                 spread,
                 config.quota_pct,
-                stage.client,
+                stage.client if piece is None else piece.client,
                 follows,
                 self._ingress,
             )
@@ -249,7 +272,12 @@ class Launcher:
         batch = self._batches.pop(ident, None)
         if batch is None:
             return None
-        batch.worker.leave(batch, self._step.now_ns)
+        worker = batch.worker
+        worker.leave(batch, self._step.now_ns)
+        if batch.slice is not None:
+            batch.slice.running, batch.slice.idle_ns = 0, self._step.now_ns
+        if worker.running and self._predictor.felt(worker.spec.kind):
+            look_again(self._predictor, worker, self._step.now_ns)
         self.freed = True
         return batch
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..predict.progress import look_again
 from ..state import Cluster, Worker
 from ..workflow.graph import StageSpec
 from .actions import EvictModel, LoadModel
 from .events import LoadFailed, ModelEvicted, ModelLoaded, PeerStateReceived, WorkerJoined
 from .launch import Launcher
 from .policy import Policy
+from .scaling import Scaling
 from .step import Step
 
 __all__ = ["Roster"]
@@ -33,9 +35,11 @@ class Roster:
         self._stages = stages
         self._scaler = policy.scaler
         self._scheduler = policy.scheduler
-        self._observe_load = policy.predictor.observe_load
+        self._predictor = policy.predictor
         self._step = step
         self._launcher = launcher
+        #: Slices, and workers that the scaler asks for.
+        self.scaling = Scaling(cluster, stages, policy, step, launcher)
         #: Weights -> stages that run on them.
         self._users: dict[str, list[str]] = {}
         for stage in stages.values():
@@ -48,6 +52,7 @@ class Roster:
         if event.worker in self._cluster.workers:
             raise ValueError(f"worker {event.worker} joined twice")
         worker = self._cluster.workers[event.worker] = Worker(event.worker, event.spec)
+        self.scaling.joined(worker)
         spec = worker.spec
         budget = spec.memory_bytes
         able = [s for s in self._stages.values() if s.kind in spec.runs and (not budget or s.weights_bytes <= budget)]
@@ -67,7 +72,9 @@ class Roster:
         worker = self._cluster.workers.pop(ident, None)
         if worker is None:
             return None
-        self._scheduler.lost(worker)
+        self.scaling.lost(ident)
+        if not worker.closing:
+            self._scheduler.lost(worker)
         for stage, holders in self._cluster.holders.items():
             if ident in holders:
                 self._cluster.let_go(stage, ident)
@@ -80,13 +87,13 @@ class Roster:
             worker.resident_bytes += stage.weights_bytes
         self._step.out.append(LoadModel(self._step.number, worker.id, stage.name, True))
 
-    def adjust(self) -> None:
-        """Ask the scaler, if work waits that could not be placed or its time has come."""
+    def adjust(self) -> bool:
+        """Ask the scaler, if work waits that could not be placed or its time has come; whether to ask queues again."""
         step = self._step
         now = step.now_ns
         starved = [q for q in self._cluster.queues.values() if q.size and q.held_until_ns <= now]
-        if not starved and self.scaler_timer:
-            return
+        if not starved and self.scaler_timer and not self.scaling.closing:
+            return False
         wanted = self._scaler.adjust(self._cluster, starved, now)
         for ident, name, reason in wanted.evictions:
             worker, weights = self._cluster.workers[ident], self._stages[name].weights
@@ -106,6 +113,7 @@ class Roster:
                 self._order(worker, stage)
         if wanted.next_ns > now and not self.scaler_timer:
             self.scaler_timer = step.set_timer(wanted.next_ns, None)
+        return self.scaling.apply(wanted)
 
     def _let_go(self, worker: Worker, weights: str) -> None:
         for stage in self._users[weights]:
@@ -115,11 +123,11 @@ class Roster:
     def model_loaded(self, event: ModelLoaded) -> None:
         """A model is there."""
         worker = self._cluster.workers.get(event.worker)
-        if worker is None:
+        if worker is None or worker.closing:
             return
         weights = self._stages[event.stage].weights
         if event.load_ns:
-            self._observe_load(weights, worker.spec.kind, event.load_ns)
+            self._predictor.observe_load(weights, worker.spec.kind, event.load_ns)
         if worker.swaps:
             self._heard(worker, weights, event.nbytes)
         elif weights in worker.loading or weights in worker.resident:
@@ -134,7 +142,7 @@ class Roster:
     def model_evicted(self, event: ModelEvicted) -> None:
         """A worker has let a model go; if we wanted that, the books know it."""
         worker = self._cluster.workers.get(event.worker)
-        if worker is not None and worker.swaps:
+        if worker is not None and worker.swaps and not worker.closing:
             self._heard(worker, event.weights, None)
 
     def _heard(self, worker: Worker, weights: str, nbytes: int | None) -> None:
@@ -143,7 +151,10 @@ class Roster:
             worker.resident.pop(weights, None)
         else:
             worker.resident[weights] = nbytes
-            worker.fetched(weights, self._step.now_ns)
+            if worker.fetching:
+                worker.fetched(weights, self._step.now_ns)
+                if self._predictor.felt(worker.spec.kind):
+                    look_again(self._predictor, worker, self._step.now_ns)
         self._scheduler.holds(worker, weights, nbytes is not None, self._step.now_ns)
         self._launcher.freed = True
 
@@ -154,7 +165,7 @@ class Roster:
     def load_failed(self, event: LoadFailed) -> None:
         """A model will not be there."""
         worker = self._cluster.workers.get(event.worker)
-        if worker is None:
+        if worker is None or worker.closing:
             return
         weights = self._stages[event.stage].weights
         if worker.swaps:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..place.slices import sliced_worker
+from ..place.slices import free_slice, sliced_worker
 from ..schedule.protocol import Hold
 from ..state import Queue
+from ..state.run_batch import FULL_QUOTA
 from ..state.worker import FULL_SHARE
 from .controller import Controller
 
@@ -26,6 +27,7 @@ def validate(controller: Controller) -> None:
     _requests(controller)
     _batches(controller)
     _workers(controller)
+    _slices(controller)
     _work_conserving(controller)
 
 
@@ -78,7 +80,7 @@ def _workers(c: Controller) -> None:
         for batch in worker.running.values():
             assert batch.waits == (batch in worker.line), f"batch {batch.id} is not in line [2]"
             whole = (batch.got_pct, batch.got_cpus) == (batch.config.share_pct, batch.config.cpus)
-            assert batch.waits or whole or batch.fetches or batch.queue.stage.sliced, (
+            assert batch.waits or whole or batch.fetches or batch.sliced, (
                 f"batch {batch.id} runs on less than its room [2]"
             )
             assert not batch.fetches or (not batch.got_pct and batch.queue.stage.weights not in worker.resident), (
@@ -109,6 +111,23 @@ def _workers(c: Controller) -> None:
             assert worker.swaps or weights in worker.resident, f"worker {ident} is said to hold {stage} [3]"
 
 
+def _slices(c: Controller) -> None:
+    """A slice is on a worker that is there, and what runs in it knows it."""
+    for pieces in c.cluster.slices.values():
+        for ident, piece in pieces.items():
+            assert piece.id == ident and piece.worker in c.workers, f"slice {ident} is on a lost worker [2]"
+            assert 0 < piece.share_pct <= FULL_SHARE and 0 < piece.quota_pct <= FULL_QUOTA, (
+                f"slice {ident} is none [2]"
+            )
+            batch = c.batches.get(piece.running) if piece.running else None
+            assert not piece.running or (batch is not None and batch.slice is piece), (
+                f"slice {ident} runs nothing [2]"
+            )
+    for batch in c.batches.values():
+        if batch.slice is not None:
+            assert batch.slice.running == batch.id, f"batch {batch.id} is not in its slice [2]"
+
+
 def _work_conserving(c: Controller) -> None:
     """Idle device and runnable work means a launch, unless the policy declares the hold, its reason and its end."""
     held = {purpose for purpose in c.timers.values() if isinstance(purpose, str)}
@@ -119,6 +138,11 @@ def _work_conserving(c: Controller) -> None:
         if queue.stage.sliced:
             room = sliced_worker(c.holders[queue.stage.name].values(), queue.stage)
             assert room is None, f"queue {queue.key} has a slice with room and waits [4]"
+            continue
+        if queue.stage.name in c.cluster.sliced:
+            piece, ready_ns = free_slice(c.cluster, queue.stage, c.now_ns)
+            assert not ready_ns or "" in held, f"queue {queue.key} waits for a quota, but nobody looks [4]"
+            assert piece is None, f"queue {queue.key} waits beside its slice {piece and piece.id}, which is idle [4]"
             continue
         if queue.held_until_ns > c.now_ns:
             assert queue.key in held, f"queue {queue.key} is held without an end [4]"

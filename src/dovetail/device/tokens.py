@@ -25,6 +25,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..state.run_batch import FULL_QUOTA, NEVER_NS
+from ..state.slice import QUOTA_WINDOW_NS
 from ..units import MS
 from .events import QuotaChanged
 from .usage import Usage
@@ -41,9 +42,8 @@ _TICKS: Final = 1000
 class TokenSettings(msgspec.Struct, frozen=True):
     """Knobs of the account."""
 
-    #: The sliding window. FaST-GShare had 10 s (2023) and 40 ms (2024). 100 ms holds some kernels of a CPU
-    #: [our choice].
-    window_ns: int = 100 * MS
+    #: The sliding window.
+    window_ns: int = QUOTA_WINDOW_NS
     #: A token is for so long at most, if others are there to take turns with [our choice]: a tenth of a window.
     token_ns: int = 10 * MS
     #: Nobody with a limit starts for less than this, nor for less than half of its quota of a window [our choice].

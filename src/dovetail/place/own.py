@@ -30,6 +30,7 @@ from ..state import Batch, Cluster, Config, Item, Queue, Request, Worker, Worker
 from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import StageSpec
+from .company import Company
 from .fit import reason_of
 from .rooms import Changes, Group
 from .route import Hint
@@ -95,6 +96,7 @@ class OwnWorkers:
 
     def __init__(self, predictor: Predictor, settings: OwnSettings | None = None, *, bind_ns: int = 0) -> None:
         self._predictor = predictor
+        self._company = Company(predictor)
         self._settings = settings or OwnSettings()
         self.bind_ns = bind_ns
         self._early = bind_ns > 0
@@ -209,9 +211,23 @@ class OwnWorkers:
         return not have.roomy() and not could.roomy()
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
-        """The tightest worker that has the model, and room for a batch in this configuration; None: nobody."""
-        worker = self._have[stage.name].tightest(config)
-        return None if worker is None else Spot(worker, now_ns)
+        """The tightest worker that has the model, and room for a batch in this configuration; None: nobody.
+
+        Where neighbours cost something, one with better company goes before it.
+        """
+        group = self._have[stage.name]
+        worker = group.tightest(config)
+        if worker is None:
+            return None
+        if self._company.felt(worker):
+            worker = self._company.best(stage, config, self._candidates(group, config), now_ns)
+        return Spot(worker, now_ns)
+
+    @staticmethod
+    def _candidates(group: Group, config: Config) -> list[Worker]:
+        """Some workers with room, the tightest first, and one that is idle, if there is any."""
+        idle = group.fitting(Config(config.batch, config.cpus, FULL_SHARE), 1)
+        return list(dict.fromkeys((*group.fitting(config, _LOOKS), *idle)))
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
         """Where a batch that nobody is ready for would start first; None if that cannot be said.

@@ -26,6 +26,8 @@ __all__ = ["Run", "WorkflowPlan"]
 #: Frontiers are made again when a fan-out, an interval between arrivals or a learned time has changed by more than a
 #: quarter.
 _CHANGE = 0.25
+#: And when the usual company of a profiled stage makes it longer or shorter by more than this.
+_COMPANY = 0.08
 #: The largest spread that is planned with. Planned for the 99th percentile of a guess, or of what was seen once, all
 #: configurations would be late, and none would be worth its price. [our choice]
 _MOST_SPREAD = 0.5
@@ -97,8 +99,8 @@ class WorkflowPlan:
         self.familiar = True
         #: Times that may change, as planned with: those without a profile.
         self._learned: dict[tuple[StageSpec, str, Config], Estimate] = {}
-        #: How far times of profiles scatter, as planned with: that is learned, too.
-        self._scatters: dict[tuple[StageSpec, str, Config], float] = {}
+        #: Times of profiles, as planned with: how far they scatter is learned, and so is what neighbours add to them.
+        self._profiled: dict[tuple[StageSpec, str, Config], Estimate] = {}
         #: Fan-outs, arrivals or learned times are not what they were.
         self.stale = False
         #: Stage by stage, what its options were made for; and `Cluster.moves` when that was last looked at.
@@ -110,6 +112,8 @@ class WorkflowPlan:
         self.quick_ns = 0
         self.path_ns = 0
         self.quick_rest_ns: list[int] = []
+        #: And behind each node.
+        self.after_ns: list[int] = []
         #: Node by node, its configurations and what a batch takes in each.
         self.runs: list[list[Run]] = []
         #: Stage -> what an item takes at least: share times nanoseconds of a device, nanoseconds of a host process.
@@ -129,7 +133,7 @@ class WorkflowPlan:
                 self._planned_sizes[node] = max(1, self._sizes[node].value)
         self.known = self.familiar = True
         self._learned.clear()
-        self._scatters.clear()
+        self._profiled.clear()
         self.runs = []
         self.options = [self._node_options(i, holders) for i in range(len(self._graph.nodes))]
         lean = [self._lean(row) for row in self.options]
@@ -144,6 +148,7 @@ class WorkflowPlan:
         self.least_work_total = sum(device), sum(host)
         entries = set(range(len(self.options))) - {j for row in self._successors for j in row}
         self.quick_rest_ns = self._longest([self._mean_ns(i, self.options[i]) for i in range(len(self.options))])
+        self.after_ns = [max((self.quick_rest_ns[j] for j in row), default=0) for row in self._successors]
         path_ns = self._longest([self._mean_ns(i, row) for i, row in enumerate(lean)])
         self.quick_ns = max(self.quick_rest_ns[i] for i in entries)
         self.path_ns = max(path_ns[i] for i in entries)
@@ -217,7 +222,7 @@ class WorkflowPlan:
         least: int | None = None
         known = familiar = False
         for config in configs_for(stage, worker, self._space):
-            estimate = self._predictor.run(stage, worker.kind, config.batch, config)
+            estimate = self._predictor.usual(stage, worker.kind, config.batch, config)
             mean_ns, spread = estimate.mean_ns, estimate.spread
             if estimate.source != "profile":
                 self._learned[stage, worker.kind, config] = estimate
@@ -226,7 +231,7 @@ class WorkflowPlan:
                 spread = min(spread, _MOST_SPREAD)
             else:
                 known = familiar = True
-                self._scatters[stage, worker.kind, config] = spread
+                self._profiled[stage, worker.kind, config] = estimate
             work = config.share_pct * mean_ns // config.batch
             least = work if least is None else min(least, work)
             self.runs[-1].append(Run(config, mean_ns, work))
@@ -344,14 +349,15 @@ class WorkflowPlan:
     def saw_times(self) -> None:
         """Look whether what was learned of run times since has changed them, or made them surer."""
         for (stage, kind, config), planned in self._learned.items():
-            now = self._predictor.run(stage, kind, config.batch, config)
+            now = self._predictor.usual(stage, kind, config.batch, config)
             surer = (now.spread <= _MOST_SPREAD) != (planned.spread <= _MOST_SPREAD) or now.source != planned.source
             if surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned):
                 self.stale = True
                 return
-        for (stage, kind, config), planned_spread in self._scatters.items():
-            spread = self._predictor.run(stage, kind, config.batch, config).spread
-            if abs(spread - planned_spread) > _CHANGE * planned_spread:
+        for (stage, kind, config), planned in self._profiled.items():
+            now = self._predictor.usual(stage, kind, config.batch, config)
+            longer = abs(now.mean_ns - planned.mean_ns) > _COMPANY * planned.mean_ns
+            if longer or abs(now.spread - planned.spread) > _CHANGE * planned.spread:
                 self.stale = True
                 return
 

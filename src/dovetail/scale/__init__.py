@@ -1,6 +1,6 @@
 """How many? Which models each worker should hold, in how many instances. Pure; see `plan` for the rules."""
 
-from .protocol import Adjustment, Scaler
+from .protocol import Adjustment, Scaler, SliceWish
 from .static import FetchOnDemand, LoadEverything
 
-__all__ = ["Adjustment", "FetchOnDemand", "LoadEverything", "Scaler"]
+__all__ = ["Adjustment", "FetchOnDemand", "LoadEverything", "Scaler", "SliceWish"]

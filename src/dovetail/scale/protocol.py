@@ -10,7 +10,21 @@ import msgspec
 from ..state import Cluster, Queue, Worker
 from ..workflow.graph import StageSpec
 
-__all__ = ["Adjustment", "Scaler"]
+__all__ = ["Adjustment", "Scaler", "SliceWish"]
+
+
+class SliceWish(msgspec.Struct, frozen=True):
+    """A slice that should be: so much of a worker for a stage, or (a quota of nought) no more."""
+
+    stage: str
+    worker: int
+    share_pct: int
+    quota_pct: int
+    #: Largest batch that is in time in it.
+    batch: int
+    reason: str
+    #: Number of the slice that is resized or closed; 0: a new one.
+    slice: int = 0
 
 
 class Adjustment(msgspec.Struct, frozen=True):
@@ -22,6 +36,14 @@ class Adjustment(msgspec.Struct, frozen=True):
     evictions: tuple[tuple[int, str, str], ...] = ()
     #: 0: only when work waits.
     next_ns: int = 0
+    #: Slices that come, change or go.
+    slices: tuple[SliceWish, ...] = ()
+    #: Devices that there should be at least; None: as many as there are.
+    devices: int | None = None
+    #: Why so many.
+    reason: str = ""
+    #: (worker, reason): devices that are not needed any more. What runs there runs on.
+    drains: tuple[tuple[int, str], ...] = ()
 
 
 class Scaler(Protocol):
@@ -30,6 +52,15 @@ class Scaler(Protocol):
     @property
     def adjusts(self) -> bool:
         """False for a scaler that decides once, when a worker joins; it is never asked again."""
+        ...
+
+    @property
+    def dry(self) -> bool:
+        """It only says what it would do."""
+        ...
+
+    def manages(self, stage: StageSpec) -> bool:
+        """Whether it sets the slices of a stage: its batches then run in these and nowhere else."""
         ...
 
     def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec] | None:

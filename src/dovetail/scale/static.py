@@ -15,6 +15,11 @@ class LoadEverything:
     """Every worker holds every model it can run, from the start; a model larger than its memory is left to others."""
 
     adjusts = False
+    dry = False
+
+    def manages(self, stage: StageSpec) -> bool:
+        """Stages have no slices but those that they declare."""
+        return False
 
     def adjust(self, cluster: Cluster, starved: Sequence[Queue], now_ns: int) -> Adjustment:
         """Nothing changes."""
@@ -29,6 +34,11 @@ class FetchOnDemand:
     """Devices hold what their batches need, and nothing is ordered; host processes hold everything."""
 
     adjusts = False
+    dry = False
+
+    def manages(self, stage: StageSpec) -> bool:
+        """Stages have no slices but those that they declare."""
+        return False
 
     def adjust(self, cluster: Cluster, starved: Sequence[Queue], now_ns: int) -> Adjustment:
         """Nothing changes."""

@@ -7,13 +7,15 @@ fetches and evictions counted.
 Rules of this file
 - An ingress that has its workers to itself binds late; one that shares them binds as soon as work is ready, and
   workers keep the queues (`Where.bind_ns`). Nothing else is different.
+- Beside others who slow it down a batch may take longer than planned: then the next configuration is tried, or it is
+  kept apart from them (`apart`).
 - A fetch that nobody can avoid is time that is gone: plans are made for what is left after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,11 +23,15 @@ from ..place import Hint, Spot
 from ..predict import Predictor
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
 from ..workflow.graph import StageSpec
+from .apart import Apart, Verdict
 from .dovetail import DovetailPlanner
 from .protocol import Hold, Offer, Refusal
 from .settings import PlannerSettings
 
 __all__ = ["Considered", "Dovetail", "Where"]
+
+#: Configurations that are tried for one that is in time beside those who run.
+_TRIES: Final = 4
 
 
 class Where(Protocol):
@@ -81,6 +87,7 @@ class Dovetail(DovetailPlanner):
     def __init__(self, predictor: Predictor, where: Where, settings: PlannerSettings | None = None) -> None:
         super().__init__(predictor, settings)
         self._where = where
+        self._apart = Apart(predictor, self.latest_ns)
         self.bind_ns = where.bind_ns
         #: Told of everything that is considered, for `dovetail explain`; it costs time and changes nothing.
         self.watcher: Callable[[Considered], None] | None = None
@@ -107,34 +114,69 @@ class Dovetail(DovetailPlanner):
             return choice
         if self.watcher is not None:
             return self._watched(queue, head, list(choice), now_ns)
+        return self._taken(queue, head, choice, now_ns)
+
+    def _taken(self, queue: Queue, head: Item, choice: Iterable[Config], now_ns: int) -> tuple[Offer, ...] | Hold:
+        """The first configuration that a worker is ready for and that is in time beside those who run there."""
         where = self._where
         first: Config | None = None
+        late: list[tuple[Config, Spot]] = []
         for config in choice:
             spot = where.ready(queue.stage, config, now_ns)
             if spot is not None:
-                return (self._offer(queue, config, spot),)
+                verdict = self._beside(queue, head, config, spot.worker, now_ns)
+                if isinstance(verdict, Hold):
+                    return verdict
+                if verdict:
+                    return (self._offer(queue, config, spot),)
+                late.append((config, spot))
+                if len(late) == _TRIES:
+                    break
             first = first or config
+        if late:
+            return (self._offer(queue, *late[0]),)
         if first is None:
             return ()
         spot = where.spot(queue, head, first, now_ns)
         return () if spot is None else (self._offer(queue, first, spot),)
 
-    def _watched(self, queue: Queue, head: Item, configs: Sequence[Config], now_ns: int) -> Sequence[Offer]:
+    def _beside(self, queue: Queue, head: Item, config: Config, worker: Worker, now_ns: int) -> Verdict:
+        """Whether a batch should begin beside those who run on a worker."""
+        if not worker.running or not self._predictor.felt(worker.spec.kind):
+            return True
+        end_by_ns = self.end_by_ns(head)
+        return self._apart.judge(queue, config, worker, end_by_ns, head.request.priority, now_ns)
+
+    def _watched(self, queue: Queue, head: Item, configs: Sequence[Config], now_ns: int) -> tuple[Offer, ...] | Hold:
         """The same with every offer worked out, for whoever watches."""
+        assert self.watcher is not None
+        taken = self._taken(queue, head, configs, now_ns)
+        if isinstance(taken, Hold):
+            self.watcher(Considered(queue.key, now_ns, queue.size, hold=taken.reason))
+            return taken
         ready: list[Offer] = []
-        other: list[Offer | None] = []
+        other: list[Offer] = []
         for config in configs:
             spot = self._where.ready(queue.stage, config, now_ns)
             if spot is not None:
                 ready.append(self._offer(queue, config, spot))
                 continue
             spot = self._where.spot(queue, head, config, now_ns)
-            other.append(None if spot is None else self._offer(queue, config, spot))
-        taken = ready[0] if ready else other[0] if other else None
-        found = tuple(offer for offer in (*ready, *other) if offer is not None)
-        if self.watcher is not None and taken is not None:
-            self.watcher(Considered(queue.key, now_ns, queue.size, found))
-        return () if taken is None else (taken,)
+            if spot is not None:
+                other.append(self._offer(queue, config, spot))
+        found = [offer for offer in (*ready, *other) if offer not in taken]
+        if taken:
+            self.watcher(Considered(queue.key, now_ns, queue.size, (*taken, *found)))
+        return taken
+
+    def end_by_ns(self, item: Item) -> int:
+        """When the batch of an item has to end for its request to be in time."""
+        plan = self._plans.get(item.request.graph.name)
+        return item.request.objective_ns - (0 if plan is None else plan.after_ns[item.node])
+
+    def latest_ns(self, batch: Batch) -> int:
+        """The same for all requests of a batch."""
+        return min([self.end_by_ns(item) for item in batch.items])
 
     def _offer(self, queue: Queue, config: Config, spot: Spot) -> Offer:
         run_ns = 0

@@ -12,7 +12,7 @@ from ..live.front.checks import fan_out_refused
 from ..live.front.system import LiveSystem, Result
 from ..live.tensors.arena import Arena, ArenaFull
 from ..live.tensors.codec import Ref
-from ..units import MS, US, format_bytes
+from ..units import MS, SECOND, US, format_bytes
 from ..workflow.graph import Graph, Port
 from ..workflow.local import count_of
 from .access import effective_class
@@ -27,6 +27,8 @@ LOWEST_CLASS = 10
 #: Part of the memory for bodies that is for every class; the rest is for class 1, as it is in the workers' memory
 #: (`memory_admission.FOR_THE_HIGHEST`).
 FOR_ALL = 0.8
+#: Part of an objective that the way in and the way back may take from it [our choice].
+MOST_SPENT = 0.05
 
 
 class _Body:
@@ -240,7 +242,7 @@ class LiveBackend:
                 inputs,
                 ended,
                 priority=priority,
-                objective_ns=round(call.slo_ms * MS),
+                objective_ns=_objective_ns(call, now.graphs[call.model]),
                 timeout_ns=call.timeout_us * US,
                 note=call.request_id or call.trace,
                 counts=counts,
@@ -284,6 +286,22 @@ def _answer(ident: int, result: Result, label: str) -> Answer | Exception:
         parameters=parameters,
         release=result.release,
     )
+
+
+def _objective_ns(call: Call, graph: Graph) -> int:
+    """What is left of the objective; 0: all of the workflow's own.
+
+    An objective counts from when a request began to arrive until its answer is there. Under load bodies wait for
+    the front, and so do answers: the way back is taken to be as long as the way in. Under overload all are
+    answered just in time, and a millisecond that nobody counted makes all of them late. A client that sends
+    slowly is charged a small part only.
+    """
+    given_ns = round(call.slo_ms * MS)
+    spent_ns = round((time.monotonic() - call.asked_s) * SECOND) if call.asked_s else 0
+    if spent_ns <= 0:
+        return given_ns
+    whole_ns = given_ns or graph.slo_ns
+    return max(1, whole_ns - min(2 * spent_ns, round(whole_ns * MOST_SPENT)))
 
 
 def _count(value: Any) -> int:

@@ -73,6 +73,7 @@ class Call(msgspec.Struct):
     trace: str = ""  # the W3C `traceparent` that came with it
     generation: int = 0  # that of the model it was read for; 0 is the present one
     who: Key | None = None  # the key that came with it, where keys are needed
+    asked_s: float = 0.0  # when it began to arrive, by the monotonic clock; 0 is now
 
 
 class Answer(msgspec.Struct):

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from copy import copy
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import httptools
 import msgspec
+from msgspec.structs import replace
 
 __all__ = ["DEFAULT_LIMITS", "Chunks", "Heads", "HttpError", "HttpRequest", "HttpResponse", "Limits", "parse_head"]
 
@@ -63,6 +63,7 @@ class HttpRequest(msgspec.Struct):
     body: Any = None  # what `Application.body` gave
     known: Any = None  # what `Application.check` has found out, for `Application.body`
     who: Any = None  # the key that came with it, where keys are needed
+    asked_s: float = 0.0  # when its head had come, by the event loop's clock
 
 
 class HttpResponse(msgspec.Struct):
@@ -169,7 +170,7 @@ class Heads:
                 if len(self._known) == MAX_KNOWN_HEADS:
                     self._known.clear()
                 self._known[data] = request
-        return copy(request)
+        return replace(request)
 
 
 def _path(target: bytes) -> str:

@@ -31,6 +31,8 @@ from ..control import (
     RequestArrived,
     RunBatch,
     SetTimer,
+    StartWorker,
+    StopWorker,
     TimerFired,
     WorkerJoined,
     WorkerLost,
@@ -39,7 +41,7 @@ from ..record.ledger import Ledger
 from .device import SimDevice
 from .network import Network
 
-__all__ = ["IngressObserver", "Observer", "Simulation"]
+__all__ = ["IngressObserver", "Observer", "Simulation", "Spawn"]
 
 #: Order of simultaneous entries.
 _WORKER: Final = 0
@@ -50,6 +52,10 @@ _TIMER: Final = 2
 Observer = Callable[[Event, list[Action]], None]
 #: The same, and first of all the number of the ingress whose step it was.
 IngressObserver = Callable[[int, Event, list[Action]], None]
+
+
+#: From the number of a device that is asked for to the device, and how long it takes to start.
+Spawn = Callable[[int], tuple[SimDevice, int]]
 
 
 class _Ingress:
@@ -84,12 +90,15 @@ class Simulation:
         self.now_ns = 0
         self.arrived = 0
         self.devices: dict[int, SimDevice] = {}
+        #: Makes the device of that number and says how long it takes to start; None: no device can be added.
+        self.spawn: Spawn | None = None
         self._arrivals: Iterator[tuple[int, RequestArrived] | RequestArrived] = arrivals
         self._network: Network | None = None
         self._ingresses = [_Ingress(controller, 0, list(observers))]
         #: (time, order, sequence, who it is for, what)
         self._heap: list[tuple[int, int, int, Any, Any]] = []
         self._sequence = 0
+        self._last_device = 0
         self._begun = False
 
     @classmethod
@@ -139,6 +148,7 @@ class Simulation:
 
     def join(self, device: SimDevice, at_ns: int = 0, *, own_of: int | None = None) -> None:
         """Let a device take part from a time on; `own_of` is the ingress on the same machine."""
+        self._last_device = max(self._last_device, device.ident)
         self.devices[device.ident] = device
         if self._network is not None:
             self._network.join(device.ident, own_of)
@@ -147,6 +157,7 @@ class Simulation:
 
     def join_host(self, device: SimDevice, ingress: int, at_ns: int = 0) -> None:
         """Give an ingress a host worker of its own."""
+        self._last_device = max(self._last_device, device.ident)
         self.devices[device.ident] = device
         if self._network is not None:
             self._network.join_host(device.ident, ingress)
@@ -226,6 +237,11 @@ class Simulation:
         elif isinstance(action, LoadModel | EvictModel) and (device := self.devices.get(action.worker)) is not None:
             for event in device.take(action, self.now_ns):
                 self.post(event)
+        elif isinstance(action, StartWorker) and not action.dry and self.spawn is not None:
+            device, delay_ns = self.spawn(self._last_device + 1)
+            self.join(device, self.now_ns + delay_ns)
+        elif isinstance(action, StopWorker) and not action.dry:
+            self._lost(action.worker)
 
     def _set_timer(self, ingress: _Ingress, action: SetTimer) -> None:
         self._push(action.at_ns, _TIMER, ingress, TimerFired(action.at_ns, action.cause, action.timer))

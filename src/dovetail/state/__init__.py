@@ -9,10 +9,11 @@ from .graph import CompiledGraph, CompiledNode, compile_graphs
 from .queue import Queue
 from .request import OUTCOMES, Item, Request
 from .run_batch import NEVER_NS, RunBatch
+from .slice import Slice
 from .worker import Batch, Cluster, Worker
 from .worker_spec import Config, WorkerRow, WorkerSpec
 
 __all__ = [
     "NEVER_NS", "OUTCOMES", "Batch", "Cluster", "CompiledGraph", "CompiledNode", "Config", "Item", "Queue", "Request",
-    "RunBatch", "Worker", "WorkerRow", "WorkerSpec", "compile_graphs",
+    "RunBatch", "Slice", "Worker", "WorkerRow", "WorkerSpec", "compile_graphs",
 ]  # fmt: skip

@@ -13,13 +13,15 @@ __all__ = ["Queue"]
 class Queue:
     """Items in the scheduler's order. Items of closed requests stay inside until they come up, but do not count."""
 
-    __slots__ = ("_classes", "_heap", "_sequence", "held_until_ns", "key", "size", "stage")
+    __slots__ = ("_classes", "_heap", "_sequence", "arrived", "held_until_ns", "key", "size", "stage")
 
     def __init__(self, key: str, stage: StageSpec) -> None:
         self.key = key
         self.stage = stage
         #: Items of open requests.
         self.size = 0
+        #: Items that have ever come, those that came back after a failure not counted again.
+        self.arrived = 0
         #: A declared hold: nothing starts before this time unless the queue changes. 0 is none.
         self.held_until_ns = 0
         #: Class -> items of open requests.

@@ -18,7 +18,8 @@ from typing import Final
 
 from .queue import Queue
 from .request import Item, Request
-from .run_batch import NEVER_NS
+from .run_batch import FULL_QUOTA, NEVER_NS
+from .slice import Slice
 from .worker_spec import Config, WorkerSpec
 
 __all__ = ["FULL_SHARE", "Batch", "Cluster", "Worker"]
@@ -35,8 +36,8 @@ class Worker:
     """A worker that is here: what is free, what it runs and which models it holds."""
 
     __slots__ = (
-        "fetching", "free_cpus", "free_pct", "id", "line", "loading", "resident", "resident_bytes", "running", "spec",
-        "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
+        "closing", "fetching", "free_cpus", "free_pct", "id", "line", "loading", "resident", "resident_bytes", "running",
+        "spec", "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
     )  # fmt: skip
 
     def __init__(self, ident: int, spec: WorkerSpec) -> None:
@@ -54,6 +55,8 @@ class Worker:
         self.loading: dict[str, int] = {}
         #: It brings the model that a batch needs, and decides by itself what goes.
         self.swaps = False
+        #: It is sent nothing new, and goes when what it runs has ended.
+        self.closing = False
         #: Bytes of models that were ordered: here, or on their way.
         self.resident_bytes = 0
         self.usd_per_share_ns = spec.usd_per_hour / 3600e9 / FULL_SHARE
@@ -72,7 +75,7 @@ class Worker:
     def enter(self, batch: Batch) -> None:
         """A batch was sent here: it begins if there is room, and else it is in line, or waits for its model."""
         self.running[batch.id] = batch
-        if batch.queue.stage.sliced:
+        if batch.sliced:
             return  # it waits for tokens at the device, whose account it is
         if batch.fetches:
             self.fetching += 1
@@ -197,8 +200,8 @@ class Batch:
     """Items that run together."""
 
     __slots__ = (
-        "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "queue",
-        "sent_ns", "waits", "worker",
+        "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "left_ns",
+        "queue", "sent_ns", "since_ns", "slice", "slow", "waits", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -211,14 +214,22 @@ class Batch:
         sent_ns: int,
         expected_ns: int,
         fetches: bool = False,
+        piece: Slice | None = None,
     ) -> None:
         self.id = ident
+        #: The slice that it runs in, where the scaler has set one.
+        self.slice = piece
         self.queue = queue
         self.worker = worker
         self.config = config
         self.items = items
         self.sent_ns = sent_ns
         self.expected_ns = expected_ns
+        #: Work alone that was left of it at a time, and how many times as long that takes beside those who are there:
+        #: kept where neighbours are known to cost something (`predict.progress`).
+        self.left_ns: float = expected_ns
+        self.since_ns = sent_ns
+        self.slow = 1.0
         #: When its worker could begin it, as far as is known here.
         self.begun_ns = sent_ns
         #: Its worker fetches its model; it has no room yet and is not in line.
@@ -229,6 +240,11 @@ class Batch:
         self.got_cpus = 0
         #: Its class, once somebody has asked.
         self._class = 0
+
+    @property
+    def sliced(self) -> bool:
+        """Whether it waits for tokens at the device, whose account its share is."""
+        return self.slice is not None or self.queue.stage.sliced
 
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""
@@ -244,7 +260,7 @@ def _class_of(batch: Batch) -> int:
 class Cluster:
     """Open requests, queues, workers and batches. The controller changes them; policies only look."""
 
-    __slots__ = ("batches", "holders", "moves", "queues", "requests", "workers")
+    __slots__ = ("batches", "holders", "moves", "queues", "requests", "sliced", "slices", "starting", "workers")
 
     def __init__(self, queues: dict[str, Queue], stages: list[str]) -> None:
         self.queues = queues
@@ -255,6 +271,19 @@ class Cluster:
         self.holders: dict[str, dict[int, Worker]] = {name: {} for name in stages}
         #: How often that has changed.
         self.moves = 0
+        #: Stage -> its slices, as far as they are the scaler's to set.
+        self.slices: dict[str, dict[int, Slice]] = {}
+        #: Stages whose batches run in these slices and nowhere else.
+        self.sliced: frozenset[str] = frozenset()
+        #: Workers that were asked for and are not there yet.
+        self.starting = 0
+
+    def capacity_pct(self) -> int | None:
+        """What all slices are of a device, in per cent of one; None where stages have no slices."""
+        if not self.sliced:
+            return None
+        areas = (piece.area for pieces in self.slices.values() for piece in pieces.values() if not piece.closing)
+        return sum(areas) // FULL_QUOTA
 
     def hold(self, stage: str, worker: Worker) -> None:
         """The worker holds the stage's model from now on."""

@@ -50,6 +50,11 @@ class Prewarmer:
     """Loads on demand, keeps alive, and warms ahead of the next expected call."""
 
     adjusts = True
+    dry = False
+
+    def manages(self, stage: StageSpec) -> bool:
+        """Stages have no slices."""
+        return False
 
     def __init__(self, predictor: Predictor, *, keep_alive_ns: int = KEEP_ALIVE_S * SECOND) -> None:
         self._predictor = predictor
