@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import msgspec
 import pytest
 
 from dovetail.cli import main
@@ -20,11 +21,20 @@ def log(tmp_path_factory):
     from dovetail.record.log import LogWriter, make_header
     from dovetail.state import WorkerSpec
     from dovetail.units import MS
+    from dovetail.wiring import PolicySpec
     from dovetail.workflow.graph import StageSpec, chain
 
     path = tmp_path_factory.mktemp("spans") / "run.log"
     graph = chain("read", 100 * MS, [StageSpec("look", "model", (1, 2), model="look")])
-    header = make_header("live", (graph,), b"", (), 1, seed=3, started_unix_ns=1_700_000_000_000_000_000)
+    header = make_header(
+        "live",
+        (graph,),
+        msgspec.msgpack.encode(PolicySpec()),
+        (),
+        1,
+        seed=3,
+        started_unix_ns=1_700_000_000_000_000_000,
+    )
     trace = f"00-{'ab' * 16}-{'cd' * 8}-01"
     batch = RunBatch(3, 1, 1, "look", ((1, 0, 0), (2, 0, 0)), 1, 50, 0, 0, 4 * MS)
     with LogWriter(path, header) as writer:

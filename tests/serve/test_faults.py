@@ -5,6 +5,7 @@ Every request ends in one truthful outcome, the workflow beside it goes on, and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -57,7 +58,7 @@ class Load:
     def _bad(self, seed: int) -> None:
         rng = random.Random(seed)
         kinds: list[str] = []
-        while self.going:
+        while self.going or kinds:  # everybody does everything at least once
             kinds = kinds or rng.sample(KINDS, len(KINDS))
             kind = kinds.pop()
             answer = asked(self.base, "bad", float(KINDS.index(kind)))
@@ -96,22 +97,15 @@ def disturb(port: int, stop: threading.Event) -> None:
     for each in slow[:20]:
         each.sendall(head)  # a body that never comes
     sent = 0
-    while not stop.wait(0.02):
+    while not stop.wait(0.02) or sent < 100:
         with socket.create_connection((HOST, port)) as gone:
             gone.sendall(head + body[: 30 if sent % 2 else None])
         for each in slow[20:]:  # slow-loris
-            with_suppressed(each, b"X"[:1] if sent else b"G")
+            with contextlib.suppress(OSError):
+                each.send(b"X" if sent else b"G")
         sent += 1
     for each in slow:
         each.close()
-    assert sent > 100
-
-
-def with_suppressed(sock: socket.socket, data: bytes) -> None:
-    try:
-        sock.send(data)
-    except OSError:
-        pass
 
 
 def test_everything_at_once(serve):
@@ -124,16 +118,12 @@ def test_everything_at_once(serve):
     disturbing.start()
     load = Load(base)
     rng = random.Random(7)
-    deadline = time.monotonic() + LOAD_SECONDS
     for number in range(KILLS):
         time.sleep(max(0.0, LOAD_SECONDS / KILLS))
         if victims := workers_of(pid):
             victim = rng.choice(victims)
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGSTOP if number in (5, 12) else signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-    assert time.monotonic() >= deadline - 1
     load.stop()
     stop.set()
     disturbing.join()

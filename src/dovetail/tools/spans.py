@@ -60,9 +60,9 @@ class Spans:
         elif isinstance(event, WorkerJoined):
             self._workers[event.worker] = event.spec.name
         elif isinstance(event, BatchFinished | BatchFailed):
-            action = self._batches.pop(event.batch, None)
-            if action is not None:
-                yield from self._ran(action, event)
+            ran = self._batches.pop(event.batch, None)
+            if ran is not None:
+                yield from self._ran(ran, event)
         for action in step.actions:
             if isinstance(action, RunBatch):
                 self._batches[action.batch] = action

@@ -383,9 +383,7 @@ class LiveSystem:
                 self.fleet.substitute(ident, stage)
         self.fleet.retire()
         for ident, why in self.watchdog.hung(self.batches.running.values(), now):
-            if ident in self.fleet.workers:
-                self.fleet.workers[ident].at_fault = not self.watchdog.loads(ident)
-                self.fleet.workers[ident].kill(why)
+            self.fleet.end_hung(ident, why, at_work=not self.watchdog.loads(ident))
         for ident, request in list(self.answers.requests.items()):
             if request.state is not None and (why := self._readiness.hopeless(request.state.graph.graph, now)):
                 self._give_up(ident, why)
