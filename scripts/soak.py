@@ -27,9 +27,9 @@ import numpy as np
 
 HOST = "127.0.0.1"
 LOAD = 0.7
-#: Connections that ask; more than are ever busy at this load.
-CONNECTIONS = 64
 SAMPLE_SECONDS = 2.0
+#: Requests that always wait while the capacity is measured, and the pause of one that was refused.
+WAITING, COME_BACK_SECONDS = 4, 0.05
 #: What may grow from one third to the next: memory by this part and so many bytes, latency by this part and so many ms.
 #: [our choice: what the collector and the allocator move without a leak; and what other work on the machine does]
 MEMORY_PART, MEMORY_BYTES = 0.05, 16 << 20
@@ -88,9 +88,12 @@ async def capacity(client: Client, seconds: float) -> float:
     async def work() -> None:
         nonlocal answered
         while time.monotonic() < end:
-            answered += await client.ask() == 200
+            status = await client.ask()
+            answered += status == 200
+            if status != 200:  # it was told to come back
+                await asyncio.sleep(COME_BACK_SECONDS)
 
-    await asyncio.gather(*(work() for _ in range(8)))
+    await asyncio.gather(*(work() for _ in range(WAITING)))
     return answered / seconds
 
 
@@ -197,7 +200,7 @@ def report(args: argparse.Namespace, found: float, rate: float, statuses: Counte
         f"{platform.system()} {platform.release()}, Python {platform.python_version()}.",
         "",
         f"`dovetail serve {args.target}` and its client are on the same machine. It can answer {found:.0f} requests a "
-        f"second with 8 always waiting. They came at {rate:.0f} a second, {LOAD:.0%} of that, at random, whether "
+        f"second with {WAITING} always waiting. They came at {rate:.0f} a second, {LOAD:.0%} of that, at random, whether "
         "others were answered or not.",
         "",
         f"Answers: {answers}. {verdict}",

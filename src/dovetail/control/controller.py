@@ -13,7 +13,7 @@ are `roster.py`; the walk through a graph (fan-out, joins, conditions) is `walk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..predict.companions import Companions
@@ -33,6 +33,7 @@ from .events import (
     RequestArrived,
     RequestCancelled,
     RequestRefused,
+    SliceChanged,
     TimerFired,
     WorkerJoined,
     WorkerLost,
@@ -40,6 +41,7 @@ from .events import (
 from .launch import MAX_REFUSALS, Launcher
 from .policy import Policy
 from .roster import Roster
+from .slicing import Slicing
 from .step import Step
 from .walk import FanOutMismatch, arrive, item_done
 
@@ -82,6 +84,7 @@ class Controller:
         self._launcher = launcher = Launcher(cluster, policy, step, ingress)
         self._touched = launcher.touched
         self._roster = roster = Roster(cluster, self.stages, policy, step, launcher)
+        self._slicing = Slicing(cluster, self.stages, launcher)
         self._scheduler = policy.scheduler
         #: Workers keep the queues, and may refuse what they could not start in time.
         self.binds_at_once = policy.scheduler.bind_ns == NEVER_NS
@@ -102,12 +105,18 @@ class Controller:
             WorkerLost: self._worker_lost,
             TimerFired: self._timer_fired,
             DrainStarted: self._drain_started,
+            SliceChanged: self._slicing.changed,
         }
 
     @property
     def now_ns(self) -> int:
         """Time of the last event."""
         return self._step.now_ns
+
+    @property
+    def homes(self) -> Mapping[str, int]:
+        """Stage with a quota -> the worker that its batches go to, where somebody said so; 0: any."""
+        return self._launcher.homes
 
     @property
     def step_number(self) -> int:
@@ -153,6 +162,8 @@ class Controller:
             refusal = self._scheduler.admit(graph, priority, objective, now)
             if refusal is not None and (event.sheddable or refusal.firm):
                 outcome, reason, retry_ns = "shed", refusal.reason, refusal.retry_after_ns
+                for node in graph.entries:
+                    node.queue.arrived += 1  # it was asked for, which the scaler has to know
         if outcome:
             self._reject(event, priority, outcome, reason, retry_ns)
             return
@@ -327,6 +338,7 @@ class Controller:
             self._companions.lost(event.worker)
         if worker is None:
             return
+        self._slicing.lost(event.worker)
         running = list(worker.running)
         # A host process runs one batch after another, as they were sent; of a device we know only if there was one.
         guilty = running[0] if event.at_fault and (len(running) == 1 or (running and worker.spec.on_host)) else None

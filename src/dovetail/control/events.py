@@ -23,6 +23,7 @@ __all__ = [
     "RequestArrived",
     "RequestCancelled",
     "RequestRefused",
+    "SliceChanged",
     "TimerFired",
     "WorkerJoined",
     "WorkerLost",
@@ -155,6 +156,16 @@ class DrainStarted(_Event, frozen=True, gc=False, array_like=True, tag=True):
     """Take nothing new; finish what was admitted."""
 
 
+class SliceChanged(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """Somebody wants a client to have another slice from now on."""
+
+    client: str
+    share_pct: int
+    quota_pct: int
+    #: The worker that its batches go to from now on; 0: any.
+    worker: int = 0
+
+
 Event = (
     RequestArrived
     | RequestRefused
@@ -169,4 +180,5 @@ Event = (
     | WorkerLost
     | TimerFired
     | DrainStarted
+    | SliceChanged
 )

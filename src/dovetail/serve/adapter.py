@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ..errors import BadRequest, Forbidden, Overloaded, QuotaExceeded
 from ..live.front.checks import fan_out_refused
 from ..live.front.system import LiveSystem, Result
@@ -16,7 +18,7 @@ from ..units import MS, SECOND, US, format_bytes
 from ..workflow.graph import Graph, Port
 from ..workflow.local import count_of
 from .access import effective_class
-from .backend import Answer, Call, Metric, ModelInfo
+from .backend import Answer, Call, Metric, ModelInfo, SliceWanted
 from .keys import Key
 from .metrics import render
 from .tenants import Tenants
@@ -184,6 +186,20 @@ class LiveBackend:
             return call.who.tenant
         return call.tenant if self.trust_priority else ""
 
+    def slices(self) -> list[dict[str, Any]]:
+        """What every client with a quota has of the devices."""
+        return [msgspec.to_builtins(piece) for piece in self.system.slices.all()]
+
+    def change_slice(self, client: str, wanted: SliceWanted) -> dict[str, Any]:
+        """Give a client another slice, if whoever asks is trusted."""
+        if not self.trust_priority:
+            raise Forbidden(
+                "a server that others can reach changes slices for nobody unless it is started with --trust-priority"
+            )
+        changed = self.system.slices.change(client, wanted.share, wanted.quota, wanted.worker)
+        found: dict[str, Any] = msgspec.to_builtins(changed)
+        return found
+
     def models(self) -> Mapping[str, ModelInfo]:
         """All workflows."""
         return self._now.infos if self.system.ready() else self._now.unready
@@ -242,7 +258,7 @@ class LiveBackend:
                 inputs,
                 ended,
                 priority=priority,
-                objective_ns=_objective_ns(call, now.graphs[call.model]),
+                objective_ns=self._objective_ns(now, call),
                 timeout_ns=call.timeout_us * US,
                 note=call.request_id or call.trace,
                 counts=counts,
@@ -255,6 +271,21 @@ class LiveBackend:
                 tenant(isinstance(error, Overloaded), 0.0)
             raise
         return partial(now.system.cancel, ident)
+
+    def _objective_ns(self, now: _Generation, call: Call) -> int:
+        """What is left of the objective; 0: all of the workflow's own.
+
+        An objective counts from when a request began to arrive until its answer is there. Under load bodies wait for
+        the front, and so do answers: the way back is taken to be as long as the way in. Under overload all are
+        answered just in time, and a millisecond that nobody counted makes all of them late. A client that sends
+        slowly is charged a small part only.
+        """
+        given_ns = round(call.slo_ms * MS)
+        spent_ns = round((time.monotonic() - call.asked_s) * SECOND) if call.asked_s else 0
+        if spent_ns <= 0:
+            return given_ns
+        whole_ns = given_ns or now.graphs[call.model].slo_ns
+        return max(1, whole_ns - min(2 * spent_ns, round(whole_ns * MOST_SPENT)))
 
     def _enter(self, now: _Generation, call: Call, priority: int) -> Callable[[bool, float], None]:
         """Book a request of a tenant; what is returned is to be told its end: whether it was shed, and its cost."""
@@ -286,22 +317,6 @@ def _answer(ident: int, result: Result, label: str) -> Answer | Exception:
         parameters=parameters,
         release=result.release,
     )
-
-
-def _objective_ns(call: Call, graph: Graph) -> int:
-    """What is left of the objective; 0: all of the workflow's own.
-
-    An objective counts from when a request began to arrive until its answer is there. Under load bodies wait for
-    the front, and so do answers: the way back is taken to be as long as the way in. Under overload all are
-    answered just in time, and a millisecond that nobody counted makes all of them late. A client that sends
-    slowly is charged a small part only.
-    """
-    given_ns = round(call.slo_ms * MS)
-    spent_ns = round((time.monotonic() - call.asked_s) * SECOND) if call.asked_s else 0
-    if spent_ns <= 0:
-        return given_ns
-    whole_ns = given_ns or graph.slo_ns
-    return max(1, whole_ns - min(2 * spent_ns, round(whole_ns * MOST_SPENT)))
 
 
 def _count(value: Any) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from ..workflow.graph import Port
 from .keys import Key
 
-__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "Metric", "ModelInfo"]
+__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "Metric", "ModelInfo", "SliceWanted"]
 
 #: The front lays a request out so that its first binary tensor is as aligned as the body is, up to this much.
 BODY_ALIGN_BYTES = 64
@@ -71,9 +71,18 @@ class Call(msgspec.Struct):
     slo_ms: float = 0.0  # 0 is the model's own
     tenant: str = ""
     trace: str = ""  # the W3C `traceparent` that came with it
+    asked_s: float = 0.0  # when it began to arrive, by the monotonic clock; 0 is now
     generation: int = 0  # that of the model it was read for; 0 is the present one
     who: Key | None = None  # the key that came with it, where keys are needed
-    asked_s: float = 0.0  # when it began to arrive, by the monotonic clock; 0 is now
+
+
+class SliceWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """The slice that somebody wants for a client; what is left out stays."""
+
+    share: int = 0
+    quota: int = 0
+    #: Name of the worker that it is moved to; empty: any.
+    worker: str | None = None
 
 
 class Answer(msgspec.Struct):
@@ -123,6 +132,12 @@ class Backend(Protocol):
 
     def statistics(self, model: str | None) -> list[dict[str, Any]]:
         """Entries of Triton's `model_stats`, for one model or for all."""
+
+    def slices(self) -> list[dict[str, Any]]:
+        """What every client with a quota has of the devices: `client`, `share_pct`, `quota_pct`, `worker`."""
+
+    def change_slice(self, client: str, wanted: SliceWanted) -> dict[str, Any]:
+        """Give a client another slice. Raises `BadRequest` or `Forbidden`."""
 
     def metrics(self, http: list[Metric]) -> str:
         """Everything that is measured, in Prometheus' text form; `http` are values of the front."""

@@ -62,8 +62,8 @@ class HttpRequest(msgspec.Struct):
     content_length: int | None  # None: chunked
     body: Any = None  # what `Application.body` gave
     known: Any = None  # what `Application.check` has found out, for `Application.body`
-    who: Any = None  # the key that came with it, where keys are needed
     asked_s: float = 0.0  # when its head had come, by the event loop's clock
+    who: Any = None  # the key that came with it, where keys are needed
 
 
 class HttpResponse(msgspec.Struct):

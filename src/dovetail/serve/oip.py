@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import BadRequest, QuotaExceeded
+from ..errors import BadRequest, Forbidden, QuotaExceeded
 from ..workflow.graph import Port
 from .application import Cancel
 from .backend import Backend, Call, Metric, ModelInfo
@@ -57,6 +57,7 @@ from .oip_response import (
     ready_asked,
     region_asked,
     region_of,
+    slice_of,
 )
 from .openapi import description
 from .pages import Pages
@@ -68,7 +69,7 @@ MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per
 MAX_QUESTION_BYTES = 64 << 10  # of a body that is no inference
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
-_QUESTIONS = ("index", "page", "register")  # what has a body and is no inference
+_QUESTIONS = ("index", "page", "register", "slice")  # what has a body and is no inference
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -197,6 +198,10 @@ class OpenInference:
         if action == "index":
             seen = {name: info for name, info in backend.models().items() if _may_see(request.who, name)}
             return json_of(index_of(seen, ready_asked(request.body)))
+        if action == "slices":
+            return json_of({"slices": backend.slices()})
+        if action == "slice":
+            return self._change_slice(request)
         if action == "infer":
             raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         if action == "live" or (action == "ready" and info is None):
@@ -229,6 +234,10 @@ class OpenInference:
                 pass
             case ["v2", "models", "stats"]:
                 action = "stats"
+            case ["v2", "slices"]:
+                action = "slices"
+            case ["v2", "slices", _]:
+                action = "slice"
             case ["v2", "repository", "index"]:
                 action = "index"
             case ["v2", "repository", "models", name, ("load" | "unload")]:
@@ -252,7 +261,7 @@ class OpenInference:
                     raise HttpError(404, f"no such path: {request.path}")
             case _:
                 raise HttpError(404, f"no such path: {request.path}")
-        allowed = ("POST",) if action in ("infer", "index", "register", "unregister") else ("GET", "HEAD")
+        allowed = ("POST",) if action in ("infer", "index", "register", "slice", "unregister") else ("GET", "HEAD")
         if request.method not in allowed:
             raise HttpError(405, f"{request.method} is not allowed on {request.path}", ("Allow", ", ".join(allowed)))
         return info, action
@@ -269,15 +278,21 @@ class OpenInference:
             regions.register(name, asked.key, asked.offset, asked.byte_size)
         return json_of({})
 
+    def _change_slice(self, request: HttpRequest) -> HttpResponse:
+        client = unquote(request.path.removesuffix("/").rpartition("/")[2])
+        try:
+            return json_of(self._backend.change_slice(client, slice_of(request.body)))
+        except (BadRequest, Forbidden) as error:
+            raise as_refusal(error) from None
+
     def _infer(
         self, request: HttpRequest, upload: Upload, done: Callable[[HttpResponse | Exception], None]
     ) -> Cancel:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
-            call.who, call.generation = request.who, upload.info.generation
+            call.asked_s, call.who, call.generation = request.asked_s, request.who, upload.info.generation
             call.trace = request.headers.get("traceparent", "")[:MAX_NAME_CHARS]
-            call.asked_s = request.asked_s
             return self._inference.begin(
                 upload, call, wanted, binary, lambda outcome: self._deliver(request, http_of(outcome), done)
             )

@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import BadRequest, Forbidden, Overloaded, QuotaExceeded, Unauthorized
 from ..workflow.graph import Port
-from .backend import Answer, Call, ModelInfo
+from .backend import Answer, Call, ModelInfo, SliceWanted
 from .framing import HttpError, HttpResponse
 from .shared_memory import Held
 from .tensors import Elements, OutputTensor, Parameters, encode
@@ -34,6 +34,7 @@ __all__ = [
     "ready_asked",
     "region_asked",
     "region_of",
+    "slice_of",
 ]
 
 MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
@@ -177,6 +178,15 @@ def region_of(path: str, rest: list[str]) -> tuple[str, str]:
         case [("status" | "unregister") as action]:
             return "", action
     raise HttpError(404, f"no such path: {path}")
+
+
+def slice_of(question: Question | None) -> SliceWanted:
+    """The slice that a body asks for."""
+    try:
+        return msgspec.json.decode(b"{}" if question is None else question.data, type=SliceWanted)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        form = '{"share": 50, "quota": 30, "worker": "cpu-0"}'
+        raise HttpError(400, f"a slice is {form}, or part of it: {error}") from None
 
 
 def metadata_of(info: ModelInfo) -> dict[str, object]:

@@ -52,6 +52,7 @@ from .memory_admission import MemoryAdmission
 from .messages import WorkerMessages
 from .readiness import Readiness
 from .share import FirstFront, JoinedFront
+from .slices import Slices
 from .statistics import Statistics
 from .stores import KernelStore
 from .tap import Tap
@@ -127,6 +128,8 @@ class LiveSystem:
             check_ready=self._check_ready,
             say=say,
         )
+        #: What clients with a quota have, and how to change it.
+        self.slices = Slices(controller, self.fleet.workers, self._post, self.now_ns)
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     # -- life ---------------------------------------------------------------------------------------------------
