@@ -2,9 +2,9 @@
 
     python scripts/soak.py --minutes 30 --out docs/results/soak.md
 
-The capacity is measured first, with requests that always wait. Then requests come at random (Poisson) whether the last
-one is answered or not. Every few seconds the memory and descriptors of all processes are noted. Exit code 1: something
-drifted. What drifts is judged by the last third beside the second one; the first is for warming up.
+The capacity is measured first, with requests that always wait. Then requests come at random (Poisson), whether the
+last one is answered or not. Every few seconds the memory and descriptors of all processes are noted. Exit code 1:
+something drifted. What drifts is judged by the last third beside the second one; the first is for warming up.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LOAD = 0.7
 SAMPLE_SECONDS = 2.0
 #: Requests that always wait while the capacity is measured, and the pause of one that was refused.
 WAITING, COME_BACK_SECONDS = 4, 0.05
-#: What may grow from one third to the next: memory by this part and so many bytes, latency by this part and so many ms.
-#: [our choice: what the collector and the allocator move without a leak; and what other work on the machine does]
+#: What may grow from one third to the next: memory by this part and so many bytes, latency by this part and so many
+#: ms. [our choice: what the collector and the allocator move without a leak; and what other work on the machine does]
 MEMORY_PART, MEMORY_BYTES = 0.05, 16 << 20
 LATENCY_PART, LATENCY_MS = 0.25, 2.0
 
@@ -160,7 +160,7 @@ async def run(args: argparse.Namespace) -> int:
     while not port and (line := await process.stderr.readline()):
         if line.startswith(b"{"):
             port = json.loads(line)["port"]
-    asyncio.ensure_future(process.stderr.read())
+    reading = asyncio.ensure_future(process.stderr.read())
     if not port:
         raise SystemExit("the server did not start")
     pixels = np.zeros((args.side, args.side, 3), np.uint8)
@@ -177,6 +177,7 @@ async def run(args: argparse.Namespace) -> int:
     finally:
         process.send_signal(signal.SIGTERM)
         code = await process.wait()
+        await reading
     rows, drifted = judge(latencies, samples, seconds)
     if code:
         drifted.append(f"the server ended with exit code {code}")
@@ -199,9 +200,9 @@ def report(args: argparse.Namespace, found: float, rate: float, statuses: Counte
         f"`python scripts/soak.py --minutes {args.minutes:g} --seed {args.seed}`, {when}, {os.cpu_count()} cores, "
         f"{platform.system()} {platform.release()}, Python {platform.python_version()}.",
         "",
-        f"`dovetail serve {args.target}` and its client are on the same machine. It can answer {found:.0f} requests a "
-        f"second with {WAITING} always waiting. They came at {rate:.0f} a second, {LOAD:.0%} of that, at random, whether "
-        "others were answered or not.",
+        f"`dovetail serve {args.target}` and its client are on the same machine.",
+        f"It can answer {found:.0f} requests a second with {WAITING} always waiting.",
+        f"They came at {rate:.0f} a second, {LOAD:.0%} of that, at random, whether others were answered or not.",
         "",
         f"Answers: {answers}. {verdict}",
         "",
@@ -209,8 +210,8 @@ def report(args: argparse.Namespace, found: float, rate: float, statuses: Counte
         "|---|---|---|---|",
         *rows,
         "",
-        "Latency counts from when a request was due. Memory is what a process has for itself, without shared memory and",
-        "files; the median of a sample every 2 s.",
+        "Latency counts from when a request was due. Memory is what a process has for itself, without shared",
+        "memory and files; the median of a sample every 2 s.",
         "",
     ]
     return "\n".join(lines)

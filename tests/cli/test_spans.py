@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -87,8 +88,8 @@ def test_a_log_as_spans(log, capsys):
 
 
 class Collector(BaseHTTPRequestHandler):
-    got: list[tuple[str, str, bytes]] = []
-    statuses: list[int] = []
+    got: ClassVar[list[tuple[str, str, bytes]]] = []
+    statuses: ClassVar[list[int]] = []
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))

@@ -1,12 +1,12 @@
-"""Spans of OpenTelemetry from a log: of requests, of what ran for them, and of batches. The server knows nothing of it.
+"""Spans of OpenTelemetry from a log: of requests, of what ran for them, and of batches. No server knows of it.
 
 A batch serves several requests, so it is in no request's tree: its span is a trace of its own, with a link to each of
 them. What ran for one request at one stage is a child of that request, and names its batch.
 
 Rules of this file
 - Pure and streaming: what is kept are requests and batches that are open.
-- Numbers of traces and spans come from the log, so that the same log gives the same spans. If the client's id is a W3C
-  `traceparent`, the request is a part of that trace.
+- Numbers of traces and spans come from the log, so that the same log gives the same spans. If the client's id is a
+  W3C `traceparent`, the request is a part of that trace.
 
 Format: OTLP/JSON, opentelemetry-proto 1.x (ids in hex, times as strings of nanoseconds).
 """
