@@ -109,6 +109,24 @@ def closed_loop(port: int, connections: int, seconds: float) -> list[float]:
     return [at for at in answered if warm <= at <= now]
 
 
+def counted_loop(
+    port: int, connections: int, seconds: float, model: str, shape: tuple[int, ...]
+) -> tuple[int, float]:
+    """Asks again as soon as an answer is there; how many answers came, and in how many seconds."""
+    asking = Connections(port, connections, model, shape)
+    count = 0
+    begin = time.perf_counter()
+    for _ in range(connections):
+        asking.ask()
+    while time.perf_counter() < begin + seconds:
+        for _ in asking.answers(None):
+            count += 1
+            asking.ask()
+    count += len(asking.busy)
+    asking.close()
+    return count, time.perf_counter() - begin
+
+
 def one_answer(port: int) -> list[bytes]:
     """One answer as it comes."""
     asking = Connections(port, 1)
@@ -179,9 +197,10 @@ def triton_loop(port: int, connections: int, seconds: float) -> list[float]:
     return [at for at in sorted(answered) if warm <= at <= warm + seconds]
 
 
-LOOPS: dict[str, Callable[..., list[Any]]] = {
+LOOPS: dict[str, Callable[..., Any]] = {
     "one": one_answer,
     "closed": closed_loop,
+    "counted": counted_loop,
     "open": open_loop,
     "lone": lone_loop,
     "triton": triton_loop,

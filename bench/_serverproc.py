@@ -164,15 +164,30 @@ def echo(pipe: Connection, cpu: int) -> None:
 
 @dataclass
 class Server:
-    """A running `dovetail serve`."""
+    """A running `dovetail serve`: its port and its processes."""
 
     port: int
     front: int
+    workers: tuple[int, ...] = ()
 
     def front_cpu_s(self) -> float:
         """Processor time that the front has used."""
-        threads = Path(f"/proc/{self.front}/task").iterdir()
-        return sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9
+        return _cpu_s(self.front)
+
+    def workers_cpu_s(self) -> float:
+        """Processor time that its workers have used."""
+        return sum(map(_cpu_s, self.workers))
+
+    def hold(self, front_cpu: int, worker_cpu: int) -> None:
+        """Hold its processes on their CPUs."""
+        for pid, cpu in ((self.front, front_cpu), *((worker, worker_cpu) for worker in self.workers)):
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {cpu})
+
+
+def _cpu_s(pid: int) -> float:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9
 
 
 @contextmanager
@@ -198,10 +213,9 @@ def serving(
             if not line:
                 raise RuntimeError("".join(said))
         threading.Thread(target=process.stderr.read, daemon=True).start()
-        for pid, cpu in ((process.pid, front_cpu), *((int(w), worker_cpu) for w in _children(process.pid))):
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                os.sched_setaffinity(int(thread.name), {cpu})
-        yield Server(json.loads(line)["port"], process.pid)
+        server = Server(json.loads(line)["port"], process.pid, tuple(map(int, _children(process.pid))))
+        server.hold(front_cpu, worker_cpu)
+        yield server
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()

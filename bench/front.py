@@ -1,26 +1,48 @@
-"""What do controller, doorbell and worker add to a request? From the server's log: everything but the model's run.
+"""What does a request cost beside its model? Processor time of front and worker, against the least they could be.
 
-    python bench/front.py [--seconds S]
+    python bench/front.py [--rounds N] [--seconds S] [--log] [--json]
 
-This is a part of what `bench/live.py` measures and does not replace it: receiving, parsing and writing HTTP are left
-out, because the log begins when the controller is told, and so is the client. One model of about 10 ms, one request
-at a time with random pauses of 20 ms on average: about a quarter of what it could do, and nobody waits for a turn.
-Triton's client; worker on one CPU, front and client on the other.
+A model that does next to nothing (64 floats to 8, some 10 µs), closed loop over 1, 8 and 32 keep-alive connections,
+tensors in binary. `dovetail serve` as it comes, with every check, every limit, scheduler and metrics, against a bare
+front and worker that have none of these (`_bare_server.py`). Each has one CPU for both its processes, the client the
+other. Both take turns in every round. A figure is processor time of all threads, from the kernel's books, over the
+number of answers: other work on the machine moves it less than it moves times. Medians over rounds, with the smallest
+and the largest.
+
+With `--log` something else is measured, from the server's log: all that lies between a request's arrival at the
+controller and its answer, but for the model's run. One model of about 10 ms, one request at a time with random pauses
+of 20 ms on average: about a quarter of what it could do, and nobody waits for a turn. Receiving, parsing and writing
+HTTP are left out there. Worker on one CPU, front and client on the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from _clients import client
+from _figures import machine, over_rounds, p50
 from _models import LAYERS, SHAPE, make_model, picture
-from _serverproc import serving
+from _serverproc import Server, child, serving
 from dovetail.control import BatchFinished, Reply
 from dovetail.record.log import LogReader
 
@@ -36,11 +58,107 @@ def picture(x):
 
 app = App(picture)
 """
+CONNECTIONS = (1, 8, 32)
+#: What the model takes, and its largest batch.
+WIDTH, BATCH = 64, 32
 PAUSES_PER_S = 50.0
 WARM_UP = 20
 
 
-def measure(folder: Path, seconds: float) -> tuple[list[float], list[float]]:
+def make_tiny(path: Path) -> None:
+    """64 floats to 64 to 8."""
+    rng = np.random.default_rng(1)
+    weights = [
+        numpy_helper.from_array((rng.standard_normal(shape) / 8).astype(np.float32), f"w{i}")
+        for i, shape in enumerate(((WIDTH, WIDTH), (WIDTH, 8)))
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "w1"], ["y"]),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", WIDTH])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 8])
+    graph = helper.make_graph(nodes, "tiny", [given], [result], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@contextmanager
+def bare_server(model: Path, cpu: int) -> Iterator[Server]:
+    """The bare front and worker, both held on a CPU."""
+    command = [sys.executable, str(Path(__file__).with_name("_bare_server.py")), str(model)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        port, worker = map(int, process.stdout.readline().split())
+        server = Server(port, process.pid, (worker,))
+        server.hold(cpu, cpu)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+def cpu_us(rounds: int, seconds: float, options: Sequence[str]) -> dict[str, Any]:
+    """Microseconds of processor time per request: by server, connections and process, of every round."""
+    cpus = sorted(os.sched_getaffinity(0))
+    server_cpu, client_cpu = cpus[0], cpus[-1]
+    found: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_tiny(folder / "network.onnx")
+        with (
+            child(client, client_cpu) as asking,
+            bare_server(folder / "network.onnx", server_cpu) as bare,
+            serving(folder, BATCH, server_cpu, server_cpu, options, APP) as served,
+        ):
+            servers = {"bare": bare, "dovetail": served}
+            for number in track(range(-1, rounds), "rounds", console=Console(stderr=True), transient=True):
+                for connections in CONNECTIONS:
+                    for which in servers if number % 2 else reversed(servers):
+                        server = servers[which]
+                        front_s, worker_s = server.front_cpu_s(), server.workers_cpu_s()
+                        told = asking.ask("counted", server.port, connections, seconds, "picture", (WIDTH,))
+                        front_s, worker_s = server.front_cpu_s() - front_s, server.workers_cpu_s() - worker_s
+                        if number < 0:
+                            continue  # warms up
+                        row = found.setdefault(f"{which} {connections}", {})
+                        for process, spent_s in (
+                            ("front", front_s),
+                            ("worker", worker_s),
+                            ("both", front_s + worker_s),
+                        ):
+                            row.setdefault(process, []).append(spent_s / told[0] * 1e6)
+                        row.setdefault("per_s", []).append(told[0] / told[1])
+    return {
+        "machine": machine(),
+        "rounds": rounds,
+        "cpu_us": {key: {part: over_rounds(values) for part, values in row.items()} for key, row in found.items()},
+        "ratio": {
+            str(n): over_rounds(
+                [a / b for a, b in zip(found[f"dovetail {n}"]["both"], found[f"bare {n}"]["both"], strict=True)]
+            )
+            for n in CONNECTIONS
+        },
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """A table for people."""
+    console = Console()
+    heading = f"{result['machine']}; {result['rounds']} rounds; µs of processor time per request"
+    console.print(f"{heading}\n", soft_wrap=True, highlight=False)
+    table = Table("connections", "", "front", "worker", "both", "smallest", "largest", "answers/s", box=None)
+    for key, row in result["cpu_us"].items():
+        which, _, connections = key.partition(" ")
+        values = (row["front"]["median"], row["worker"]["median"], *row["both"].values(), row["per_s"]["median"])
+        table.add_row(connections, which, *(f"{v:.0f}" for v in values))
+    for connections, ratio in result["ratio"].items():
+        table.add_row(connections, "ratio", "", "", *(f"{v:.2f}" for v in ratio.values()))
+    console.print(table)
+
+
+def added_ms(folder: Path, seconds: float) -> tuple[list[float], list[float]]:
     """Milliseconds that the server added to each request, and what the client saw."""
     make_model(folder / "network.onnx", LAYERS)
     log = folder / "run.log"
@@ -73,14 +191,24 @@ def measure(folder: Path, seconds: float) -> tuple[list[float], list[float]]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="time between controller and answer beside the model, from the log")
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, help="of each turn (1), or of the run with --log (20)")
+    parser.add_argument("--log", action="store_true", help="what is added to a request, from the server's log")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
+    parser.add_argument("options", nargs="*", help="of `dovetail serve`, after --")
     args = parser.parse_args()
+    if len(os.sched_getaffinity(0)) < 2:
+        sys.exit("bench/front.py needs two CPUs: one for the server, one for its client")
+    if not args.log:
+        result = cpu_us(args.rounds, args.seconds or 1.0, args.options)
+        print(json.dumps(result, indent=2)) if args.json else show(result)
+        return
     with tempfile.TemporaryDirectory() as folder:
-        added, seen = measure(Path(folder), args.seconds)
+        added, seen = added_ms(Path(folder), args.seconds or 20.0)
     for name, values in (("added behind the HTTP front", added), ("seen by the client", seen)):
         cuts = statistics.quantiles(values, n=20)
-        print(f"{name}: p50 {statistics.median(values):.2f} ms, p5 {cuts[0]:.2f}, p95 {cuts[-1]:.2f} ({len(values)})")
+        print(f"{name}: p50 {p50(values):.2f} ms, p5 {cuts[0]:.2f}, p95 {cuts[-1]:.2f} ({len(values)})")
 
 
 if __name__ == "__main__":

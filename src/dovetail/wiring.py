@@ -22,6 +22,7 @@ from .place.local_delays import LOCAL_SETTINGS, LocalDelays
 from .place.transfer import Delays
 from .plan import Space
 from .predict import Estimator, EstimatorState, Predictor
+from .predict.interference import Interference
 from .profile.table import Entry, ProfileTable
 from .scale import FetchOnDemand, LoadEverything, LoadScaler, Scaler, ScaleSettings
 from .schedule import Dovetail, FirstCome, Goal, PlannerSettings
@@ -102,6 +103,8 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: How long before a batch's expected end the next may be sent to its worker, in microseconds.
     lead_us: Annotated[int, Meta(ge=0)] = 0
     cpus: tuple[Count, ...] = ()
+    #: For `dovetail`: learn what batches that share a device cost each other, and decide with it.
+    interference: bool = True
     #: Of what is left to chance: Aquatope's trials, the hashes of `hash` and `jit`.
     seed: int = 0
     #: For `dovetail`: slices and devices follow the load; None: devices are as they are, and shared freely.
@@ -204,7 +207,7 @@ POLICIES: dict[str, PolicyEntry] = {
     "dovetail": PolicyEntry(
         "batch, share, worker and memory decided together before every batch; early refusal",
         _dovetail,
-        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several", "scale"),
+        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several", "interference", "scale"),
         shares=True,
     ),
     "place": PolicyEntry(
@@ -340,7 +343,8 @@ def make_controller(
     if find_policy(spec.name).profiles:
         _check_profiles(stages, spec.name, table)
     delays = LocalDelays() if spec.near else Delays()
-    predictor = Estimator(table, learned, load_ns=delays.load_ns)
+    neighbours = Interference() if spec.interference and "interference" in find_policy(spec.name).reads else None
+    predictor = Estimator(table, learned, load_ns=delays.load_ns, interference=neighbours)
     policy = make_policy(spec, predictor, cores, home)
     if isinstance(policy.scaler, LoadScaler):
         policy.scaler.graphs = tuple(graphs)

@@ -98,6 +98,8 @@ class Play:
         self.last_worker = 0
         #: Shares that a worker may have been sent at once.
         self.limits_pct: dict[int, int] = {}
+        #: Batches that were sent to a worker that had to fetch their model: others could run there meanwhile.
+        self.fetched: set[int] = set()
         self.drains = 0
         #: Request -> node -> items that were finished.
         self.done: dict[int, Counter[int]] = defaultdict(Counter)
@@ -264,11 +266,17 @@ class Play:
     def _check_devices(self) -> None:
         shares: Counter[int] = Counter()
         items: Counter[tuple[int, int, int]] = Counter()
+        fetching: Counter[int] = Counter()
         for batch in self.running.values():
-            shares[batch.worker] += batch.share_pct if batch.worker not in self.keeping else 0
+            fetches = self.controller.batches[batch.batch].fetches
+            fetching[batch.worker] += fetches
+            self.fetched.update([batch.batch] * fetches)
+            counts = batch.worker not in self.keeping and batch.batch not in self.fetched
+            shares[batch.worker] += batch.share_pct if counts else 0
             for item in batch.items:
                 items[item] += not self.answers[item[0]]
         assert all(share <= self.limits_pct[worker] for worker, share in shares.items()), f"shares {dict(shares)}"
+        assert all(count <= 2 for count in fetching.values()), f"fetches {dict(fetching)}"
         assert all(times <= 1 for times in items.values()), "an item runs twice at once"
         for worker, held in self.held.items():
             budget = self.budgets[worker]

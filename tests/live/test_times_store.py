@@ -12,6 +12,7 @@ import pytest
 from dovetail.live.front.stores import TimesStore
 from dovetail.live.front.system import Result
 from dovetail.predict import Estimator
+from dovetail.predict.interference import Beside, Interference
 from dovetail.profile.machine import Identity
 from dovetail.profile.store import ProfileStore
 from dovetail.profile.table import ProfileTable
@@ -35,7 +36,7 @@ def served(
 
     async def main() -> None:
         times = TimesStore(store, identity, [CROP], said.append, every_s=every_s)
-        predictor = Estimator(ProfileTable(), times.known)
+        predictor = Estimator(ProfileTable(), times.known, interference=Interference())
         times.keep(predictor)
         use(predictor)
         await times.close()
@@ -61,6 +62,26 @@ def test_what_one_server_learns_the_next_knows(tmp_path: Path) -> None:
 
     assert served(store, look) == []
     assert found == [3 * MS, 50 * MS]
+
+
+def test_what_one_server_learns_of_neighbours_the_next_knows(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path / "profiles.sqlite")
+    half = Config(1, 1, 50)
+    states: list[object] = []
+
+    def beside(predictor: Estimator) -> None:
+        for _ in range(40):
+            predictor.observe_run(CROP, "cpu", 1, half, 3 * MS)
+            predictor.observe_run(CROP, "cpu", 1, half, 5 * MS, [Beside(predictor.load_of(CROP, "cpu", 1, half))])
+        assert predictor.felt("cpu")
+        states.append(predictor.state().interference)
+
+    assert served(store, beside) == []
+    assert served(store, lambda p: states.append((p.felt("cpu"), p.state().interference))) == []
+    assert states[1] == (True, states[0])
+    said = served(store, lambda p: states.append(p.felt("cpu")), Identity("Xeon", 4, HERE.libraries))
+    assert states[2] is False
+    assert any("of interference is not used: machine" in line for line in said)
 
 
 def test_where_nothing_is_learned_no_file_is_made(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ class Shop:
         self, ident: int, *, swaps: bool, memory_bytes: int = 0, preempts: bool = False, cores: int = 0
     ) -> Worker:
         spec = WorkerSpec(f"gpu{ident}", "gpu", ("model",), cores, memory_bytes=memory_bytes, preempts=preempts)
-        worker = self.cluster.workers[ident] = Worker(ident, spec)
+        worker = Worker(ident, spec)
+        self.cluster.join(worker)
         worker.swaps = swaps
         for name in self.stages:
             self.cluster.hold(name, worker)
@@ -62,14 +63,20 @@ class Shop:
         worker = self.cluster.workers[ident]
         if here:
             worker.resident[stage.weights] = stage.weights_bytes
+            worker.fetched(stage.weights, self.now_ns)
         else:
             worker.resident.pop(stage.weights, None)
         self.own.holds(worker, stage.weights, here, self.now_ns)
 
+    def holds(self, ident: int, stage: StageSpec) -> bool:
+        return stage.weights in self.cluster.workers[ident].resident
+
     def run(self, ident: int, stage: StageSpec, config: Config, expected_ns: int, priority: int = 1) -> Batch:
         item = self.item(stage, priority)
         worker = self.cluster.workers[ident]
-        batch = Batch(self.last, self.cluster.queues[stage.name], worker, config, [item], self.now_ns, expected_ns)
+        fetches = worker.swaps and bool(stage.weights_bytes) and stage.weights not in worker.resident
+        queue = self.cluster.queues[stage.name]
+        batch = Batch(self.last, queue, worker, config, [item], self.now_ns, expected_ns, fetches)
         self.cluster.batches[batch.id] = batch
         worker.enter(batch)
         self.own.started(batch, self.now_ns)

@@ -25,6 +25,8 @@ def shop(
         if ident in holders:
             made.load(ident, READ)
         if free < 100:
+            if swaps:
+                made.load(ident, SORT)
             made.run(ident, SORT if swaps else READ, Config(1, 1, 100 - free), 100 * MS)
     return made
 
@@ -43,10 +45,55 @@ def test_without_a_look_at_memory_the_tightest_is_taken() -> None:
     assert shop(60, 100, holders=[2], memory=False).chosen(READ, HALF) == 1
 
 
-def test_who_is_fetching_the_model_counts_as_holding_it() -> None:
-    made = shop(60, 100)
+def test_a_model_that_is_being_fetched_is_waited_for_and_not_fetched_again() -> None:
+    made = shop(60, 100, 100)
     made.run(2, READ, Config(1, 1, 40), MS)
+    assert made.chosen(READ, HALF) is None
+    made.load(2, READ)
     assert made.chosen(READ, HALF) == 2
+
+
+def test_others_run_while_a_model_is_being_fetched() -> None:
+    made = shop(100, 100)
+    made.load(1, SORT)
+    fetching = made.run(1, READ, Config(1, 1, 100), MS)
+    assert fetching.fetches and made.chosen(SORT, HALF) == 1
+    made.run(1, SORT, Config(1, 1, 100), 100 * MS)
+    made.load(1, READ)
+    assert not fetching.fetches and fetching.waits, "its model is there, and it is in line behind what runs"
+
+
+def test_who_waits_for_its_model_begins_when_that_is_there() -> None:
+    made = shop(100)
+    fetching = made.run(1, READ, Config(1, 1, 60), MS)
+    made.now_ns = LOAD_NS
+    made.load(1, READ)
+    assert (fetching.waits, fetching.got_pct, fetching.begun_ns) == (False, 60, LOAD_NS)
+    assert made.cluster.workers[1].free_pct == 40
+
+
+def test_a_worker_is_asked_for_two_fetches_at_a_time_at_most() -> None:
+    stages = [StageSpec(name, "model", (1,), model=name, weights_bytes=10) for name in "abc"]
+    made = Shop(LOAD_NS, OwnSettings(), *stages)
+    made.join(1, swaps=True, memory_bytes=5000)
+    first = made.run(1, stages[0], HALF, MS)
+    assert made.chosen(stages[2], HALF) == 1
+    made.run(1, stages[1], HALF, MS)
+    assert made.chosen(stages[2], HALF) is None
+    made.end(first, done=False)
+    assert made.chosen(stages[2], HALF) == 1
+
+
+@pytest.mark.parametrize("preempts", [False, True])
+def test_a_fetch_begins_before_there_is_room_and_at_once_over_a_lower_class(preempts: bool) -> None:
+    made = Shop(LOAD_NS, OwnSettings(), bind_ns=MS)
+    made.join(1, swaps=True, memory_bytes=5000, preempts=preempts)
+    made.load(1, SORT)
+    made.run(1, SORT, Config(1, 1, 100), 3 * LOAD_NS, priority=2)
+    spot = made.spot(READ, Config(1, 1, 100))
+    assert spot is not None and spot.fetch_ns == LOAD_NS
+    room_ns = 0 if preempts else 3 * LOAD_NS - MS  # it may well end a little earlier
+    assert spot.start_ns == max(0, room_ns - LOAD_NS)
 
 
 def test_a_fetch_that_came_to_nothing_is_forgotten() -> None:
@@ -133,9 +180,9 @@ def test_what_a_model_takes_to_be_fetched_counts_only_while_nobody_has_it() -> N
 
 def test_closed_means_that_nobody_who_could_run_it_has_room() -> None:
     made = shop(100, swaps=False)
-    assert not made.own.closed_to(READ) and not made.own.full(False)
+    assert not made.own.closed_to(READ, 1) and not made.own.full(False)
     made.run(1, READ, Config(1, 1, 100), MS)
-    assert made.own.closed_to(READ) and made.own.full(False) and made.own.full(True), "there is no host process"
+    assert made.own.closed_to(READ, 1) and made.own.full(False) and made.own.full(True), "there is no host process"
 
 
 @pytest.mark.parametrize(("items", "expected"), [(3, 1), (4, 2)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.place.own_workers import READ, SORT, Shop
 
 from dovetail.place.fit import best_fit
-from dovetail.state import Config
+from dovetail.state import NEVER_NS, Config
 from dovetail.units import MS
 
 SHARES = (10, 25, 40, 50, 75, 100)
@@ -21,6 +21,7 @@ def test_it_finds_the_tightest_worker_that_a_scan_would_find(seed: int, swaps: b
     rng = random.Random(seed)
     shop = Shop(40 * MS)
     running = []
+    coming: set[int] = set()  # workers that fetch the model for somebody who is there
     for step in range(80):
         shop.now_ns += MS
         match rng.randrange(6):
@@ -32,25 +33,30 @@ def test_it_finds_the_tightest_worker_that_a_scan_would_find(seed: int, swaps: b
                     running.remove(batch)
                     shop.end(batch, done=False)
                 shop.lose(gone)
+                coming.discard(gone)
             case 2 if running:
                 shop.end(running.pop(rng.randrange(len(running))), done=rng.random() < 0.8)
             case 3 if swaps and shop.cluster.workers:
                 ident = rng.choice(list(shop.cluster.workers))
-                shop.load(ident, rng.choice([READ, SORT]), here=rng.random() < 0.6)
+                stage, here = rng.choice([READ, SORT]), rng.random() < 0.6
+                shop.load(ident, stage, here=here)
+                coming -= {ident} if stage is READ and here else set()
             case _ if shop.cluster.workers:
                 config = Config(1, rng.choice([1, 2]), rng.choice(SHARES))
                 ident = rng.choice(list(shop.cluster.workers))
                 # Sometimes where there is no room: it waits in line there.
                 if shop.cluster.workers[ident].fits(config) or rng.random() < 0.2:
-                    running.append(shop.run(ident, rng.choice([READ, SORT]), config, rng.randrange(1, 50) * MS))
+                    stage = rng.choice([READ, SORT])
+                    coming |= {ident} if stage is READ and not shop.holds(ident, READ) else set()
+                    running.append(shop.run(ident, stage, config, rng.randrange(1, 50) * MS))
         config = Config(1, rng.choice([1, 2]), rng.choice(SHARES))
         workers = shop.cluster.workers.values()
-        wanted = {b.worker.id for b in running if b.queue.stage is READ}
-        have = [w for w in workers if not swaps or "read" in w.resident or w.id in wanted]
+        coming &= {b.worker.id for b in running if b.queue.stage is READ}
+        have = [w for w in workers if not swaps or "read" in w.resident]
         expected = best_fit(sorted(have, key=lambda w: w.id), config)
         found = shop.own._have["read"].tightest(config)
         assert (found and found.id) == (expected and expected.id)
-        could = [w for w in workers if swaps and w not in have and w.fits(config)]
+        could = [w for w in workers if swaps and w not in have and w.id not in coming and w.fits(config)]
         assert {w.id for w in shop.own._could["read"].fitting(config, 99)} == {w.id for w in could}
         roomy = any(w.free_pct and w.free_cpus > 0 and not w.line for w in workers)
         assert shop.own.full(False) == (not roomy)
@@ -73,3 +79,6 @@ def test_among_few_workers_the_soonest_is_the_one_that_a_scan_would_find(seed: i
         assert min(times) > 10**15, "everybody has promised already what it has"
     else:
         assert found[1] == min(times) == found[0].room_at(config, priority, shop.now_ns)
+    least = [w.room_at(Config(1, 1, 1), priority, shop.now_ns) for w in shop.cluster.workers.values()]
+    lower = any(b.priority() > priority for b in shop.cluster.batches.values())
+    assert shop.own.closed_to(READ, priority) == (min(least) == NEVER_NS and not lower), "nothing fits before an end"

@@ -102,7 +102,7 @@ def test_the_controller_tells_who_ran_beside_whom(tmp_path: Path, monkeypatch: p
     made: list[Estimator] = []
 
     def make(*args: object, **named: object) -> Estimator:
-        made.append(Estimator(*args, **named, interference=Interference()))  # type: ignore[arg-type]
+        made.append(Estimator(*args, **named))  # type: ignore[arg-type]
         return made[-1]
 
     monkeypatch.setattr(dovetail.wiring, "Estimator", make)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dovetail.record.kernels import KernelRecord
@@ -28,8 +29,11 @@ def test_each_window_says_what_was_asked_and_got() -> None:
         (0, "a", 75, 75.0, True),
         (0, "b", 25, 25.0, True),
         (1, "a", 75, 50.0, False),
-        (1, "b", 25, 50.0, True),
+        (1, "b", 25, 50.0, False),
     ]
+    assert found.windows[3].why == (
+        "it had 25.0 points more than it asked for, which others had less; its kernels take up to 50 ms"
+    )
     assert found.windows[2].why == "b had 25.0 points more than it asked for, with kernels of up to 50 ms"
     assert found.got_pct == {"a": 62.5, "b": 37.5} and not found.held
 
@@ -68,6 +72,24 @@ def test_reasons() -> None:
     assert [w.why for w in still if w.window == 1 and w.client == "a"] == [
         "it ran nothing: the device stood still for 100.0 % of the window"
     ]
+
+
+def test_who_had_no_batch_at_the_device_is_told_so() -> None:
+    def came(record: KernelRecord, ready_ms: float) -> KernelRecord:
+        return msgspec.structs.replace(record, ready_ns=round(ready_ms * MS))
+
+    records = [came(kernel("a", 0, 30), 0), came(kernel("b", 30, 90), 0), came(kernel("a", 95, 100), 90)]
+    window = report(records, {"a": 60, "b": 40}).windows[0]
+    assert not window.held and window.why == "it had no batch at the device for 60 ms"
+    waited = [came(r, 0) for r in records]
+    window = report(waited, {"a": 60, "b": 40}).windows[0]
+    assert window.why == "b had 23.2 points more than it asked for, with kernels of up to 60 ms"
+
+
+def test_more_than_was_asked_for_is_a_miss_only_if_others_asked_for_all_the_rest() -> None:
+    records = [kernel("a", 0, 40), kernel("b", 40, 100)]
+    assert report(records, {"a": 30, "b": 60}).held
+    assert not report(records, {"a": 37, "b": 63}, tolerance_pct=2).held
 
 
 def test_the_first_windows_and_what_ran_after_the_load_are_left_out() -> None:

@@ -19,10 +19,15 @@ from dovetail.errors import BadRequest, Overloaded
 from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, Metric, ModelInfo
 from dovetail.serve.framing import Limits
 from dovetail.serve.http import HttpServer
+from dovetail.serve.inference import Inference
+from dovetail.serve.keys import Key
 from dovetail.serve.oip import start
+from dovetail.serve.shared_memory import Regions
 from dovetail.workflow.graph import Port
+from dovetail.workflow.tensor import NUMPY_OF
 
 HOST = "127.0.0.1"
+CONFIG = {"parameters": {"slo": {"string_value": "1s"}}}
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -38,7 +43,7 @@ def spec(name: str, datatype: str, *shape: int) -> Port:
 
 
 def model(name: str, inputs: list[Port], outputs: list[Port], ready: bool = True) -> ModelInfo:
-    return ModelInfo(name, "dovetail_workflow", tuple(inputs), tuple(outputs), ready, {"parameters": {"slo": "1s"}})
+    return ModelInfo(name, "dovetail_workflow", tuple(inputs), tuple(outputs), ready, CONFIG)
 
 
 OUTCOMES = ("late", "shed", "expired", "failed", "cancelled")
@@ -54,6 +59,10 @@ MODELS = {
             [spec("words", "BYTES", -1), spec("mean", "FP64", 1), spec("count", "INT64", 1), spec("doc", "BYTES", 1)],
         ),
         model("half", [spec("x", "FP16", 2)], [spec("y", "FP16", 2)]),
+        *(
+            model(f"same_{datatype}", [spec("x", datatype, -1, 2)], [spec("y", datatype, -1, 2)])
+            for datatype in (*NUMPY_OF, "BYTES")
+        ),
         model("copy", [spec("x", "UINT8", -1)], [spec("y", "UINT8", -1)]),
         model("wait", [X], [Y]),
         model("crash", [X], [Y]),
@@ -98,7 +107,7 @@ class MemoryBackend:
     cancelled: threading.Event = field(default_factory=threading.Event)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def body(self, model: str, nbytes: int, priority: int = 0) -> MemoryBody:
+    def body(self, model: str, nbytes: int, priority: int = 0, generation: int = 0) -> MemoryBody:
         self.classes.append(priority)
         if nbytes > self.room_bytes:
             raise Overloaded("no room for the body", 1500)
@@ -110,9 +119,13 @@ class MemoryBackend:
     def crowded(self) -> bool:
         return self.is_crowded
 
-    def claims(self, model: str, priority: int) -> None:
+    def claims(self, model: str, priority: int, who: Key | None = None) -> int:
         if priority > 10:
             raise BadRequest("there are ten classes")
+        return priority
+
+    def let_in(self, model: str, priority: int, who: Key | None) -> None:
+        """Nobody is limited."""
 
     def models(self) -> Mapping[str, ModelInfo]:
         return MODELS
@@ -171,7 +184,9 @@ class MemoryBackend:
                 words = [word.upper() for word in inputs["words"]]
                 doc = {"flags": inputs["flags"], "shape": inputs["pixels"].shape}
                 return {"words": words, "mean": float(inputs["pixels"].mean()), "count": len(words), "doc": doc}
-            case "half" | "copy":
+            case "same_BYTES":
+                return {"y": np.array(inputs["x"], object).reshape(-1, 2)}
+            case name if name in ("half", "copy") or name.startswith("same_"):
                 return {"y": inputs["x"]}
             case "forgetful":
                 return {}
@@ -193,13 +208,20 @@ class MemoryBackend:
 class Server:
     """`start` in a thread of its own, so that clients which block can be used."""
 
-    def __init__(self, limits: Limits = Limits(), **backend: Any) -> None:  # noqa: B008
+    def __init__(self, limits: Limits = Limits(), *, everything: bool = False, **backend: Any) -> None:  # noqa: B008
+        """With `everything`: gRPC and shared memory, too."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self.backend: MemoryBackend = self.run(self._backend(backend))
-        self.http: HttpServer = self.run(start(self.backend, HOST, 0, limits))
+        self.regions = Regions(limits.max_body_bytes) if everything else None
+        self.http: HttpServer = self.run(start(self.backend, HOST, 0, limits, regions=self.regions))
         self.port = self.http.port
+        self.grpc: Any = None
+        if everything:
+            from dovetail.serve.rpc.server import start as start_grpc
+
+            self.grpc = self.run(start_grpc(Inference(self.backend, self.regions), HOST, 0, limits))
 
     async def _backend(self, options: dict[str, Any]) -> MemoryBackend:
         return MemoryBackend(**options)
@@ -224,10 +246,13 @@ class Server:
 
     def everything_returned(self) -> bool:
         """Whether no memory is lent or counted any more. Asked in the loop, after what it has to do already."""
-        lent = self.call(lambda: (len(self.backend.bodies), self.backend.answers, self.http.chunked_bytes))
-        return bool(lent == (0, 0, 0))
+        http = self.http
+        counted = lambda: (self.backend.answers, http.chunked_bytes, http.bodies.unreceived_bytes)  # noqa: E731
+        return bool(self.call(lambda: (len(self.backend.bodies), *counted())) == (0, 0, 0, 0))
 
     def stop(self) -> None:
+        if self.grpc is not None:
+            self.run(self.grpc.drain(0))
         self.run(self.http.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

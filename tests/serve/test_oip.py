@@ -106,7 +106,7 @@ def test_readiness(wire: Wire, make_server: Callable[..., Server]) -> None:
         (dump(inputs=[TENSOR | {"parameters": {"binary_data_size": 8}}]), "both data and binary_data_size"),
         (
             dump(inputs=[TENSOR | {"parameters": {"shared_memory_region": "r"}}]),
-            "shared_memory_region is not supported",
+            "shared_memory_byte_size are numbers from 0 on; got 'r', 0 and None",
         ),
         (dump(parameters={"sequence_id": 1}), "sequence_id is not supported"),
         (dump(parameters={"deep": {}}), "at `$.parameters"),

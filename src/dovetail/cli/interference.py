@@ -7,6 +7,7 @@ nothing is known.
 from __future__ import annotations
 
 import argparse
+import math
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
@@ -136,8 +137,10 @@ def _cell(slow: float) -> Text:
 def _show(figures: list[dict[str, Any]]) -> None:
     out = results_console()
     for kind in figures:
+        longer = 100 * (math.exp(kind["beside_others"]) - 1)
         out.print(
-            f"{kind['on']}: {kind['seen']:,} batches beside others; single batches scatter by "
+            f"{kind['on']}: neighbours are {'felt' if kind['felt'] else 'not felt'}, batches beside others take "
+            f"{longer:+.1f} %; {kind['seen']:,} batches were learned from; single batches scatter by "
             f"{100 * kind['scatter']:.1f} %; neighbours add up with power {kind['neighbours_add_up']:.2f}; "
             f"{kind['changes_noticed']} changes noticed",
             soft_wrap=True,

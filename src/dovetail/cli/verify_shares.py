@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from ..extras import need
-from ..tools.shares import ShareOptions, ShareResult, verify_shares
+from ..tools.shares import ShareOptions, ShareResult, p99, verify_shares
 from ..tools.table import results_console
+from ..units import MS
 from ..workflow.app import load_target
 from .flags import seconds
 from .reading import new_table, print_json, printable, progress_bar, writing
@@ -40,6 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--alone", type=_SECONDS, default=0.0, metavar="S", help="then serve each workflow alone for S, to compare"
     )
+    parser.add_argument(
+        "--idle", type=_SECONDS, default=0.0, metavar="S", help="then stop the largest for S: do others have it all?"
+    )
     parser.add_argument("--device", default=default.device, help="as of dovetail serve (default: cpu)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw what each had over time (extra: plot)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -51,7 +55,14 @@ def run(args: argparse.Namespace) -> int:
         need("matplotlib", extra="plot", for_="verify-shares --plot")
     app = load_target(args.target)
     options = ShareOptions(
-        args.seconds, args.window, args.tolerance, args.quotas, args.kernels, args.device, alone_s=args.alone
+        args.seconds,
+        args.window,
+        args.tolerance,
+        args.quotas,
+        args.kernels,
+        args.device,
+        alone_s=args.alone,
+        idle_s=args.idle,
     )
     with progress_bar("serving") as progress:
         result = asyncio.run(verify_shares(app, args.target, options, progress))
@@ -61,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         with writing(args.plot):
             draw_shares(result.report, args.plot)
     if args.json:
-        print_json({**msgspec.to_builtins(result), "holds": result.holds, "of_alone": result.of_alone})
+        figures = ("holds", "of_alone", "busy_pct", "furthest_pct", "high_ratio")
+        print_json({**msgspec.to_builtins(result), **{name: getattr(result, name) for name in figures}})
     else:
         show(result)
     return 0 if result.holds else 1
@@ -93,9 +105,19 @@ def show(result: ShareResult) -> None:
     out.print(total)
     missed = sum(not w.held for w in report.windows)
     count = len(report.windows)
-    busy = sum(w.busy_pct for w in report.windows) / count
     verdict = "every client had what it asked for" if not missed else f"{missed} of {count} were missed"
     out.print(f"\n{count} windows of clients, within {result.options.tolerance_pct:g} points: {verdict}")
-    out.print(f"the device ran kernels for {busy:.1f} % of the time; the rest is what serving costs beside them")
+    out.print(f"over all windows nobody is further off what it asked for than {result.furthest_pct:.2f} % of that")
+    out.print(
+        f"the device ran kernels for {result.busy_pct:.1f} % of the time; the rest is what serving costs beside"
+    )
     if result.of_alone is not None:
         out.print(f"all together did {100 * result.of_alone:.1f} % of what they do alone, one after the other")
+    if result.idle_busy_pct is not None:
+        idle = printable(result.idle_client)
+        out.print(f"while {idle} was idle, the device ran kernels for {result.idle_busy_pct:.1f} % of the time")
+    for name, took_ns in result.high_ns.items():
+        words = [f"answers of {printable(name)}, the high class: p99 {p99(took_ns) / MS:.2f} ms beside the others"]
+        if alone := result.alone_ns.get(name):
+            words.append(f"{p99(alone) / MS:.2f} ms alone, {p99(took_ns) / p99(alone):.2f} times")
+        out.print(", ".join(words))

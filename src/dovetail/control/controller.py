@@ -13,7 +13,7 @@ are `roster.py`; the walk through a graph (fan-out, joins, conditions) is `walk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..predict.companions import Companions
@@ -33,6 +33,7 @@ from .events import (
     RequestArrived,
     RequestCancelled,
     RequestRefused,
+    SliceChanged,
     TimerFired,
     WorkerJoined,
     WorkerLost,
@@ -40,6 +41,7 @@ from .events import (
 from .launch import MAX_REFUSALS, Launcher
 from .policy import Policy
 from .roster import Roster
+from .slicing import Slicing
 from .step import Step
 from .walk import FanOutMismatch, arrive, item_done
 
@@ -50,6 +52,13 @@ __all__ = ["MAX_ATTEMPTS", "MAX_REFUSALS", "Controller", "Policy"]
 MAX_ATTEMPTS: Final = 3
 #: What a client is told to wait while the server drains: a restart takes about this long.
 DRAIN_RETRY_NS: Final = 2_000 * MS
+#: A batch that had its worker for less than all but one in so many parts of its time was stopped in between.
+STOPPED: Final = 20
+#: Where neighbours are not felt, who ran beside whom is told of so many batches in a row, one time in so many.
+LOOK_FOR: Final = 64
+LOOK_EVERY: Final = 8
+#: What a predictor is told of a batch.
+Ran = tuple[StageSpec, str, int, Config, int]
 
 
 class Controller:
@@ -69,14 +78,13 @@ class Controller:
         self._observe_run = policy.predictor.observe_run
         self._load_of = policy.predictor.load_of
         #: Who ran beside whom, where the predictor wants to know.
-        self._companions: Companions[tuple[StageSpec, str, int, Config, int]] | None = (
-            Companions() if policy.predictor.knows_neighbours else None
-        )
+        self._companions: Companions[Ran] | None = Companions() if policy.predictor.knows_neighbours else None
         self._step = step = Step()
         self.timers = step.timers
         self._launcher = launcher = Launcher(cluster, policy, step, ingress)
         self._touched = launcher.touched
         self._roster = roster = Roster(cluster, self.stages, policy, step, launcher)
+        self._slicing = Slicing(cluster, self.stages, launcher)
         self._scheduler = policy.scheduler
         #: Workers keep the queues, and may refuse what they could not start in time.
         self.binds_at_once = policy.scheduler.bind_ns == NEVER_NS
@@ -97,12 +105,18 @@ class Controller:
             WorkerLost: self._worker_lost,
             TimerFired: self._timer_fired,
             DrainStarted: self._drain_started,
+            SliceChanged: self._slicing.changed,
         }
 
     @property
     def now_ns(self) -> int:
         """Time of the last event."""
         return self._step.now_ns
+
+    @property
+    def homes(self) -> Mapping[str, int]:
+        """Stage with a quota -> the worker that its batches go to, where somebody said so; 0: any."""
+        return self._launcher.homes
 
     @property
     def step_number(self) -> int:
@@ -120,10 +134,15 @@ class Controller:
         step.out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
         for request, refusal in self._scheduler.hopeless(event.at_ns):
-            self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
-        self._launcher.start()
+            if request.sheddable:
+                self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
+        launcher = self._launcher
+        last = launcher.last_batch
+        launcher.start()
         if self._scaler_adjusts and self._roster.adjust():
-            self._launcher.start()
+            launcher.start()
+        if launcher.last_batch == last:
+            self._scheduler.idle(event.at_ns)
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             out.append(Drained(step.number))
@@ -145,14 +164,14 @@ class Controller:
             outcome, reason = "expired", "its deadline had passed when it arrived"
         else:
             refusal = self._scheduler.admit(graph, priority, objective, now)
-            if refusal is not None:
+            if refusal is not None and (event.sheddable or refusal.firm):
                 outcome, reason, retry_ns = "shed", refusal.reason, refusal.retry_after_ns
                 for node in graph.entries:
                     node.queue.arrived += 1  # it was asked for, which the scaler has to know
         if outcome:
             self._reject(event, priority, outcome, reason, retry_ns)
             return
-        request = Request(event.request, graph, priority, now, objective, event.deadline_ns)
+        request = Request(event.request, graph, priority, now, objective, event.deadline_ns, event.sheddable)
         self.requests[request.id] = request
         if event.deadline_ns:
             request.timer = self._step.set_timer(event.deadline_ns, request.id)
@@ -235,12 +254,7 @@ class Controller:
         if self._companions is None:
             self._observe_run(stage, kind, len(items), config, duration)
         else:
-            ran = stage, kind, len(items), config, duration
-            load = self._load_of(stage, kind, len(items), config)
-            for told, beside in self._companions.ended(
-                worker.id, ran, load, event.begin_ns, event.end_ns, worker.running
-            ):
-                self._observe_run(*told, beside)
+            self._observe_beside(self._companions, batch, event, duration)
         self._scheduler.ended(batch, now, True)
         share_usd, cpu_usd = worker.usd_per_share_ns, worker.usd_per_cpu_ns
         cost = duration * (config.share_pct * share_usd + config.cpus * cpu_usd) / len(items)
@@ -263,13 +277,38 @@ class Controller:
                 continue
             self._continue(request, ready, origin)
 
+    def _observe_beside(
+        self, companions: Companions[Ran], batch: Batch, event: BatchFinished, duration_ns: int
+    ) -> None:
+        """Tell the predictor of a batch, and who was beside it, as soon as that is known of all of them."""
+        worker, config, items = batch.worker, batch.config, len(batch.items)
+        stage, kind = batch.queue.stage, worker.spec.kind
+        end_ns = event.end_ns
+        if event.batch // LOOK_FOR % LOOK_EVERY and not self.policy.predictor.curious(kind):
+            self._observe_run(stage, kind, items, config, duration_ns)
+            return
+        running = [i for i, b in worker.running.items() if not b.waits and b.begun_ns < end_ns]
+        whole_ns = end_ns - event.begin_ns
+        # Who was stopped in between was not there all the time, and when it was is not known here.
+        if duration_ns * STOPPED < whole_ns * (STOPPED - 1) or companions.alone(worker.id, running):
+            self._observe_run(stage, kind, items, config, duration_ns)
+            return
+        load = self._load_of(stage, kind, items, config)
+        ran = stage, kind, items, config, duration_ns
+        for told, beside in companions.ended(worker.id, ran, load, event.begin_ns, end_ns, running):
+            self._observe_run(*told, beside)
+
     def _batch_failed(self, event: BatchFailed) -> None:
         batch = self._launcher.release(event.batch)
         if batch is not None:
             self._retry(batch, f"{event.reason}: {event.detail}" if event.detail else event.reason, event.reason)
 
-    def _retry(self, batch: Batch, why: str, reason: str) -> None:
-        """Give the items of a failed batch another chance, or fail their requests."""
+    def _retry(self, batch: Batch, why: str, reason: str, guilty: bool | None = None) -> None:
+        """Give the items of a failed batch another chance, or fail their requests.
+
+        A lone item that is `guilty` of the end of its worker does not get to end another one. One that is known not
+        to be has lost nothing but time; of others (None) we do not know.
+        """
         queue = batch.queue
         alone = len(batch.items) == 1
         self._scheduler.ended(batch, self._step.now_ns, False)
@@ -286,14 +325,14 @@ class Controller:
                 if self.binds_at_once and item.refused > MAX_REFUSALS and request.deadline_ns:
                     self._close(request, "expired", "no worker could start it before its deadline")
                     continue
-            else:
+            elif guilty is not False:
                 item.attempts += 1
-                if (reason == "error" and alone) or item.attempts >= MAX_ATTEMPTS:
+                if ((reason == "error" or guilty) and alone) or item.attempts >= MAX_ATTEMPTS:
                     self._close(request, "failed", why)
                     continue
             # One of several items may be what raised, killed the worker or was too large: run them alone, so that
             # it fails by itself.
-            item.alone = item.alone or reason != "too_late"
+            item.alone = item.alone or (reason != "too_late" and guilty is not False)
             queue.push(self._scheduler.order(request, item.node), item)
             self._touched.append(queue)
 
@@ -303,10 +342,15 @@ class Controller:
             self._companions.lost(event.worker)
         if worker is None:
             return
-        for ident in list(worker.running):
+        self._slicing.lost(event.worker)
+        running = list(worker.running)
+        # A host process runs one batch after another, as they were sent; of a device we know only if there was one.
+        guilty = running[0] if event.at_fault and (len(running) == 1 or (running and worker.spec.on_host)) else None
+        for ident in running:
             batch = self._launcher.release(ident)
             if batch is not None:
-                self._retry(batch, f"worker {worker.spec.name} was lost: {event.detail}", "worker_lost")
+                why = f"worker {worker.spec.name} was lost: {event.detail}"
+                self._retry(batch, why, "worker_lost", None if guilty is None else ident == guilty)
 
     # -- time -------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..predict.progress import look_again
 from ..state import Cluster, Worker
 from ..workflow.graph import StageSpec
 from .actions import EvictModel, LoadModel
@@ -34,7 +35,7 @@ class Roster:
         self._stages = stages
         self._scaler = policy.scaler
         self._scheduler = policy.scheduler
-        self._observe_load = policy.predictor.observe_load
+        self._predictor = policy.predictor
         self._step = step
         self._launcher = launcher
         #: Slices, and workers that the scaler asks for.
@@ -50,7 +51,8 @@ class Roster:
         """A worker has come: it is given its models, or the work that waits for one like it."""
         if event.worker in self._cluster.workers:
             raise ValueError(f"worker {event.worker} joined twice")
-        worker = self._cluster.workers[event.worker] = Worker(event.worker, event.spec)
+        worker = Worker(event.worker, event.spec)
+        self._cluster.join(worker)
         self.scaling.joined(worker)
         spec = worker.spec
         budget = spec.memory_bytes
@@ -68,7 +70,7 @@ class Roster:
 
     def lost(self, ident: int) -> Worker | None:
         """A worker has gone, with its models; what ran on it is still to be taken off. None if it is not known."""
-        worker = self._cluster.workers.pop(ident, None)
+        worker = self._cluster.leave(ident)
         if worker is None:
             return None
         self.scaling.lost(ident)
@@ -126,7 +128,7 @@ class Roster:
             return
         weights = self._stages[event.stage].weights
         if event.load_ns:
-            self._observe_load(weights, worker.spec.kind, event.load_ns)
+            self._predictor.observe_load(weights, worker.spec.kind, event.load_ns)
         if worker.swaps:
             self._heard(worker, weights, event.nbytes)
         elif weights in worker.loading or weights in worker.resident:
@@ -150,6 +152,10 @@ class Roster:
             worker.resident.pop(weights, None)
         else:
             worker.resident[weights] = nbytes
+            if worker.fetching:
+                worker.fetched(weights, self._step.now_ns)
+                if self._predictor.felt(worker.spec.kind):
+                    look_again(self._predictor, worker, self._step.now_ns)
         self._scheduler.holds(worker, weights, nbytes is not None, self._step.now_ns)
         self._launcher.freed = True
 

@@ -124,7 +124,7 @@ class Scaling:
             for piece in [p for p in pieces.values() if p.closing and not p.running]:
                 del pieces[piece.id]
         for ident in [i for i in self._closing if not self._cluster.workers[i].running]:
-            del self._cluster.workers[ident]
+            self._cluster.leave(ident)
             reason = self._closing.pop(ident)
             self._step.out.append(StopWorker(self._step.number, ident, reason))
 

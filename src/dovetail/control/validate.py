@@ -43,6 +43,10 @@ def _requests(c: Controller) -> None:
             key = (item.request.id, item.node, item.index)
             assert key not in seen, f"item {key} waits twice [1]"
             seen.add(key)
+    waits = c.cluster.waiting
+    assert waits.items == len(seen), f"{waits.items} items are said to wait, {len(seen)} do [1]"
+    ready = sum(queue.size > 0 and not queue.held_until_ns for queue in c.queues.values())
+    assert waits.ready == ready, f"{waits.ready} queues are said to have work and no hold, {ready} have [1]"
     for batch in c.batches.values():
         for item in batch.items:
             key = (item.request.id, item.node, item.index)
@@ -80,7 +84,14 @@ def _workers(c: Controller) -> None:
         for batch in worker.running.values():
             assert batch.waits == (batch in worker.line), f"batch {batch.id} is not in line [2]"
             whole = (batch.got_pct, batch.got_cpus) == (batch.config.share_pct, batch.config.cpus)
-            assert batch.waits or whole or batch.sliced, f"batch {batch.id} runs on less than its room [2]"
+            assert batch.waits or whole or batch.fetches or batch.sliced, (
+                f"batch {batch.id} runs on less than its room [2]"
+            )
+            assert not batch.fetches or (not batch.got_pct and batch.queue.stage.weights not in worker.resident), (
+                f"batch {batch.id} is fetched for and has room, or its model [2]"
+            )
+        fetching = sum(batch.fetches for batch in worker.running.values())
+        assert worker.fetching == fetching, f"worker {worker.id} counts {worker.fetching} fetches [2]"
         used = sum(b.got_pct for b in worker.running.values())
         assert 0 <= worker.free_pct <= FULL_SHARE, f"worker {worker.id} has {worker.free_pct} % free [2]"
         assert used + worker.free_pct == FULL_SHARE, (
@@ -129,7 +140,8 @@ def _work_conserving(c: Controller) -> None:
         if not queue.size:
             continue
         if queue.stage.sliced:
-            room = sliced_worker(c.holders[queue.stage.name].values(), queue.stage)
+            name = queue.stage.name
+            room = sliced_worker(c.holders[name], queue.stage, c.homes.get(name, 0))
             assert room is None, f"queue {queue.key} has a slice with room and waits [4]"
             continue
         if queue.stage.name in c.cluster.sliced:

@@ -5,10 +5,16 @@ when it would start and by what it takes from others:
 
     holds the model, has room now        now
     holds the model, will have room      when it should have room
-    has room now, must fetch             now + load, and a toll if another model has to go for it
+    is fetching the model                when it should be there
+    must fetch                           load, or when there is room if that is later, and a toll if another model
+                                         has to go for it
 
 Rules of this file
-- What was sent to a worker that did not hold the model counts as held there: it is being fetched.
+- A fetch runs beside batches (`OwnSettings.beside`), so it does not wait for room: it begins early enough to be over
+  when there is room, and who waits for it takes none. Where batches are bound only when there is room, it begins
+  then. Where a load takes a core from batches, it is part of its batch, and has room only where that has.
+- A worker is asked for few fetches at a time, and for one of each model. Who comes meanwhile waits here for the
+  model, and goes in a batch when it is there.
 - A fetch that evicts is charged to others by `toll_pct` of its load: the evicted model will be fetched again.
 - Workers are found by index (`rooms`); nothing here looks at all of them.
 """
@@ -24,14 +30,18 @@ from ..state import Batch, Cluster, Config, Item, Queue, Request, Worker, Worker
 from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import StageSpec
+from .company import Company
 from .fit import reason_of
-from .rooms import Changes, Group
+from .rooms import Group, Rooms
 from .route import Hint
 
 __all__ = ["LOCAL_OWN", "OwnSettings", "OwnWorkers", "Spot"]
 
 #: Workers that could fetch a model which are looked at for free memory.
 _LOOKS = 4
+#: Models that a worker fetches at a time at most, as far as this ingress asks: as many as it loads side by side.
+_FETCHES = 2
+FETCHES = "fetches it first"
 #: Any room at all.
 _ANYTHING = Config(1, 0, 1)
 
@@ -45,6 +55,19 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     order: int = 0
     accept_ns: int = 0
+    #: Others run there while its model is fetched.
+    beside: bool = False
+    #: What an eviction for it costs others, in time of the worker.
+    toll_ns: int = 0
+
+
+class _Fetch(msgspec.Struct, frozen=True, gc=False):
+    """A worker that could fetch a model: when it has room, what the load takes, and what that costs others."""
+
+    worker: Worker
+    room_ns: int
+    load_ns: int
+    toll_ns: int
 
 
 class OwnSettings(msgspec.Struct, frozen=True):
@@ -54,6 +77,8 @@ class OwnSettings(msgspec.Struct, frozen=True):
     toll_pct: int = 200
     #: Look at what workers hold.
     memory: bool = True
+    #: Models are fetched beside batches.
+    beside: bool = True
     #: Weigh a fetch for all that wait in a queue, not only for the first.
     queues: bool = True
     #: Where all holders of a model are busy and memory is free, have it fetched before anybody waits for it, once in
@@ -65,7 +90,7 @@ class OwnSettings(msgspec.Struct, frozen=True):
 
 #: On one machine a load keeps a core from batches, so turning memory over is charged for what it does to others, and
 #: nothing is fetched ahead (`local_delays`).
-LOCAL_OWN = OwnSettings(toll_pct=400, hints=False, copy_every_ns=0)
+LOCAL_OWN = OwnSettings(toll_pct=400, hints=False, copy_every_ns=0, beside=False)
 
 
 class OwnWorkers:
@@ -73,17 +98,26 @@ class OwnWorkers:
 
     def __init__(self, predictor: Predictor, settings: OwnSettings | None = None, *, bind_ns: int = 0) -> None:
         self._predictor = predictor
+        self._company = Company(predictor)
         self._settings = settings or OwnSettings()
         self.bind_ns = bind_ns
         self._early = bind_ns > 0
-        self._changes = Changes()
         #: All devices, and all host processes.
-        self._all = (Group(self._changes), Group(self._changes))
-        #: Stage -> workers that have its model (or are fetching it), and swapping workers that could fetch it.
+        self._rooms = (Rooms(), Rooms())
+        #: Stage -> workers that have its model, and swapping workers that could fetch it.
         self._have: dict[str, Group] = {}
         self._could: dict[str, Group] = {}
-        #: (worker, weights) -> batches that were sent there and need it.
-        self._wanted: dict[tuple[int, str], int] = {}
+        #: Weights -> workers that are fetching them, and when they should be there.
+        self._coming: dict[str, dict[int, int]] = {}
+        #: Stage -> how often its holders have come to have more room, or have become more.
+        self._freed: dict[str, int] = {}
+        #: Weights of stages that wait for room: only of those it has to be known that somebody has more.
+        self._asked: dict[str, None] = {}
+        #: Stages whose queues are not asked, and those of them for which somebody may have room again.
+        self._asleep: dict[str, None] = {}
+        self._woken: list[str] = []
+        #: Worker -> memory that it has to spare, until something about it changes.
+        self._spare_bytes: dict[int, int] = {}
         self._stages: dict[str, StageSpec] = {}
         #: Weights -> stages that run on them.
         self._users: dict[str, list[str]] = {}
@@ -99,110 +133,179 @@ class OwnWorkers:
             if stage.name not in self._stages:
                 self._stages[stage.name] = stage
                 self._users.setdefault(stage.weights, []).append(stage.name)
-                self._have[stage.name] = Group(self._changes)
-                self._could[stage.name] = Group(self._changes)
+                self._coming[stage.weights] = {}
+                self._freed[stage.name] = 0
+                self._have[stage.name] = Group(self._rooms[stage.on_host])
+                self._could[stage.name] = Group(self._rooms[stage.on_host])
 
     # -- what is known ------------------------------------------------------------------------------------------
 
     def joined(self, worker: Worker) -> None:
         """It is idle."""
-        self._changes.workers += 1
-        self._all[worker.spec.on_host].add(worker)
+        self._rooms[worker.spec.on_host].join(worker)
         self._early = self._early or worker.spec.preempts
         if worker.swaps:
             self._swapping += 1
-            for name in self._stages:
+            for name, stage in self._stages.items():
                 self._enter(worker, name)
+                self._free(stage.weights)
 
     def lost(self, worker: Worker) -> None:
         """It is gone."""
-        self._changes.workers -= 1
-        self._all[worker.spec.on_host].drop(worker)
+        self._rooms[worker.spec.on_host].leave(worker)
+        self._spare_bytes.pop(worker.id, None)
         self._swapping -= worker.swaps
-        for name in self._stages:
-            self._have[name].drop(worker)
-            self._could[name].drop(worker)
+        for coming in self._coming.values():
+            coming.pop(worker.id, None)
 
     def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:
         """A model has come or gone."""
-        for name in self._users.get(weights, ()):
-            self._enter(worker, name)
+        if here:
+            self._changed(worker)  # what waited for it has begun
+            self._coming[weights].pop(worker.id, None)
+        self._spare_bytes.pop(worker.id, None)
+        self._enter_all(worker, weights)
 
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
         """Nobody else sends them anything: what they say of themselves is known."""
 
     def started(self, batch: Batch, now_ns: int) -> None:
-        """Its worker has less room, and fetches the model if it has not got it."""
-        worker, weights = batch.worker, batch.queue.stage.weights
-        self._changes.add(worker)
-        if worker.swaps:
-            key = worker.id, weights
-            self._wanted[key] = count = self._wanted.get(key, 0) + 1
-            if count == 1 and weights not in worker.resident:
-                self.holds(worker, weights, True, now_ns)
+        """Its worker has less room, or fetches the model."""
+        worker, stage = batch.worker, batch.queue.stage
+        self._changed(worker)
+        if worker.swaps and stage.weights not in worker.resident and stage.weights_bytes:
+            self._coming[stage.weights][worker.id] = now_ns + self._load_ns(stage, worker)
+            self._enter_all(worker, stage.weights)
 
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
-        """Its worker has more room."""
+        """Its worker has more room. If it never got its model, others may fetch it."""
         worker, weights = batch.worker, batch.queue.stage.weights
-        self._changes.add(worker)
-        if worker.swaps:
-            key = worker.id, weights
-            left = self._wanted.get(key, 1) - 1
-            if left:
-                self._wanted[key] = left
-            else:
-                self._wanted.pop(key, None)
-                if weights not in worker.resident and worker.id in self._cluster.workers:
-                    self.holds(worker, weights, False, now_ns)
+        self._changed(worker)
+        asked, resident = self._asked, worker.resident
+        if asked:
+            for held in [w for w in asked if w in resident] if len(asked) < len(resident) else list(resident):
+                self._free(held)
+            self._free(weights)
+        coming = self._coming[weights]
+        if worker.id not in coming or any(other.queue.stage.weights == weights for other in worker.running.values()):
+            return
+        del coming[worker.id]
+        if worker.id in self._cluster.workers:
+            self._enter_all(worker, weights)
 
     def closed(self, request: Request) -> None:
         """Nothing is kept of requests."""
+
+    def _changed(self, worker: Worker) -> None:
+        """What it runs is not what it was."""
+        self._rooms[worker.spec.on_host].changed(worker)
+        self._spare_bytes.pop(worker.id, None)
+
+    def _free(self, weights: str) -> None:
+        """Somebody may have more room for the stages of a model."""
+        if weights not in self._asked:
+            return
+        del self._asked[weights]
+        for name in self._users[weights]:
+            self._freed[name] += 1
+            if name in self._asleep:
+                del self._asleep[name]
+                self._woken.append(name)
+
+    def _enter_all(self, worker: Worker, weights: str) -> None:
+        for name in self._users.get(weights, ()):
+            self._enter(worker, name)
+        self._free(weights)
 
     def _enter(self, worker: Worker, name: str) -> None:
         """Put a worker where it belongs for a stage."""
         here = worker.id in self._cluster.holders[name]
         weights = self._stages[name].weights
         swaps = worker.swaps and self._settings.memory and self._stages[name].weights_bytes > 0
-        has = here and (not swaps or weights in worker.resident or (worker.id, weights) in self._wanted)
+        has = here and (not swaps or weights in worker.resident)
+        comes = worker.id in self._coming[weights]
         have, could = self._have[name], self._could[name]
         (have.add if has else have.drop)(worker)
-        (could.add if here and swaps and not has else could.drop)(worker)
+        (could.add if here and swaps and not has and not comes else could.drop)(worker)
 
     # -- answers ------------------------------------------------------------------------------------------------
 
     def full(self, on_host: bool) -> bool:
         """Whether nobody has room for anything; in doubt not, where batches are sent before there is room."""
-        return not self._early and not self._all[on_host].roomy()
+        return not self._early and not self._rooms[on_host].roomy
 
-    def closed_to(self, stage: StageSpec) -> bool:
-        """Whether nobody who could run a stage has room for anything."""
+    def closed_to(self, stage: StageSpec, priority: int) -> bool:
+        """Whether nobody who could run a stage has room for anything of a class, or will have before an end."""
         have, could = self._have[stage.name], self._could[stage.name]
         if self._early and not stage.on_host:
-            return not have.members and not could.members
+            return not could.count and have.promised(priority)
         return not have.roomy() and not could.roomy()
 
+    def sleeps(self, stage: StageSpec, priority: int) -> bool:
+        """Whether nobody has room for a stage, and that can only change at those who have its model."""
+        if self._could[stage.name].count or not self.closed_to(stage, priority):
+            return False
+        self._asleep[stage.name] = self._asked[stage.weights] = None
+        return True
+
+    def woken(self) -> Sequence[str]:
+        """Stages for which somebody may have room again."""
+        if not self._woken:
+            return ()
+        found, self._woken = self._woken, []
+        return found
+
+    def changes(self, stage: StageSpec) -> tuple[int, bool]:
+        """Another number if a holder of its model may have more room; whether others have room to fetch it."""
+        self._asked[stage.weights] = None
+        return self._freed[stage.name], self._could[stage.name].roomy()
+
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
-        """The tightest worker that has the model, and room for a batch in this configuration; None: nobody."""
-        worker = self._have[stage.name].tightest(config)
-        return None if worker is None else Spot(worker, now_ns)
+        """The tightest worker that has the model, and room for a batch in this configuration; None: nobody.
+
+        Where neighbours cost something, one with better company goes before it.
+        """
+        group = self._have[stage.name]
+        worker = group.tightest(config)
+        if worker is None:
+            return None
+        if self._company.felt(worker):
+            worker = self._company.best(stage, config, self._candidates(group, config), now_ns)
+        return Spot(worker, now_ns)
+
+    @staticmethod
+    def _candidates(group: Group, config: Config) -> list[Worker]:
+        """Some workers with room, the tightest first, and one that is idle, if there is any."""
+        idle = group.fitting(Config(config.batch, config.cpus, FULL_SHARE), 1)
+        return list(dict.fromkeys((*group.fitting(config, _LOOKS), *idle)))
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
-        """Where a batch that nobody is ready for would start first; None if that cannot be said."""
-        stage = queue.stage
-        have, could = self._have[stage.name], self._could[stage.name]
-        fetcher, load_ns, toll_ns = None, 0, 0
-        if could.members:
-            fetcher, load_ns, toll_ns = self._fetcher(could, stage, config)
+        """Where a batch that nobody is ready for would start first; None if that cannot be said.
+
+        Also if its model is on its way, and nobody who has it would start it before: then it waits for that.
+        """
+        stage, priority = queue.stage, head.request.priority
+        have, could, coming = self._have[stage.name], self._could[stage.name], self._coming[stage.weights]
+        fetch: _Fetch | None = None
+        fetched_ns = 0
+        if coming:
+            fetched_ns = min(coming.values())
+        elif could.count:
+            fetch = self._fetch(could, stage, config, priority, now_ns)
+            fetched_ns = 0 if fetch is None else max(fetch.room_ns, now_ns + fetch.load_ns) + fetch.toll_ns
         early = self._early and not stage.on_host
-        if not early and fetcher is None:
+        if not early and fetch is None:
             return None
-        fetched_ns = now_ns + load_ns + toll_ns
         waits = None
-        behind_ns = 0 if fetcher is None else self._behind_ns(queue, config, have, fetcher)
-        if have.members and not (fetcher is not None and have.next_end_ns() - self.bind_ns + behind_ns > fetched_ns):
-            waits = have.soonest(config, head.request.priority, now_ns, self.bind_ns)
-        if fetcher is not None and (waits is None or fetched_ns < waits[1] + behind_ns):
-            return Spot(fetcher, now_ns, load_ns, "fetches it first")
+        behind_ns = 0 if fetch is None else self._behind_ns(queue, config, have, fetch.worker)
+        if have.count and not (fetched_ns and have.next_end_ns() - self.bind_ns + behind_ns > fetched_ns):
+            waits = have.soonest(config, priority, now_ns, self.bind_ns)
+        if fetched_ns and (waits is None or fetched_ns < waits[1] + behind_ns):
+            if fetch is None:
+                return None
+            start_ns = max(now_ns, fetch.room_ns - fetch.load_ns)
+            beside, toll_ns = self._settings.beside, fetch.toll_ns
+            return Spot(fetch.worker, start_ns, fetch.load_ns, FETCHES, beside=beside, toll_ns=toll_ns)
         if waits is None:
             return None
         worker, start_ns = waits
@@ -213,45 +316,48 @@ class OwnWorkers:
         batches = -(-queue.size // config.batch) - 1
         if batches <= 0 or not self._settings.queues:
             return 0
-        at_once = max(1, len(have.members) * (FULL_SHARE // config.share_pct))
+        at_once = max(1, have.count * (FULL_SHARE // config.share_pct))
         run_ns = self._predictor.run(queue.stage, worker.spec.kind, config.batch, config).mean_ns
         return batches * run_ns // at_once
 
-    def _fetcher(self, could: Group, stage: StageSpec, config: Config) -> tuple[Worker | None, int, int]:
-        """Who could fetch the model and start then, what the load takes, and what an eviction costs others."""
+    def _fetch(self, could: Group, stage: StageSpec, config: Config, priority: int, now_ns: int) -> _Fetch | None:
+        """Who could fetch the model, and what that takes: with memory to spare, with room, or with room soon."""
         best: Worker | None = None
+        room_ns = now_ns
         for worker in could.fitting(config, _LOOKS):
+            if worker.fetching >= _FETCHES:
+                continue
             if self._free_bytes(worker) >= stage.weights_bytes:
-                return worker, self._load_ns(stage, worker), 0
+                return _Fetch(worker, now_ns, self._load_ns(stage, worker), 0)
             best = best or worker
+        if best is None and self._early:
+            found = could.soonest(config, priority, now_ns, self.bind_ns)
+            if found is not None and found[0].fetching < _FETCHES and (found[1] <= now_ns or self._settings.beside):
+                best, room_ns = found
         if best is None:
-            return None, 0, 0
+            return None
         load_ns = self._load_ns(stage, best)
-        return best, load_ns, load_ns * self._settings.toll_pct // 100
+        free = self._free_bytes(best) >= stage.weights_bytes
+        return _Fetch(best, room_ns, load_ns, 0 if free else load_ns * self._settings.toll_pct // 100)
 
     def _load_ns(self, stage: StageSpec, worker: Worker) -> int:
         return self._predictor.load(stage.weights, stage.weights_bytes, worker.spec.kind).mean_ns
 
     def _free_bytes(self, worker: Worker) -> int:
         """Memory that nothing is in, and that nothing on its way will take."""
-        budget = worker.spec.memory_bytes
-        if not budget:
-            return 1 << 62
-        coming = {
-            b.queue.stage.weights: b.queue.stage.weights_bytes
-            for b in worker.running.values()
-            if b.queue.stage.weights not in worker.resident
-        }
-        return budget - sum(worker.resident.values()) - sum(coming.values())
+        known = self._spare_bytes.get(worker.id)
+        if known is None:
+            known = self._spare_bytes[worker.id] = _spare_bytes(worker)
+        return known
 
     def fetch_ns(self, stage: StageSpec) -> int:
         """What the model of a stage takes to be fetched, if nobody has it."""
         if not self._swapping:
             return 0
-        could = self._could[stage.name]
-        if self._have[stage.name].members or not could.members:
+        if self._have[stage.name].count or self._coming[stage.weights]:
             return 0
-        return self._load_ns(stage, next(iter(could.members.values())))
+        fetcher = self._could[stage.name].first()
+        return 0 if fetcher is None else self._load_ns(stage, fetcher)
 
     def wait_ns(self, stage: StageSpec, now_ns: int) -> int:
         """What waits is at this ingress: nothing is known of queues elsewhere."""
@@ -268,9 +374,11 @@ class OwnWorkers:
             if not stage.weights_bytes or stage.weights in asked:
                 continue
             have = self._have[stage.name]
-            if have.members and (have.roomy() or not self._may_copy(stage, now_ns)):
+            if self._coming[stage.weights]:
                 continue
-            if not have.members and node in request.graph.entries:
+            if have.count and (have.roomy() or not self._may_copy(stage, now_ns)):
+                continue
+            if not have.count and node in request.graph.entries:
                 continue  # it is sent in this very step, and brings its fetch with it
             asked.add(stage.weights)
             for worker in self._could[stage.name].fitting(_ANYTHING, _LOOKS):
@@ -284,3 +392,16 @@ class OwnWorkers:
         """Whether a copy of a model may be asked for: not too soon after the last."""
         every_ns = self._settings.copy_every_ns
         return every_ns > 0 and now_ns - self._copied_ns.get(stage.weights, -every_ns) >= every_ns
+
+
+def _spare_bytes(worker: Worker) -> int:
+    budget = worker.spec.memory_bytes
+    if not budget:
+        return 1 << 62
+    resident = worker.resident
+    coming = {
+        b.queue.stage.weights: b.queue.stage.weights_bytes
+        for b in worker.running.values()
+        if b.queue.stage.weights not in resident
+    }
+    return budget - sum(resident.values()) - sum(coming.values())

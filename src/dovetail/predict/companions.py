@@ -45,6 +45,10 @@ class Companions(Generic[T]):
     def __init__(self) -> None:
         self._workers: dict[int, _Worker[T]] = {}
 
+    def alone(self, worker: int, running: Collection[int]) -> bool:
+        """Whether a batch that has just ended there had nobody beside it."""
+        return not running and worker not in self._workers
+
     def ended(
         self, worker: int, what: T, load: Load, begin_ns: int, end_ns: int, running: Collection[int]
     ) -> list[tuple[T, list[Beside]]]:
@@ -62,15 +66,16 @@ class Companions(Generic[T]):
                 break
             of.waiting.pop(0)
             told.append((first.what, _beside(first, of.past)))
-        self._forget(of, running)
+        if not running and not of.waiting:
+            del self._workers[worker]
+        else:
+            self._forget(of)
         return told
 
     @staticmethod
-    def _forget(of: _Worker[T], running: Collection[int]) -> None:
+    def _forget(of: _Worker[T]) -> None:
         """Let go of what ended before anybody began who is still to be told of."""
-        if not running and not of.waiting:
-            of.past.clear()
-        elif of.waiting:
+        if of.waiting:
             since_ns = min(one.begin_ns for one in of.waiting)
             of.past = [one for one in of.past if one.end_ns > since_ns][-2 * MOST :]
         else:

@@ -11,7 +11,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -19,15 +18,18 @@ import msgspec
 from ..profile.kernels import KernelStats
 from ..profile.table import ProfileTable
 from ..state import Config
+from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 from .estimate import GUESSED_SPREAD, GUESSED_TURNAROUND_NS, Estimate, guessed_load_ns
-from .interference import Beside, Interference, Load, quarter_octaves
+from .interference import Beside, Interference, Load, Work, quarter_octaves
 from .kernel_times import KernelTimes
+from .neighbours import Neighbours
 from .running import Seen
 from .scatter import Scatter
 from .similar import guessed_run, pace, work_ns
 from .sizes import WINDOW, SeenSizes
 from .state import EstimatorState, LearnedLoad, LearnedRun, LearnedScatter, LearnedTurnaround
+from .turnaround import Turnaround
 
 __all__ = ["Estimator"]
 
@@ -35,32 +37,8 @@ __all__ = ["Estimator"]
 LOAD_WINDOW = 4
 #: Times of a profiled stage that are put aside at most.
 _ASIDE = 64
-#: Weight of the newest turn-around in the running mean.
-TURNAROUND_WEIGHT = 1 / 8
 
 _Key = tuple[str, str, int, int, int]
-
-
-class _Turnaround:
-    """Running mean of turn-arounds, from the guess on."""
-
-    __slots__ = ("count", "mean_ns", "variance")
-
-    def __init__(self, count: int = 0, mean_ns: float = GUESSED_TURNAROUND_NS, variance: float = 0.0) -> None:
-        self.count = count
-        self.mean_ns = mean_ns
-        self.variance = variance
-
-    def add(self, ns: int) -> None:
-        self.count += 1
-        off = ns - self.mean_ns
-        self.mean_ns += TURNAROUND_WEIGHT * off
-        self.variance += TURNAROUND_WEIGHT * (off * (ns - self.mean_ns) - self.variance)
-
-    def estimate(self) -> Estimate:
-        spread = max(0.0, self.variance) ** 0.5 / self.mean_ns if self.mean_ns > 0 else 0.0
-        spread = (spread * spread + (GUESSED_SPREAD / self.count) ** 2) ** 0.5
-        return Estimate(round(self.mean_ns), spread, "learned")
 
 
 class Estimator:
@@ -80,7 +58,7 @@ class Estimator:
         tells: bool = True,
         interference: Interference | None = None,
     ) -> None:
-        self.interference = interference
+        self._neighbours = None if interference is None else Neighbours(interference)
         self.table = table
         self._load_ns = load_ns
         #: What was asked and answered, by stage, kind, items, cores and share.
@@ -98,7 +76,7 @@ class Estimator:
         #: (model, kind) -> load time of the first stage of that model that has one in its profile.
         self._profiled_loads: dict[tuple[str, str], Estimate] = {}
         self._loads: dict[tuple[str, str], Seen] = {}
-        self._turnarounds: dict[str, _Turnaround] = {}
+        self._turnarounds: dict[str, Turnaround] = {}
         self._kernel_times = KernelTimes(tells=tells)
         self.declare(stages)
         if state is not None:
@@ -114,7 +92,17 @@ class Estimator:
     @property
     def knows_neighbours(self) -> bool:
         """Whether it learns what neighbours cost, and so wants to be told who ran beside whom."""
-        return self.interference is not None
+        return self._neighbours is not None
+
+    @property
+    def interference(self) -> Interference | None:
+        """What is known of neighbours, where that is learned."""
+        return None if self._neighbours is None else self._neighbours.model
+
+    def ask_instead(self, interference: Interference) -> None:
+        """From now on ask another model of interference; one has to be there already."""
+        assert self._neighbours is not None, "nobody tells this estimator who ran beside whom"
+        self._neighbours = Neighbours(interference)
 
     def run(self, stage: StageSpec, kind: str, items: int, config: Config, beside: Sequence[Load] = ()) -> Estimate:
         """Run time of a batch of `items` of `stage` in `config` on a device of that kind, beside these."""
@@ -122,19 +110,46 @@ class Estimator:
         answer = self._answers.get(key)
         if answer is None:
             answer = self._answer(stage, key)
-        if beside and self.interference is not None:
-            return self._beside(self.interference, key, answer, beside)
+        if beside and self._neighbours is not None:
+            return self._neighbours.beside(kind, self._load(key, answer), answer, beside)
         return answer
 
-    def _beside(self, model: Interference, key: _Key, alone: Estimate, beside: Sequence[Load]) -> Estimate:
-        """The time alone and what neighbours add to it; both may be wrong, independently."""
-        said = model.predict(key[1], _load(key, alone), alone.mean_ns, beside)
-        return Estimate(said.median_ns, math.hypot(alone.spread, said.deviation * said.caution), alone.source)
+    def usual(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
+        """The same in the company that batches of this stage have of late: what a plan counts on."""
+        alone = self.run(stage, kind, items, config)
+        if self._neighbours is None or config.share_pct >= FULL_SHARE:
+            return alone
+        key = stage.name, kind, items, config.cpus, config.share_pct
+        return self._neighbours.usual(kind, self._load(key, alone), alone)
+
+    def felt(self, kind: str) -> bool:
+        """Whether neighbours are known to cost anything on this kind of device."""
+        return self._neighbours is not None and self._neighbours.felt(kind)
+
+    def curious(self, kind: str) -> bool:
+        """Whether it wants to be told of every batch who was beside it, or only now and then."""
+        return self._neighbours is not None and self._neighbours.curious(kind)
+
+    def ends_ns(self, kind: str, works: Sequence[Work]) -> list[float]:
+        """When each of these ends who share a device: those who run, and then those who wait for room."""
+        assert self._neighbours is not None, "nobody asks who does not feel neighbours"
+        return self._neighbours.ends_ns(kind, works)
+
+    def slowdown(self, kind: str, load: Load, others: Sequence[Load]) -> float:
+        """How many times as long such a batch takes beside these."""
+        return 1.0 if self._neighbours is None else self._neighbours.slowdown(kind, load, others)
+
+    def factor(self, kind: str, load: Load, others: Sequence[Load], level: float) -> float:
+        """How many times as long as predicted it takes beside these at most, with this chance."""
+        return 1.0 if self._neighbours is None else self._neighbours.factor(kind, load, others, level)
 
     def load_of(self, stage: StageSpec, kind: str, items: int, config: Config) -> Load:
         """Such a batch as its neighbours feel it."""
         key = stage.name, kind, items, config.cpus, config.share_pct
-        return _load(key, self.run(stage, kind, items, config))
+        return self._load(key, self.run(stage, kind, items, config))
+
+    def _load(self, key: _Key, alone: Estimate) -> Load:
+        return Load(key[0], key[2], key[4], quarter_octaves(alone.mean_ns))
 
     def _answer(self, stage: StageSpec, key: _Key) -> Estimate:
         answer = self._known(key)
@@ -230,8 +245,10 @@ class Estimator:
         What neighbours are known to cost is taken off before it counts for the time alone.
         """
         key = stage.name, kind, items, config.cpus, config.share_pct
-        if beside and self.interference is not None:
-            duration_ns = self._observe_beside(self.interference, stage, key, duration_ns, beside)
+        if self._neighbours is not None:
+            duration_ns = self._learn_of_neighbours(self._neighbours, stage, key, duration_ns, beside)
+            if not duration_ns:
+                return
         if key[:2] in self.table.entries:
             self._scattered(key, duration_ns)
         if key in self._aside:
@@ -269,16 +286,17 @@ class Estimator:
         for answer in self._asked.pop(key, ()):
             del self._answers[answer]
 
-    def _observe_beside(
-        self, model: Interference, stage: StageSpec, key: _Key, duration_ns: int, beside: Sequence[Beside]
+    def _learn_of_neighbours(
+        self, neighbours: Neighbours, stage: StageSpec, key: _Key, duration_ns: int, beside: Sequence[Beside]
     ) -> int:
-        """Learn from a batch that was not alone; how long it would have taken alone, as far as is known."""
+        """Learn from who was there or was not; how long it would have taken alone, as far as is known."""
+        if not beside and not neighbours.model.has_seen(key[1]):
+            return duration_ns
         alone = self._answers.get(key) or self._answer(stage, key)
-        load = _load(key, alone)
-        slow = model.over(key[1], load, alone.mean_ns, beside) / alone.mean_ns
-        if alone.source != "guess":
-            model.observe(key[1], load, alone.mean_ns, duration_ns, beside)
-        return round(duration_ns / slow)
+        if beside:
+            return neighbours.saw(key[1], self._load(key, alone), alone, duration_ns, beside)
+        neighbours.saw_alone(key[1], self._load(key, alone), alone, duration_ns)
+        return duration_ns
 
     def _seen(self, key: _Key) -> Seen:
         name, kind, items, cpus, share_pct = key
@@ -303,7 +321,7 @@ class Estimator:
         """The next batch came so long after the end of the one before."""
         seen = self._turnarounds.get(kind)
         if seen is None:
-            seen = self._turnarounds[kind] = _Turnaround()
+            seen = self._turnarounds[kind] = Turnaround()
         seen.add(max(0, duration_ns))
 
     # -- kernels --------------------------------------------------------------------------------------------------
@@ -346,7 +364,7 @@ class Estimator:
                 LearnedScatter(*key, row.seen.count, row.seen.mean, row.seen.squares, row.said)
                 for key, row in sorted(self._scatters.items(), key=lambda pair: pair[0])
             ),
-            interference=msgspec.UNSET if self.interference is None else self.interference.state(),
+            interference=self._neighbours.state() if self._neighbours is not None else msgspec.UNSET,
         )
 
     def restore(self, state: EstimatorState) -> None:
@@ -362,7 +380,7 @@ class Estimator:
         self._loads = {
             (row.weights, row.kind): Seen(LOAD_WINDOW, row.count, row.mean_ns, row.squares) for row in state.loads
         }
-        self._turnarounds = {row.kind: _Turnaround(row.count, row.mean_ns, row.variance) for row in state.turnarounds}
+        self._turnarounds = {row.kind: Turnaround(row.count, row.mean_ns, row.variance) for row in state.turnarounds}
         self._scatters = {
             (row.stage, row.kind): Scatter(
                 self.table.entries[row.stage, row.kind].spread, row.count, row.mean, row.squares, row.said
@@ -371,9 +389,5 @@ class Estimator:
             if (row.stage, row.kind) in self.table.entries
         }
         self._kernel_times.restore(state.kernels, state.told)
-        if self.interference is not None:
-            self.interference = Interference(state.interference or None)
-
-
-def _load(key: _Key, alone: Estimate) -> Load:
-    return Load(key[0], key[2], key[4], quarter_octaves(alone.mean_ns))
+        if self._neighbours is not None:
+            self._neighbours = Neighbours(Interference(state.interference or None))

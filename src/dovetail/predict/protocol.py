@@ -9,7 +9,7 @@ from ..profile.kernels import KernelStats
 from ..state import Config
 from ..workflow.graph import StageSpec
 from .estimate import Estimate
-from .interference import Beside, Load
+from .interference import Beside, Load, Work
 from .state import EstimatorState
 
 __all__ = ["Predictor"]
@@ -30,6 +30,33 @@ class Predictor(Protocol):
 
     def run(self, stage: StageSpec, kind: str, items: int, config: Config, beside: Sequence[Load] = ()) -> Estimate:
         """Run time of a batch of `items` of `stage` in `config` on a device of that kind, beside these."""
+        ...
+
+    def usual(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
+        """The same in the company that batches of this stage have of late: what a plan counts on."""
+        ...
+
+    def felt(self, kind: str) -> bool:
+        """Whether neighbours are known to cost anything on this kind of device."""
+        ...
+
+    def curious(self, kind: str) -> bool:
+        """Whether it wants to be told of every batch who was beside it, or only now and then."""
+        ...
+
+    def slowdown(self, kind: str, load: Load, others: Sequence[Load]) -> float:
+        """How many times as long such a batch takes beside these."""
+        ...
+
+    def ends_ns(self, kind: str, works: Sequence[Work]) -> list[float]:
+        """When each of these ends who share a device, from now on: those who run, and then those who wait for room.
+
+        Work that is left falls at the rate 1/slow-down, looked at again whenever somebody ends or begins.
+        """
+        ...
+
+    def factor(self, kind: str, load: Load, others: Sequence[Load], level: float) -> float:
+        """How many times as long as predicted such a batch takes beside these at most, with this chance."""
         ...
 
     def load_of(self, stage: StageSpec, kind: str, items: int, config: Config) -> Load:

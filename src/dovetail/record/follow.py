@@ -3,7 +3,8 @@
 Rules of this file:
 1. It decides nothing. It repeats the controller's own walk (`walk.py`) over the events and takes everything else
    from the recorded actions, so what it tells is what happened, whatever the policy was.
-2. It is fed every step from the first one on, in order.
+2. It is fed every step from the first one on, in order; or from a later one on, told what was there (`Present`).
+   Then it leaves out what became of the requests that were open at that moment.
 3. Like the controller it keeps nothing of a request that has ended and no batch of it runs any more.
 
 The story of a request and the exported trace are both written by watching one of these.
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply, RunBatch, StopWorker
 from ..control.events import (
@@ -30,7 +33,24 @@ from ..control.walk import arrive, item_done
 from ..state import Item, Request, WorkerSpec, compile_graphs
 from ..workflow.graph import Graph
 
-__all__ = ["Change", "FollowedBatch", "Follower"]
+__all__ = ["Change", "FollowedBatch", "Follower", "Present"]
+
+
+class Present(msgspec.Struct, frozen=True):
+    """What there is at a moment in the middle of a run."""
+
+    now_ns: int
+    #: Number of the last step.
+    number: int
+    workers: dict[int, WorkerSpec]
+    #: Names of workers, also of those that are gone.
+    names: dict[int, str]
+    #: Stage -> workers that hold its model.
+    holders: dict[str, list[int]]
+    #: Workers that were ordered to hold models.
+    ordered: set[int]
+    #: Open requests -> number of their workflow.
+    open: dict[int, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +69,8 @@ class FollowedBatch:
     done_ns: int = -1
     #: Why it has no results; empty if it has.
     failed: str = ""
+    #: Of a batch with items that are left out: for each item how many counts its result has, or less than nought.
+    widths: list[int] = field(default_factory=list)
 
     def ended(self, begin_ns: int, end_ns: int, now_ns: int, failed: str = "", busy_ns: int = 0) -> None:
         """The controller was told what became of it."""
@@ -73,7 +95,7 @@ class Change:
 class Follower:
     """The state of a run as its log shows it after each step."""
 
-    def __init__(self, graphs: Sequence[Graph]) -> None:
+    def __init__(self, graphs: Sequence[Graph], present: Present | None = None) -> None:
         # One queue per workflow and stage: nothing is ever put into them, the walk only needs the graph.
         self.graphs, _ = compile_graphs(graphs, lambda graph, node: f"{graph.name}/{node.stage}")
         self.now_ns = 0
@@ -96,6 +118,30 @@ class Follower:
         self.depth: dict[str, int] = dict.fromkeys(self.holders, 0)
         #: Request -> (node, index) -> the item that waits.
         self.waiting: dict[int, dict[tuple[int, int], Item]] = {}
+        #: Requests that were open at the beginning -> their workflows: what became of them is left out.
+        self._before: dict[int, int] = {}
+        if present is not None:
+            self._begin(present)
+
+    def _begin(self, present: Present) -> None:
+        self.now_ns, self.number = present.now_ns, present.number
+        self.workers, self._names = dict(present.workers), dict(present.names)
+        self._ordered, self._before = set(present.ordered), dict(present.open)
+        for stage, workers in present.holders.items():
+            self.holders[stage] = dict.fromkeys(workers)
+
+    def present(self) -> Present:
+        """What there is now, for another one that begins here."""
+        index = {id(graph): number for number, graph in enumerate(self.graphs)}
+        return Present(
+            self.now_ns,
+            self.number,
+            dict(self.workers),
+            dict(self._names),
+            {stage: list(workers) for stage, workers in self.holders.items()},
+            set(self._ordered),
+            {**self._before, **{ident: index[id(request.graph)] for ident, request in self.requests.items()}},
+        )
 
     def step(self, event: Event, actions: Sequence[Action]) -> Change:
         """Take the next step of the log."""
@@ -109,7 +155,8 @@ class Follower:
         # Closing comes first: the walk below then leaves those requests alone, as the controller did.
         for action in actions:
             if isinstance(action, Reply | Reject):
-                change.closed.append((self._close(action), action))
+                if self._before.pop(action.request, None) is None:
+                    change.closed.append((self._close(action), action))
             elif isinstance(action, EvictModel):
                 self.holders[action.stage].pop(action.worker, None)
             elif isinstance(action, StopWorker) and not action.dry:
@@ -183,10 +230,20 @@ class Follower:
         change.queued.extend(items)
 
     def _start(self, action: RunBatch) -> FollowedBatch:
-        items = [self.waiting[request].pop((node, index)) for request, node, index in action.items]
+        followed = [item for item in action.items if item[0] not in self._before] if self._before else action.items
+        items = [self.waiting[request].pop((node, index)) for request, node, index in followed]
         self.depth[action.stage] -= len(items)
         run = self.running[action.batch] = FollowedBatch(action, items, self.now_ns)
+        if len(followed) != len(action.items):
+            run.widths = [self._width(request, node) for request, node, _ in action.items]
         return run
+
+    def _width(self, request: int, node: int) -> int:
+        """Counts that the result of an item has; below nought for an item that is left out, less one."""
+        before = self._before.get(request)
+        if before is None:
+            return len(self.requests[request].graph.nodes[node].counted)
+        return -1 - len(self.graphs[before].nodes[node].counted)
 
     def _finished(self, event: BatchFinished, change: Change) -> None:
         run = self.running.pop(event.batch, None)
@@ -195,12 +252,13 @@ class Follower:
         run.ended(event.begin_ns, event.end_ns, self.now_ns, busy_ns=event.busy_ns)
         change.ended.append(run)
         at = 0
+        counts = event.counts if not run.widths else _followed(run.widths, event.counts)
         for item in run.items:
             first = at
-            if event.counts:
+            if counts:
                 at += len(item.request.graph.nodes[item.node].counted)
             if not item.request.outcome:
-                self._queue(item_done(item, event.counts[first:at], self.now_ns), change)
+                self._queue(item_done(item, counts[first:at], self.now_ns), change)
 
     def _failed(self, run: FollowedBatch, begin_ns: int, end_ns: int, why: str, change: Change) -> None:
         run.ended(begin_ns, end_ns, self.now_ns, why)
@@ -220,3 +278,15 @@ class Follower:
         for run in [r for r in self.running.values() if r.action.worker == event.worker]:
             del self.running[run.action.batch]
             self._failed(run, run.sent_ns, self.now_ns, f"worker {spec.name} was lost: {event.detail}", change)
+
+
+def _followed(widths: Sequence[int], counts: tuple[int, ...]) -> tuple[int, ...]:
+    """The counts of those items that are followed."""
+    kept: list[int] = []
+    at = 0
+    for width in widths if counts else ():
+        end = at + (width if width >= 0 else -1 - width)
+        if width >= 0:
+            kept += counts[at:end]
+        at = end
+    return tuple(kept)

@@ -19,10 +19,12 @@ from ..profile.kernelrows import MAX_ROW_BYTES
 from ..profile.machine import Identity
 from ..profile.record import Key, LearnedRow
 
-__all__ = ["INTERFERENCE", "figures_of", "is_interference", "row_of", "state_of"]
+__all__ = ["INTERFERENCE", "NOTHING", "figures_of", "is_interference", "row_of", "state_of"]
 
 #: Stands where rows of loads have the model: no content hash and no catalogue name has spaces.
 INTERFERENCE: Final = "interference of neighbours"
+#: Why there is nothing, where nobody was ever beside anybody.
+NOTHING: Final = "nothing was learned yet"
 
 
 def is_interference(row: LearnedRow) -> bool:
@@ -41,7 +43,7 @@ def row_of(state: InterferenceState, identity: Identity) -> LearnedRow:
 def state_of(rows: Iterable[LearnedRow], identity: Identity) -> tuple[InterferenceState | None, str]:
     """What holds here, and if nothing does, why; the newest row counts."""
     now = Key.of_kernels("", INTERFERENCE, identity)
-    why = "nothing was learned yet"
+    why = NOTHING
     for row in filter(is_interference, rows):
         reasons = row.key.changes_to(now)
         if reasons:
@@ -66,6 +68,8 @@ def figures_of(state: InterferenceState) -> list[dict[str, Any]]:
         {
             "on": kind.kind,
             "seen": kind.seen,
+            "felt": kind.presence.felt,
+            "beside_others": kind.presence.mean - kind.presence.alone_mean,
             "neighbours_add_up": kind.power,
             "scatter": kind.variance**0.5,
             "unannounced": kind.churn**0.5,
@@ -80,6 +84,7 @@ def figures_of(state: InterferenceState) -> list[dict[str, Any]]:
                 }
                 for row in kind.classes
             ],
+            "usual_company": {row.model: row.mean for row in kind.stretches},
             "effects": [
                 {
                     "victim": effect.victim,

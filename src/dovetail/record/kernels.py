@@ -79,8 +79,8 @@ class KernelLog:
         self._left = most
         self._writing = threading.Lock()
 
-    def add(self, record: KernelRecord) -> None:
-        """Keep a record, and write when there are many."""
+    def add(self, record: KernelRecord, divided: bool = True) -> None:
+        """Keep a record, and write when there are many; `divided`: it is one of several of its task."""
         with self._writing:
             if not self._left:
                 return

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply, SetSlice, StartWorker, StopWorker
-from ..control.events import Event, LoadFailed, ModelEvicted, ModelLoaded, WorkerJoined, WorkerLost
+from ..control.events import Event, LoadFailed, ModelEvicted, ModelLoaded, SliceChanged, WorkerJoined, WorkerLost
 from ..errors import LogError
 from ..place.fit import ENDING, HIGHER
 from ..state import Item, Request
 from ..units import format_ns
 from ..workflow.graph import Graph
-from .follow import Change, FollowedBatch, Follower
+from .follow import Change, FollowedBatch, Follower, Present
 from .log import Step
 from .scaling import told
 from .verdict import Leg, Rival, Visit, critical_path, legs, verdict
@@ -66,12 +66,15 @@ class Story(msgspec.Struct, frozen=True):
     path: tuple[Leg, ...]
 
 
-def story(steps: Iterable[Step], request: int | str, graphs: Sequence[Graph]) -> Story:
+def story(
+    steps: Iterable[Step], request: int | str, graphs: Sequence[Graph], present: Present | None = None
+) -> Story:
     """The story of a request by its number, or by the client's own id if that is text (its first use counts).
 
-    `steps` must begin with the first step of the log; reading stops where the request ends.
+    `steps` must begin with the first step of the log, or after the moment that `present` tells of; reading stops
+    where the request ends.
     """
-    follower = Follower(graphs)
+    follower = Follower(graphs, present)
     teller: _Teller | None = None
     first = last = count = 0
     ids: list[str] = []
@@ -111,6 +114,7 @@ class _Teller:
         #: (node, index) -> time, step, depth of the queue and holders of the model when it was queued.
         self.queued: dict[tuple[int, int], tuple[int, int, int, tuple[int, ...]]] = {}
         self.stages = {node.stage.name for node in request.graph.nodes}
+        self.clients = {node.stage.client or node.stage.name for node in request.graph.nodes}
         self.weights = {node.stage.weights for node in request.graph.nodes}
         #: Slices that were opened or resized since it came, and their sizes.
         self.slices: dict[int, tuple[int, int]] = {}
@@ -188,6 +192,9 @@ class _Teller:
         elif isinstance(event, ModelEvicted) and (event.weights in self.weights or event.cause in self.sent):
             stages = ", ".join(self.follower.sharers.get(event.weights, (event.weights,)))
             self._say("model", f"{name(event.worker)} evicted the model of {stages}: {event.reason}")
+        elif isinstance(event, SliceChanged) and event.client in self.clients:
+            where = f", on {name(event.worker)}" if event.worker else ""
+            self._say("slice", f"{event.client} has {event.share_pct} % for {event.quota_pct} % of the time{where}")
         elif isinstance(event, LoadFailed) and event.stage in self.stages:
             who = name(event.worker)
             self._say("model", f"{who} could not load the model of {event.stage}: {event.detail}")

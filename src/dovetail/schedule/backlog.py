@@ -96,9 +96,14 @@ class Backlog:
                 if wide > last // WIDE:
                     device -= due[0]
                     host -= due[1]
-            steps = own.steps
-            for step in range(last + 1, (last // WIDE + 1) * WIDE):
-                if step in steps:
-                    device -= steps[step][0]
-                    host -= steps[step][1]
+            # Of its own many, those after it: few objectives are open, or few steps are left.
+            steps, end = own.steps, (last // WIDE + 1) * WIDE
+            later = (
+                [due for step, due in steps.items() if last < step < end]
+                if len(steps) < WIDE
+                else [steps[step] for step in range(last + 1, end) if step in steps]
+            )
+            for due in later:
+                device -= due[0]
+                host -= due[1]
         return device, host

@@ -7,6 +7,7 @@ Rules of this file
 - After an answer to a client that may still be sending we read on for a moment: closing a socket with unread bytes
   resets it, and the client might never see the answer (RFC 9112, 9.6).
 - However fast a client reads, others have their turn.
+- An answer without an end (`HttpResponse.stream`) is not kept for a client that reads too slowly: it misses pieces.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Answering(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._stalled = False
+        if self._phase is Phase.STREAMING:
+            self._wait(Phase.STREAMING)
         self._pump()
         self._advance()
 
@@ -130,6 +133,9 @@ class Answering(asyncio.BufferedProtocol):
         request = self._request
         self._response = response
         self._keep_alive = bool(request and request.keep_alive and not response.close and not self._server.draining)
+        if response.stream is not None and not (request and request.method == "HEAD"):
+            self._begin_stream(response)
+            return
         parts = [] if request and request.method == "HEAD" else response.parts
         head = (
             f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, '')}\r\n"
@@ -155,6 +161,32 @@ class Answering(asyncio.BufferedProtocol):
             log.answered(self.client, request, response.status, took_s, sum(map(len, parts)))
         self._wait(Phase.SENDING)
         self._pump()
+
+    def _begin_stream(self, response: HttpResponse) -> None:
+        """Sends the head of an answer without an end; the connection ends with it."""
+        assert response.stream is not None
+        lines = [f"HTTP/1.1 {response.status} OK", f"Date: {self._server.date}", "Connection: close"]
+        lines += [f"Content-Type: {response.content_type}", *(f"{name}: {value}" for name, value in response.headers)]
+        self._keep_alive = False
+        self._server.answers += 1
+        self._wait(Phase.STREAMING)
+        self._transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        ended = response.stream(self._push)
+
+        def end() -> None:
+            self._cancel = None
+            ended()
+            self._finish()
+
+        self._cancel = end
+
+    def _push(self, data: bytes) -> bool:
+        """Sends a piece of an answer without an end; False if the client is gone or has not read the last."""
+        if self._phase is not Phase.STREAMING or self._transport.is_closing() or self._stalled:
+            return False
+        self._transport.write(data)
+        self._wait(Phase.STREAMING, self._server.limits.send_timeout_s if self._stalled else None)
+        return True
 
     def _pump(self) -> None:
         """Hands the response to the transport for as long as the socket takes it all."""
@@ -186,7 +218,8 @@ class Answering(asyncio.BufferedProtocol):
         if not self._lingers:
             self._transport.close()
             return
-        with contextlib.suppress(OSError):  # the client may be gone already
+        # The client may be gone already; and TLS has no half of a connection to close.
+        with contextlib.suppress(OSError, NotImplementedError):
             self._transport.write_eof()
 
     def _finish(self) -> None:

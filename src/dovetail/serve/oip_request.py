@@ -12,27 +12,34 @@ import msgspec
 
 from ..errors import BadRequest
 from ..workflow.graph import Port
-from .backend import BODY_ALIGN_BYTES, Backend, Call, ModelInfo
-from .tensors import MAX_JSON_ELEMENTS, Elements, InputTensor, Parameters, decode
+from .backend import BODY_ALIGN_BYTES, Backend, Body, Call, ModelInfo
+from .framing import HttpError
+from .shared_memory import Regions, SharedPlace, shared_place, turned_on
+from .tensors import MAX_JSON_ELEMENTS, Elements, InputTensor, Parameters, decode, decode_raw
 
 __all__ = [
     "MAX_NAME_CHARS",
+    "MAX_TENSORS",
     "InferRequest",
     "Place",
     "Upload",
+    "Wanted",
     "call_of",
+    "checked",
     "claimed",
+    "file_type",
     "inputs_of",
-    "only_input",
     "parse",
     "peek",
+    "read_raw",
     "wanted_of",
 ]
 
 MAX_TENSORS = 64  # inputs, or requested outputs, of one request
 MAX_NAME_CHARS = 256  # request ids and tenants: they go into logs and labels
 LONGEST_MS = 1e12  # a longer objective, 31 years, is none
-_UNSUPPORTED = {"classification", "shared_memory_region", "sequence_id"}  # silence would give wrong results
+_FILES = ("image/", "audio/", "video/")  # content types that are one element of BYTES
+_UNSUPPORTED = {"classification", "sequence_id"}  # silence would give wrong results
 
 
 class _Wanted(msgspec.Struct):
@@ -53,6 +60,8 @@ _decode_request = msgspec.json.Decoder(InferRequest).decode
 
 
 Place = tuple[int, int, str, tuple[int, ...]]
+#: Outputs that were asked for by name: whether each goes out in binary, or where in shared memory; empty: all.
+Wanted = dict[str, bool | SharedPlace]
 
 
 class Upload:
@@ -64,13 +73,25 @@ class Upload:
         self._pad = -json_bytes % BODY_ALIGN_BYTES if json_bytes < nbytes else 0
         #: Where the tensors lie that were asked for: arguments of `ref`.
         self.places: list[Place] = []
-        self._body = backend.body(info.name, nbytes + self._pad, priority)
+        self._backend, self._priority = backend, priority
+        self._body = backend.body(info.name, max(1, nbytes + self._pad), priority, info.generation)
+        self._more: list[Body] = []
         self.view = self._body.view[self._pad : self._pad + nbytes]
-        self.release = self._body.release
 
     def ref(self, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> object:
         self.places.append((offset, nbytes, dtype, shape))
         return self._body.ref(self._pad + offset, nbytes, dtype, shape)
+
+    def more(self, nbytes: int) -> Body:
+        """Room for what comes from elsewhere; it goes with the rest."""
+        more = self._backend.body(self.info.name, max(1, nbytes), self._priority, self.info.generation)
+        self._more.append(more)
+        return self._more[-1]
+
+    def release(self) -> None:
+        self._body.release()
+        for body in self._more:
+            body.release()
 
 
 def parse(text: bytes) -> InferRequest:
@@ -84,6 +105,11 @@ def parse(text: bytes) -> InferRequest:
         raise BadRequest(f"this is not an inference request: {error}") from None
     except msgspec.DecodeError as error:
         raise BadRequest(f"{error}, in {len(text)} bytes of JSON") from None
+    return checked(header)
+
+
+def checked(header: InferRequest) -> InferRequest:
+    """The same, if it asks for nothing that we do not do."""
     given = [header.parameters, *(each.parameters for each in header.inputs)]
     given += [each.parameters for each in header.outputs]
     for parameters in given:
@@ -92,14 +118,39 @@ def parse(text: bytes) -> InferRequest:
     return header
 
 
-def only_input(info: ModelInfo) -> Port:
+def file_type(headers: dict[str, str]) -> str:
+    """The type of a body that is a picture, a sound or a film; empty if it is something else."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind if kind.startswith(_FILES) else ""
+
+
+def read_raw(info: ModelInfo, upload: Upload, headers: dict[str, str]) -> tuple[InferRequest, dict[str, object]]:
+    """A body without JSON: the bytes of the only input, or a file as it is, for a model that takes one.
+
+    Answers to a file are JSON unless raw tensors are asked for; who sends raw tensors is answered in the same way.
+    """
     if len(info.inputs) != 1:
         raise BadRequest(f"a request without JSON needs a model with one input; {info.name!r} has {len(info.inputs)}")
-    return info.inputs[0]
+    (port,) = info.inputs
+    kind = file_type(headers)
+    if kind and (port.datatype, port.shape) != ("BYTES", (1,)):
+        raise HttpError(
+            415,
+            f"{info.name!r} takes {port.datatype} {list(port.shape)}, and no {kind}; send tensors, or declare its "
+            'input as tensor("bytes", 1) and let its first stage open the file',
+        )
+    binary = not kind or "application/octet-stream" in headers.get("accept", "")
+    header = InferRequest([], parameters={"binary_data_output": binary})
+    return header, {port.name: decode_raw(port, upload)}
 
 
-def inputs_of(info: ModelInfo, header: InferRequest, upload: Upload) -> dict[str, object]:
-    """The values of all inputs, each exactly once; binary ones lie behind the JSON in the order they are listed."""
+def inputs_of(
+    info: ModelInfo, header: InferRequest, upload: Upload, regions: Regions | None = None
+) -> dict[str, object]:
+    """The values of all inputs, each exactly once; binary ones lie behind the JSON in the order they are listed.
+
+    `regions` is None where shared memory is off.
+    """
     specs = {spec.name: spec for spec in info.inputs}
     values: dict[str, object] = {}
     at = upload.json_bytes
@@ -109,8 +160,14 @@ def inputs_of(info: ModelInfo, header: InferRequest, upload: Upload) -> dict[str
             raise BadRequest(f"unknown input {tensor.name!r}; {info.name!r} takes {_names(info.inputs)}")
         if tensor.name in values:
             raise BadRequest(f"input {tensor.name!r} is given twice")
-        values[tensor.name], nbytes = decode(specs[tensor.name], tensor, upload, at, elements)
-        at += nbytes
+        place = shared_place(tensor.parameters)
+        if place is None:
+            values[tensor.name], nbytes = decode(specs[tensor.name], tensor, upload, at, elements)
+            at += nbytes
+        else:
+            body = _copied(place, upload, turned_on(regions))
+            tensor.parameters = {"binary_data_size": place.nbytes}
+            values[tensor.name], _ = decode(specs[tensor.name], tensor, body, 0, elements)
     missing = [name for name in specs if name not in values]
     if missing:
         raise BadRequest(f"missing input {', '.join(map(repr, missing))}; {info.name!r} takes {_names(info.inputs)}")
@@ -119,18 +176,30 @@ def inputs_of(info: ModelInfo, header: InferRequest, upload: Upload) -> dict[str
     return values
 
 
-def wanted_of(info: ModelInfo, header: InferRequest) -> dict[str, bool]:
-    """The requested outputs and whether each goes out in binary; empty if all are wanted."""
+def _copied(place: SharedPlace, upload: Upload, regions: Regions) -> Body:
+    """A tensor of a client's shared memory, in ours."""
+    held = regions.hold(place)
+    try:
+        body = upload.more(place.nbytes)
+        held.read_into(body.view)
+        return body
+    finally:
+        held.release()
+
+
+def wanted_of(info: ModelInfo, header: InferRequest) -> Wanted:
+    """The requested outputs and how each goes out; empty if all are wanted."""
     datatypes = {spec.name: spec.datatype for spec in info.outputs}
     shapes = {spec.name: spec.shape for spec in info.outputs}
     everything = _flag(header.parameters, "binary_data_output", False)
-    wanted: dict[str, bool] = {}
+    wanted: Wanted = {}
     for output in header.outputs:
         if output.name not in datatypes:
             raise BadRequest(f"unknown output {output.name!r}; {info.name!r} gives {_names(info.outputs)}")
         if output.name in wanted:
             raise BadRequest(f"output {output.name!r} is requested twice")
-        wanted[output.name] = _flag(output.parameters, "binary_data", everything)
+        place = shared_place(output.parameters)
+        wanted[output.name] = place or _flag(output.parameters, "binary_data", everything)
     for name, in_binary in (wanted or dict.fromkeys(datatypes, everything)).items():
         if datatypes[name] == "FP16" and not in_binary:  # said now rather than after the work is done
             raise BadRequest(f"output {name!r} is FP16, which has no JSON form; ask for binary_data")

@@ -7,26 +7,34 @@ Rule of this file: the status tells a client what to do. 400 to 421 change the r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from urllib.parse import unquote
 
 import msgspec
 
-from ..errors import BadRequest, Forbidden, Overloaded
+from ..errors import BadRequest, Forbidden, Overloaded, QuotaExceeded, Unauthorized
 from ..workflow.graph import Port
-from .backend import Answer, Call, ModelInfo
+from .backend import Answer, Call, ModelInfo, SliceWanted
 from .framing import HttpError, HttpResponse
+from .shared_memory import Held
 from .tensors import Elements, OutputTensor, Parameters, encode
 
 __all__ = [
     "HEADER_LENGTH",
     "MODEL_VERSION",
+    "Outputs",
     "Question",
     "as_refusal",
     "config_of",
+    "http_of",
     "index_of",
     "json_of",
     "metadata_of",
-    "response_of",
+    "outcome_of",
+    "ready_asked",
+    "region_asked",
+    "region_of",
+    "slice_of",
 ]
 
 MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
@@ -62,28 +70,44 @@ class _Which(msgspec.Struct):
     ready: bool = False
 
 
-def response_of(
-    info: ModelInfo, call: Call, wanted: dict[str, bool], binary: bool, answer: Answer | Exception
-) -> HttpResponse | Exception:
-    """What a call is answered, however it ended."""
+class Outputs(msgspec.Struct):
+    """A call that was answered: its outputs as clients read them, and the raw bytes of what goes out in binary."""
+
+    call: Call
+    tensors: list[OutputTensor]
+    raw: list[list[bytes | memoryview] | None]  # for each tensor; None: its data are in it
+    parameters: Parameters
+    release: Callable[[], None] | None  # once nothing of `raw` is read any more
+
+
+def outcome_of(
+    info: ModelInfo, call: Call, wanted: dict[str, bool | Held], binary: bool, answer: Answer | Exception
+) -> Outputs | Exception:
+    """What a call is answered, however it ended; outputs that go to shared memory are there then."""
     if isinstance(answer, Exception):
         return as_refusal(answer)
     try:
-        return _success(info, call, wanted, binary, answer) if answer.outcome in ("ok", "late") else _failure(answer)
+        if answer.outcome in ("ok", "late"):
+            return _outputs(info, call, wanted, binary, answer)
+        refusal: Exception = _failure(answer)
     except Exception as error:
-        if answer.release is not None:
-            answer.release()
-        return as_refusal(error)
+        refusal = as_refusal(error)
+    if answer.release is not None:
+        answer.release()
+    return refusal
 
 
 def as_refusal(error: Exception) -> Exception:
     """What a client is told of an error; what it should not know is left as it is."""
+    if isinstance(error, Unauthorized):
+        return HttpError(401, str(error), ("WWW-Authenticate", 'Bearer realm="dovetail"'))
     if isinstance(error, Forbidden):
         return HttpError(403, str(error))
     if isinstance(error, BadRequest):
         return HttpError(400, str(error))
     if isinstance(error, Overloaded):
-        return HttpError(503, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
+        status = 429 if isinstance(error, QuotaExceeded) else 503
+        return HttpError(status, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
     return error
 
 
@@ -108,12 +132,16 @@ def json_of(content: object, status: int = 200) -> HttpResponse:
     return HttpResponse(status, [msgspec.json.encode(content)])
 
 
-def index_of(models: Mapping[str, ModelInfo], question: Question | None) -> list[dict[str, str]]:
-    """All workflows, or those that are ready if that is asked."""
+def ready_asked(question: Question | None) -> bool:
+    """Whether a question for the index is for those that are ready only."""
     try:
-        which = msgspec.json.decode(question.data, type=_Which) if question is not None else _Which()
+        return msgspec.json.decode(question.data, type=_Which).ready if question is not None else False
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, f'a question for the index is {{"ready": true}}, or nothing: {error}') from None
+
+
+def index_of(models: Mapping[str, ModelInfo], only_ready: bool) -> list[dict[str, str]]:
+    """All workflows, or those that are ready."""
     return [
         {
             "name": info.name,
@@ -122,8 +150,43 @@ def index_of(models: Mapping[str, ModelInfo], question: Question | None) -> list
             "reason": "" if info.ready else "a stage has no worker",
         }
         for info in models.values()
-        if info.ready or not which.ready
+        if info.ready or not only_ready
     ]
+
+
+class _Region(msgspec.Struct):
+    """The body of a question to register a region."""
+
+    key: str
+    byte_size: int
+    offset: int = 0
+
+
+def region_asked(question: Question | None) -> _Region:
+    """The object that a client wants to register."""
+    try:
+        return msgspec.json.decode(b"" if question is None else question.data, type=_Region)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError(400, f'a region is {{"key": "/name", "offset": 0, "byte_size": 4096}}: {error}') from None
+
+
+def region_of(path: str, rest: list[str]) -> tuple[str, str]:
+    """The region that a path below /v2/systemsharedmemory names ("": all), and what is wanted of it."""
+    match rest:
+        case ["region", name, ("status" | "register" | "unregister") as action] if name:
+            return unquote(name), action
+        case [("status" | "unregister") as action]:
+            return "", action
+    raise HttpError(404, f"no such path: {path}")
+
+
+def slice_of(question: Question | None) -> SliceWanted:
+    """The slice that a body asks for."""
+    try:
+        return msgspec.json.decode(b"{}" if question is None else question.data, type=SliceWanted)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        form = '{"share": 50, "quota": 30, "worker": "cpu-0"}'
+        raise HttpError(400, f"a slice is {form}, or part of it: {error}") from None
 
 
 def metadata_of(info: ModelInfo) -> dict[str, object]:
@@ -159,7 +222,7 @@ def config_of(info: ModelInfo) -> dict[str, object]:
     }
 
 
-def _success(info: ModelInfo, call: Call, wanted: dict[str, bool], binary: bool, answer: Answer) -> HttpResponse:
+def _outputs(info: ModelInfo, call: Call, wanted: dict[str, bool | Held], binary: bool, answer: Answer) -> Outputs:
     wanted = wanted or dict.fromkeys(answer.outputs, binary)
     missing = [name for name in wanted if name not in answer.outputs]
     if missing:
@@ -167,23 +230,44 @@ def _success(info: ModelInfo, call: Call, wanted: dict[str, bool], binary: bool,
     elements = Elements()
     declared = {spec.name: spec.datatype for spec in info.outputs}
     outputs = [
-        encode(name, answer.outputs[name], in_binary, elements, declared.get(name, ""))
-        for name, in_binary in wanted.items()
+        encode(name, answer.outputs[name], how is not False, elements, declared.get(name, ""))
+        for name, how in wanted.items()
     ]
+    for index, how in enumerate(wanted.values()):
+        if isinstance(how, Held):
+            outputs[index] = _shared(how, *outputs[index])
     parameters = {**answer.parameters, "dovetail_outcome": answer.outcome}
-    tensors = [tensor for tensor, _ in outputs]
-    head = msgspec.json.encode(_InferResponse(call.model, MODEL_VERSION, tensors, parameters, call.request_id))
-    blobs = [raw for _, parts in outputs if parts is not None for raw in parts]
-    if all(parts is None for _, parts in outputs):
-        return HttpResponse(200, [head], release=answer.release)
-    return HttpResponse(200, [head, *blobs], ((HEADER_LENGTH, str(len(head))),), _BINARY, release=answer.release)
+    return Outputs(call, [tensor for tensor, _ in outputs], [raw for _, raw in outputs], parameters, answer.release)
 
 
-def _failure(answer: Answer) -> HttpResponse:
+def _shared(held: Held, tensor: OutputTensor, raw: list[bytes | memoryview] | None) -> tuple[OutputTensor, None]:
+    """An output that went to a client's shared memory."""
+    place = held.place
+    tensor.parameters = {
+        "shared_memory_region": place.region,
+        "shared_memory_offset": place.offset,
+        "shared_memory_byte_size": held.write(raw or []),
+    }
+    return tensor, None
+
+
+def http_of(outcome: Outputs | Exception) -> HttpResponse | Exception:
+    """The same over HTTP: JSON, and behind it what goes out in binary."""
+    if isinstance(outcome, Exception):
+        return outcome
+    call = outcome.call
+    head = msgspec.json.encode(
+        _InferResponse(call.model, MODEL_VERSION, outcome.tensors, outcome.parameters, call.request_id)
+    )
+    if all(parts is None for parts in outcome.raw):
+        return HttpResponse(200, [head], release=outcome.release)
+    blobs = [part for parts in outcome.raw if parts is not None for part in parts]
+    return HttpResponse(200, [head, *blobs], ((HEADER_LENGTH, str(len(head))),), _BINARY, release=outcome.release)
+
+
+def _failure(answer: Answer) -> HttpError:
     status = _REFUSALS[answer.outcome]
     headers = _come_back(answer.retry_after_ms) if answer.outcome == "shed" else ()
     reason = answer.reason or f"the request was {answer.outcome}"
     number = _numbered(int(answer.parameters.get("dovetail_request", 0)))
-    response = HttpError(status, reason, *headers, close=answer.outcome == "cancelled", more=number).response()
-    response.release = answer.release
-    return response
+    return HttpError(status, reason, *headers, close=answer.outcome == "cancelled", more=number)

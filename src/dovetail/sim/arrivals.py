@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, repeat
+from itertools import count, islice, repeat
 from typing import Protocol
 
 import msgspec
@@ -23,7 +23,10 @@ import numpy.typing as npt
 from ..control import RequestArrived
 from ..units import SECOND
 
-__all__ = ["Diurnal", "Gamma", "Poisson", "Process", "Steps", "Stream", "merge", "requests", "stream_rng"]
+__all__ = [
+    "Bursts", "Constant", "Diurnal", "Gamma", "Poisson", "Process", "Steps", "Stream", "merge", "requests",
+    "stream_rng",
+]  # fmt: skip
 
 #: Draws at a time. Larger blocks are no faster and delay the first arrival.
 _BLOCK = 2048
@@ -51,6 +54,29 @@ class Poisson(msgspec.Struct, frozen=True):
         """Endless."""
         mean_ns = SECOND / self.rate_per_s
         return _renewal(lambda: rng.exponential(mean_ns, _BLOCK))
+
+
+class Constant(msgspec.Struct, frozen=True):
+    """A beat: equal gaps."""
+
+    rate_per_s: float
+
+    def times_ns(self, rng: np.random.Generator | None = None) -> Iterator[int]:
+        """Endless; nothing is random."""
+        gap_ns = SECOND / self.rate_per_s
+        return (round(number * gap_ns) for number in count())
+
+
+class Bursts(msgspec.Struct, frozen=True):
+    """So many at once, again and again: the bursts are a Poisson process."""
+
+    rate_per_s: float
+    size: int
+
+    def times_ns(self, rng: np.random.Generator) -> Iterator[int]:
+        """Endless."""
+        bursts = Poisson(self.rate_per_s / self.size).times_ns(rng)
+        return (at_ns for at_ns in bursts for _ in range(self.size))
 
 
 class Gamma(msgspec.Struct, frozen=True):

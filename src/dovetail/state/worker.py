@@ -1,11 +1,13 @@
 """Workers, what runs on them, and all of them together as policies may read it.
 
 A worker here is the ingress's view of it: exact where this ingress is the only one, and what it has sent itself where
-there are others. A batch that was sent before there is room for it waits in line at the worker (`Worker.line`).
+there are others. A batch that was sent before there is room for it waits in line at the worker (`Worker.line`). One
+that was sent to a worker without its model is fetched for (`Batch.fetches`), and others run there meanwhile.
 
 Rules of this file
 - What runs never takes more than the device; what waits in line has been promised no more than what runs has.
 - Room that comes free goes to those in line, higher classes first, before anything else is sent.
+- A batch that is fetched for takes no room. When its model is there it begins, or is in line behind what runs.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from bisect import insort
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from .queue import Queue
+from .queue import Queue, Waiting
 from .request import Item, Request
 from .run_batch import NEVER_NS
 from .slice import Slice
@@ -34,8 +36,8 @@ class Worker:
     """A worker that is here: what is free, what it runs and which models it holds."""
 
     __slots__ = (
-        "closing", "free_cpus", "free_pct", "id", "line", "loading", "resident", "resident_bytes", "running", "spec",
-        "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
+        "closing", "fetching", "free_cpus", "free_pct", "id", "line", "loading", "resident", "resident_bytes",
+        "running", "spec", "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
     )  # fmt: skip
 
     def __init__(self, ident: int, spec: WorkerSpec) -> None:
@@ -46,6 +48,8 @@ class Worker:
         self.running: dict[int, Batch] = {}
         #: Those of them that were sent before there was room: they wait at the worker, higher classes first.
         self.line: list[Batch] = []
+        #: How many of them wait for a model that is on its way.
+        self.fetching = 0
         #: Models that it holds, with bytes, and those that were ordered and are on their way, by `StageSpec.weights`.
         self.resident: dict[str, int] = {}
         self.loading: dict[str, int] = {}
@@ -69,11 +73,27 @@ class Worker:
     # -- what runs --------------------------------------------------------------------------------------------
 
     def enter(self, batch: Batch) -> None:
-        """A batch was sent here: it begins if there is room, and else it is in line."""
-        config = batch.config
+        """A batch was sent here: it begins if there is room, and else it is in line, or waits for its model."""
         self.running[batch.id] = batch
         if batch.sliced:
             return  # it waits for tokens at the device, whose account it is
+        if batch.fetches:
+            self.fetching += 1
+            return
+        self._begin(batch, batch.sent_ns)
+
+    def fetched(self, weights: str, now_ns: int) -> None:
+        """A model has come: those that waited for it begin if there is room, and else they are in line."""
+        if self.fetching:
+            for batch in self.running.values():
+                if batch.fetches and batch.queue.stage.weights == weights:
+                    batch.fetches = False
+                    self.fetching -= 1
+                    batch.begun_ns = now_ns
+                    self._begin(batch, now_ns)
+
+    def _begin(self, batch: Batch, now_ns: int) -> None:
+        config = batch.config
         if self.free_pct >= config.share_pct and self.free_cpus >= config.cpus and not self.line:
             self.free_pct -= config.share_pct
             self.free_cpus -= config.cpus
@@ -82,7 +102,7 @@ class Worker:
         batch.waits = True
         insort(self.line, batch, key=_class_of)
         if self.free_pct or self.free_cpus:
-            self._settle(batch.sent_ns)
+            self._settle(now_ns)
 
     def leave(self, batch: Batch, now_ns: int) -> None:
         """A batch is gone from here: whatever it had of the worker goes to those in line, or is free."""
@@ -90,6 +110,9 @@ class Worker:
         if batch.waits:
             self.line.remove(batch)
             batch.waits = False
+        if batch.fetches:
+            batch.fetches = False
+            self.fetching -= 1
         self.free_pct += batch.got_pct
         self.free_cpus += batch.got_cpus
         batch.got_pct = batch.got_cpus = 0
@@ -127,10 +150,14 @@ class Worker:
         if free_pct >= share_pct and free_cpus >= cpus and not line:
             return now_ns
         preempts = self.spec.preempts
+        if not line and not preempts:
+            return self._next_room(share_pct, cpus, now_ns, early_ns)
         before: list[Batch] = []
         ends: list[tuple[int, int, int, int]] = []
         held_pct = owed_pct = 0
         for batch in self.running.values():
+            if batch.fetches:
+                continue
             lower = preempts and batch.priority() > priority
             if lower:
                 free_pct += batch.got_pct
@@ -170,13 +197,32 @@ class Worker:
             free_cpus += cores
         return at_ns
 
+    def _next_room(self, share_pct: int, cpus: int, now_ns: int, early_ns: int) -> int:
+        """The same where nobody is in line and nobody is stopped: batches end one after the other."""
+        ends: list[tuple[int, int, int, int]] = []
+        for batch in self.running.values():
+            if batch.fetches:
+                continue
+            expected_ns = batch.expected_ns
+            spare_ns = expected_ns // EARLIER
+            end_ns = batch.begun_ns + expected_ns - (spare_ns if spare_ns < early_ns else early_ns)
+            ends.append((end_ns if end_ns > now_ns else now_ns + 1, batch.id, batch.got_pct, batch.got_cpus))
+        ends.sort()
+        free_pct, free_cpus = self.free_pct, self.free_cpus
+        for end_ns, _, pct, cores in ends:
+            free_pct += pct
+            free_cpus += cores
+            if free_pct >= share_pct and free_cpus >= cpus:
+                return end_ns
+        return NEVER_NS
+
 
 class Batch:
     """Items that run together."""
 
     __slots__ = (
-        "begun_ns", "config", "expected_ns", "got_cpus", "got_pct", "id", "items", "queue", "sent_ns", "slice",
-        "waits", "worker",
+        "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "left_ns",
+        "queue", "sent_ns", "since_ns", "slice", "slow", "waits", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -188,6 +234,7 @@ class Batch:
         items: list[Item],
         sent_ns: int,
         expected_ns: int,
+        fetches: bool = False,
         piece: Slice | None = None,
     ) -> None:
         self.id = ident
@@ -199,12 +246,21 @@ class Batch:
         self.items = items
         self.sent_ns = sent_ns
         self.expected_ns = expected_ns
+        #: Work alone that was left of it at a time, and how many times as long that takes beside those who are there:
+        #: kept where neighbours are known to cost something (`predict.progress`).
+        self.left_ns: float = expected_ns
+        self.since_ns = sent_ns
+        self.slow = 1.0
         #: When its worker could begin it, as far as is known here.
         self.begun_ns = sent_ns
+        #: Its worker fetches its model; it has no room yet and is not in line.
+        self.fetches = fetches
         #: It is in line at its worker, and has got so much of its room.
         self.waits = False
         self.got_pct = 0
         self.got_cpus = 0
+        #: Its class, once somebody has asked.
+        self._class = 0
 
     @property
     def sliced(self) -> bool:
@@ -213,7 +269,9 @@ class Batch:
 
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""
-        return min(item.request.priority for item in self.items)
+        if not self._class:
+            self._class = min([item.request.priority for item in self.items])
+        return self._class
 
 
 def _class_of(batch: Batch) -> int:
@@ -223,12 +281,21 @@ def _class_of(batch: Batch) -> int:
 class Cluster:
     """Open requests, queues, workers and batches. The controller changes them; policies only look."""
 
-    __slots__ = ("batches", "holders", "moves", "queues", "requests", "sliced", "slices", "starting", "workers")
+    __slots__ = (
+        "batches", "holders", "hosts", "moves", "queues", "requests", "sliced", "slices", "starting", "waiting",
+        "workers",
+    )  # fmt: skip
 
     def __init__(self, queues: dict[str, Queue], stages: list[str]) -> None:
         self.queues = queues
+        #: What waits in all of them together.
+        self.waiting = Waiting()
+        for queue in queues.values():
+            queue.count_in(self.waiting)
         self.requests: dict[int, Request] = {}
         self.workers: dict[int, Worker] = {}
+        #: How many of them are host processes.
+        self.hosts = 0
         self.batches: dict[int, Batch] = {}
         #: Stage name -> workers that hold its model.
         self.holders: dict[str, dict[int, Worker]] = {name: {} for name in stages}
@@ -240,6 +307,18 @@ class Cluster:
         self.sliced: frozenset[str] = frozenset()
         #: Workers that were asked for and are not there yet.
         self.starting = 0
+
+    def join(self, worker: Worker) -> None:
+        """A worker is here."""
+        self.workers[worker.id] = worker
+        self.hosts += worker.spec.on_host
+
+    def leave(self, ident: int) -> Worker | None:
+        """A worker is gone; None if it is not known."""
+        worker = self.workers.pop(ident, None)
+        if worker is not None:
+            self.hosts -= worker.spec.on_host
+        return worker
 
     def hold(self, stage: str, worker: Worker) -> None:
         """The worker holds the stage's model from now on."""

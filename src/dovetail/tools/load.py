@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,7 +24,7 @@ import numpy.typing as npt
 from ..units import SECOND
 from ..workflow.tensor import OIP_OF
 
-__all__ = ["Answer", "Client", "Shot", "infer_shot"]
+__all__ = ["Answer", "Client", "Shot", "infer_shot", "post_shot"]
 
 MAX_ANSWER_BYTES = 16 << 20
 MAX_HEAD_BYTES = 64 << 10
@@ -61,10 +63,19 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def infer_shot(
-    path: str, ident: str, due_ns: int, tensors: dict[str, npt.NDArray[np.generic]], **parameters: int | float | str
+    path: str,
+    ident: str,
+    due_ns: int,
+    tensors: Mapping[str, npt.NDArray[Any]],
+    headers: Mapping[str, str] = MappingProxyType({}),
+    /,
+    **parameters: int | float | str,
 ) -> Shot:
-    """An inference of the Open Inference Protocol v2 with binary inputs and a JSON answer."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    """An inference of the Open Inference Protocol v2 with binary inputs and a JSON answer.
+
+    Arrays of objects are BYTES; their elements are bytes.
+    """
+    data = {name: _binary(array) for name, array in tensors.items()}
     header = msgspec.json.encode(
         {
             "id": ident,
@@ -72,22 +83,33 @@ def infer_shot(
             "inputs": [
                 {
                     "name": name,
-                    "datatype": OIP_OF[array.dtype.name],
-                    "shape": array.shape,
-                    "parameters": {"binary_data_size": array.nbytes},
+                    "datatype": "BYTES" if tensors[name].dtype == object else OIP_OF[tensors[name].dtype.name],
+                    "shape": tensors[name].shape,
+                    "parameters": {"binary_data_size": len(part)},
                 }
-                for name, array in arrays.items()
+                for name, part in data.items()
             ],
         }
     )
-    nbytes = len(header) + sum(array.nbytes for array in arrays.values())
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
-        f"Inference-Header-Content-Length: {len(header)}\r\nContent-Length: {nbytes}\r\n\r\n"
-    )
-    return Shot(
-        ident, due_ns, (head.encode() + header, *(a.reshape(-1).view(np.uint8).data for a in arrays.values()))
-    )
+    lines = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(header))}
+    return post_shot(path, ident, due_ns, (header, *data.values()), {**lines, **headers})
+
+
+def _binary(array: npt.NDArray[Any]) -> memoryview:
+    """A tensor as the binary extension has it; where it lies, if it can stay there."""
+    if array.dtype == object:
+        return memoryview(b"".join(len(each).to_bytes(4, "little") + each for each in array.reshape(-1).tolist()))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def post_shot(
+    path: str, ident: str, due_ns: int, parts: Sequence[bytes | memoryview], headers: Mapping[str, str]
+) -> Shot:
+    """Any body."""
+    first, *rest = parts
+    lines = {"Host": "localhost", **headers, "Content-Length": str(sum(map(len, parts)))}
+    head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
+    return Shot(ident, due_ns, (head.encode("latin-1") + first, *rest))
 
 
 class Client:
@@ -147,7 +169,7 @@ class Client:
         on_answer(Answer(shot.ident, shot.due_ns, sent_ns, done_ns, status, body, error))
 
     async def _exchange(self, shot: Shot) -> tuple[int, bytes]:
-        connection = self._idle.pop() if self._idle else await self._connect()
+        connection = self._rested() or await self._connect()
         try:
             for part in shot.parts:
                 await self._loop.sock_sendall(connection, part)
@@ -161,6 +183,19 @@ class Client:
             connection.close()
         return status, body
 
+    def _rested(self) -> socket.socket | None:
+        """A connection that is idle and that the server has not closed meanwhile."""
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                connection.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                return connection
+            except OSError:
+                pass
+            connection.close()
+        return None
+
     async def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -173,21 +208,40 @@ class Client:
         return connection
 
     async def _receive(self, connection: socket.socket) -> tuple[int, bytes, bool]:
-        """Status and body of an answer that states its length, and whether the connection may be used again."""
+        """Status and body of an answer, and whether the connection may be used again."""
         buffer = bytearray()
         while (end := buffer.find(b"\r\n\r\n")) < 0:
             if len(buffer) > MAX_HEAD_BYTES:
                 raise ValueError(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes")
             await self._more(connection, buffer)
         first, *lines = buffer[:end].decode("latin-1").lower().split("\r\n")
-        fields = dict(line.split(": ", 1) for line in lines)
+        fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+        del buffer[: end + 4]
+        status, reusable = int(first.split(" ")[1]), fields.get("connection") != "close"
+        if fields.get("transfer-encoding") == "chunked":
+            return status, await self._chunks(connection, buffer), reusable
         length = int(fields.get("content-length", -1))
         if not 0 <= length <= MAX_ANSWER_BYTES:
             raise ValueError(f"the answer does not state a length of up to {MAX_ANSWER_BYTES} bytes")
-        del buffer[: end + 4]
         while len(buffer) < length:
             await self._more(connection, buffer)
-        return int(first.split(" ")[1]), bytes(buffer), fields.get("connection") != "close"
+        return status, bytes(buffer), reusable
+
+    async def _chunks(self, connection: socket.socket, buffer: bytearray) -> bytes:
+        """A body that comes in chunks, without trailers (RFC 9112, 7.1)."""
+        body = bytearray()
+        while True:
+            while (end := buffer.find(b"\r\n")) < 0:
+                await self._more(connection, buffer)
+            length = int(buffer[:end].partition(b";")[0], 16)
+            if len(body) + length > MAX_ANSWER_BYTES:
+                raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            while len(buffer) < end + 4 + length:
+                await self._more(connection, buffer)
+            body += buffer[end + 2 : end + 2 + length]
+            del buffer[: end + 4 + length]
+            if not length:
+                return bytes(body)
 
     async def _more(self, connection: socket.socket, buffer: bytearray) -> None:
         data = await self._loop.sock_recv(connection, 1 << 16)

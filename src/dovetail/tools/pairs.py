@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
@@ -160,6 +161,7 @@ def teach(model: Interference, pairs: Pairs) -> None:
             for two, slow in enumerate(row):
                 ns = pairs.half_ns[one]
                 model.observe(CPU, loads[one], ns, round(ns * slow), [Beside(loads[two])])
+                model.kind(CPU).presence.saw_beside(math.log(slow))
 
 
 def draw_pairs(pairs: Pairs, path: Path) -> None:

@@ -14,7 +14,7 @@ Rules of this file
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,8 +23,9 @@ from ..control import Action, BatchFinished, Event, ModelLoaded, RequestArrived,
 from ..errors import LogError
 from ..predict import Estimator
 from ..profile.table import ProfileTable
+from ..record.follow import Present
 from ..record.ledger import Ledger, Summary
-from ..record.log import LogReader
+from ..record.log import Header, LogReader, Step
 from ..sim import SimDevice, Simulation
 from ..sim.sequences import Kernel, KernelSequence
 from ..state import Config, WorkerSpec
@@ -32,7 +33,7 @@ from ..wiring import PolicySpec, make_controller, unread
 from ..workflow.graph import StageSpec
 from .replay import policy_spec
 
-__all__ = ["Compared", "Resimulation"]
+__all__ = ["Compared", "Recorded", "Resimulation", "Service"]
 
 #: Length of a kernel that a model is cut to (`live.kernels.cut_model.TARGET_NS`).
 KERNEL_NS = 2_500_000
@@ -47,10 +48,11 @@ class Compared(msgspec.Struct, frozen=True):
     seed: int
 
 
-class _Recorded:
-    """What a log says of the world."""
+class Recorded:
+    """What a log says of the world, from its beginning or from the moment that `present` tells of."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, header: Header, steps: Iterable[Step], present: Present | None = None) -> None:
+        self.header = header
         self.workers: dict[int, tuple[int, WorkerSpec]] = {}
         self.lost: dict[int, int] = {}
         self.arrivals: list[RequestArrived] = []
@@ -60,18 +62,18 @@ class _Recorded:
         self.loads: dict[tuple[str, str], list[int]] = {}
         #: (request, node, index) -> counts of its result.
         self.counts: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        self._usual: dict[tuple[int, int], tuple[int, ...]] = {}
         #: Stages whose batches ran kernel by kernel.
         self.divided: set[str] = set()
         self._running: dict[int, RunBatch] = {}
-        with LogReader(path) as reader:
-            self.header = reader.header
-            self.ledger = Ledger([(g.name, g.slo_ns) for g in reader.header.graphs])
-            self._widths = [
-                [len(graph.counted(i)) for i in range(len(graph.nodes))] for graph in reader.header.graphs
-            ]
-            self._graph_of: dict[int, int] = {}
-            for step in reader:
-                self._take(step.event, step.actions)
+        self.ledger = Ledger([(g.name, g.slo_ns) for g in header.graphs])
+        self._widths = [[len(graph.counted(i)) for i in range(len(graph.nodes))] for graph in header.graphs]
+        self._graph_of: dict[int, int] = {}
+        if present is not None:
+            self._graph_of.update(present.open)
+            self.workers.update((ident, (present.now_ns, spec)) for ident, spec in present.workers.items())
+        for step in steps:
+            self._take(step.event, step.actions)
 
     def _take(self, event: Event, actions: Sequence[Action]) -> None:
         if isinstance(event, WorkerJoined):
@@ -104,11 +106,39 @@ class _Recorded:
             self.counts[request, node, index] = event.counts[at : at + width]
             at += width
 
+    def sequences(self, kind: str) -> dict[str, KernelSequence]:
+        """Kernels of equal length for stages that had some."""
+        found = {}
+        for stage in self.divided:
+            times = [t for (of, name, _), many in self.runs.items() if (of, name) == (kind, stage) for t in many]
+            if times:
+                count = max(2, round(_median(times) / KERNEL_NS))
+                kernels = tuple(Kernel(f"{stage} {i}", "compute", 100, KERNEL_NS) for i in range(count))
+                found[stage] = KernelSequence(stage, kernels)
+        return found
 
-class _Service:
+    def counts_of(self, request: int, node: int, index: int, width: int) -> tuple[int, ...]:
+        """What a result had; one that was never made has as many as the usual one of its node."""
+        if not width:
+            return ()
+        known = self.counts.get((request, node, index))
+        if known:
+            return known
+        usual = self._usual.get((node, width))
+        if usual is None:
+            same = [c for (_, of, _), c in self.counts.items() if of == node and len(c) == width]
+            usual = self._usual[node, width] = sorted(same)[len(same) // 2] if same else (1,) * width
+        return usual
+
+    def load_ns(self, kind: str, stages: Mapping[str, StageSpec]) -> dict[str, int]:
+        """Load times of models on one kind of worker, where some were recorded."""
+        return {stages[s].weights: _median(t) for (k, s), t in self.loads.items() if k == kind}
+
+
+class Service:
     """Run times of one kind of worker, drawn from those that were recorded."""
 
-    def __init__(self, recorded: _Recorded, kind: str, stages: dict[str, StageSpec], seed: str) -> None:
+    def __init__(self, recorded: Recorded, kind: str, stages: dict[str, StageSpec], seed: str) -> None:
         self._runs = recorded.runs
         self._kind = kind
         self._stages = stages
@@ -135,7 +165,8 @@ class Resimulation:
     """A recorded run that is ready to be simulated, once."""
 
     def __init__(self, path: Path, *, policy: str | None = None, seed: int = 1) -> None:
-        self.recorded = recorded = _Recorded(path)
+        with LogReader(path) as reader:
+            self.recorded = recorded = Recorded(reader.header, reader)
         if not recorded.arrivals:
             raise LogError(f"{path} has no requests: there is nothing to simulate")
         self.seed = seed
@@ -155,17 +186,11 @@ class Resimulation:
 
     def counts(self, items: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
         """What the results had; one that was never made has as many as the usual one of its node."""
-        known = self.recorded.counts
         found: list[int] = []
         for request, node, index in items:
             width = len(self.controller.requests[request].graph.nodes[node].counted)
-            if width:
-                found += known.get((request, node, index)) or self._usual(node, width)
+            found += self.recorded.counts_of(request, node, index, width)
         return tuple(found)
-
-    def _usual(self, node: int, width: int) -> tuple[int, ...]:
-        same = [c for (_, of, _), c in self.recorded.counts.items() if of == node and len(c) == width]
-        return sorted(same)[len(same) // 2] if same else (1,) * width
 
     def go(self) -> Compared:
         """Simulate, and set it beside what was recorded."""
@@ -173,7 +198,7 @@ class Resimulation:
         simulation = Simulation(self.controller, self.ledger, iter(recorded.arrivals))
         stages = self.controller.stages
         for ident, (at_ns, spec) in recorded.workers.items():
-            service = _Service(recorded, spec.kind, stages, f"{self.seed}/{spec.name}")
+            service = Service(recorded, spec.kind, stages, f"{self.seed}/{spec.name}")
             device = SimDevice(
                 ident,
                 spec,
@@ -182,27 +207,14 @@ class Resimulation:
                 simulation.schedule,
                 branching=self,
                 service=service,
-                sequences=self._sequences(spec.kind),
-                load_ns={stages[s].weights: _median(t) for (k, s), t in recorded.loads.items() if k == spec.kind},
+                sequences=recorded.sequences(spec.kind),
+                load_ns=recorded.load_ns(spec.kind, stages),
             )
             simulation.join(device, at_ns)
             if ident in recorded.lost:
                 simulation.lose(ident, recorded.lost[ident])
         simulation.run()
         return Compared(recorded.ledger.summary(), self.ledger.summary(), self.policy, self.seed)
-
-    def _sequences(self, kind: str) -> dict[str, KernelSequence]:
-        """Kernels of equal length for stages that had some."""
-        found = {}
-        for stage in self.recorded.divided:
-            times = [
-                t for (of, name, _), many in self.recorded.runs.items() if (of, name) == (kind, stage) for t in many
-            ]
-            if times:
-                count = max(2, round(_median(times) / KERNEL_NS))
-                kernels = tuple(Kernel(f"{stage} {i}", "compute", 100, KERNEL_NS) for i in range(count))
-                found[stage] = KernelSequence(stage, kernels)
-        return found
 
 
 def _median(times_ns: Sequence[int]) -> int:

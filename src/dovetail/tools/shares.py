@@ -3,17 +3,21 @@
 Rules of this file
 - The server is the one that `dovetail serve` starts, with its workers and its default policy. Requests go straight to
   it, without HTTP: so many of each workflow are always open, so that everybody always has work.
-- What is judged is the kernel log that workers write (`record.shares`), not what the client saw.
+- If workflows are of several classes, those of the highest are not under such load: one request after the other, at
+  random times. What counts for them is how long an answer takes.
+- What is judged is the kernel log that workers write (`record.shares`), not what the client saw; of a high class it
+  is what the client saw.
 - It prints nothing. `cli/verify_shares.py` shows it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +29,19 @@ from ..live.front.answers import Result
 from ..live.front.system import LiveSystem
 from ..profile.samples import inputs_of
 from ..record.kernels import decode_records
-from ..record.shares import ShareReport, share_report
+from ..record.shares import ShareReport, busy_ns, share_report
 from ..serve.launch import Options, launch
 from ..units import SECOND
 from ..workflow.app import App
 
-__all__ = ["ShareOptions", "ShareResult", "verify_shares"]
+__all__ = ["ShareOptions", "ShareResult", "p99", "verify_shares"]
 
 #: No request is refused for being late: what is measured is the device.
 PATIENCE_NS = 3600 * SECOND
+#: Models are cut within this time, or not before the load begins.
+WARM_UP_SECONDS = 60.0
+#: Between two requests of a high class, about.
+PAUSE_SECONDS = 0.08
 
 
 class ShareOptions(msgspec.Struct, frozen=True):
@@ -49,6 +57,9 @@ class ShareOptions(msgspec.Struct, frozen=True):
     at_a_time: int = 6
     #: Each workflow is then served alone for so long, to compare; 0: not at all.
     alone_s: float = 0.0
+    #: After that all but the client that asks for most, for so long; 0: not at all.
+    idle_s: float = 0.0
+    seed: int = 1
 
 
 class ShareResult(msgspec.Struct, frozen=True):
@@ -62,14 +73,45 @@ class ShareResult(msgspec.Struct, frozen=True):
     outcomes: dict[str, dict[str, int]]
     #: Workflow -> answers per second alone; empty if that was not measured.
     alone_per_s: dict[str, float] = {}
+    #: Workflow of the high class -> how long its answers took beside others, and alone, each in order.
+    high_ns: dict[str, list[int]] = {}
+    alone_ns: dict[str, list[int]] = {}
+    #: Per cent of the time in which the device ran kernels while one client was idle, and who that was.
+    idle_busy_pct: float | None = None
+    idle_client: str = ""
 
     @property
     def of_alone(self) -> float | None:
-        """What all did together, each counted as a part of what it does alone: 1 if sharing costs nothing."""
-        if not self.alone_per_s:
+        """What all did together, each counted as a part of what it does alone: 1 if sharing costs nothing.
+
+        None if that was not measured, or a high class does not do all that it could.
+        """
+        if not self.alone_per_s or self.high_ns:
             return None
         per_s = {name: found.get("ok", 0) / self.options.seconds for name, found in self.outcomes.items()}
         return sum(per_s[name] / alone for name, alone in self.alone_per_s.items() if alone)
+
+    @property
+    def busy_pct(self) -> float:
+        """Per cent of the time in which the device ran kernels while all had work."""
+        busy = [window.busy_pct for window in self.report.windows]
+        return sum(busy) / len(busy) if busy else 0.0
+
+    @property
+    def furthest_pct(self) -> float:
+        """By how much what a client got is off what it asked for, at the most, in per cent of that."""
+        asked, got = self.asked_pct, self.report.of_busy_pct
+        all_asked, all_got = sum(asked.values()), sum(got.get(name, 0.0) for name in asked)
+        if not all_got:
+            return 100.0
+        parts = [(got.get(name, 0.0) / all_got) / (pct / all_asked) for name, pct in asked.items()]
+        return max(abs(part - 1) * 100 for part in parts)
+
+    @property
+    def high_ratio(self) -> float | None:
+        """The 99th percentile of the high class beside others over that alone, of the worst workflow."""
+        ratios = [p99(self.high_ns[name]) / p99(alone) for name, alone in self.alone_ns.items() if alone]
+        return max(ratios, default=None)
 
     @property
     def holds(self) -> bool:
@@ -91,6 +133,12 @@ async def verify_shares(
         if values is None:
             raise DeclarationError(trouble)
         inputs[name] = values
+    highest = min(graph.priority for graph in app.graphs)
+    high = {g.name for g in app.graphs if g.priority == highest < max(g.priority for g in app.graphs)}
+    clients_of = {g.name: {s.client or s.name for s in g.stages} for g in app.graphs}
+    # Whoever asks for little is not judged by what it had.
+    asked = {client: pct for client, pct in asked.items() if not any(client in clients_of[name] for name in high)}
+    idle = max(asked, key=lambda client: asked[client], default="")
     with tempfile.TemporaryDirectory(prefix="dovetail-shares-") as scratch:
         log = Path(scratch, "kernels.jsonl")
         served = await launch(
@@ -105,58 +153,118 @@ async def verify_shares(
             ),
         )
         alone: dict[str, float] = {}
+        alone_ns: dict[str, list[int]] = {}
+        idle_at_ns = (0, 0)
         try:
-            outcomes = await _load(served.system, inputs, options, progress)
-            ended_ns = served.system.now_ns()
+            load = _Load(served.system, inputs, high, options)
+            await _warm_up(load, inputs, served.system)
+            begun_ns = served.system.now_ns()
+            outcomes = await load.run(inputs, options.seconds, progress)
+            ended_ns, high_ns = served.system.now_ns(), load.took_ns
             # Afterwards, when all is warm.
+            if options.idle_s:
+                begin_ns = served.system.now_ns()
+                await load.run([name for name in inputs if idle not in clients_of[name]], options.idle_s)
+                idle_at_ns = (begin_ns, served.system.now_ns())
             for name in inputs if options.alone_s else ():
-                short = msgspec.structs.replace(options, seconds=options.alone_s)
-                found = await _load(served.system, {name: inputs[name]}, short, lambda _, __: None)
-                alone[name] = found[name]["ok"] / options.alone_s
+                load.took_ns = {}
+                found = await load.run([name], options.alone_s)
+                if name in high:
+                    alone_ns.update(load.took_ns)
+                else:
+                    alone[name] = found[name]["ok"] / options.alone_s
         finally:
             await served.stop(10.0)
         with log.open("rb") as lines:
-            records = [r for r in decode_records(lines) if r.end_ns <= ended_ns]
+            every = list(decode_records(lines))
+    records = [r for r in every if begun_ns <= r.begin_ns and r.end_ns <= ended_ns]
+    devices = len({record.client for record in records}) or 1
+    clients = {name: spec.client or name for name, spec in slices.items()}
     report = share_report(
         records,
-        {name: spec.client or name for name, spec in slices.items()},
+        clients,
         asked,
         round(options.window_s * SECOND),
-        devices=len({record.client for record in records}) or 1,
+        devices=devices,
         tolerance_pct=options.tolerance_pct,
         strict=options.quotas == "strict",
         last_ns=round(options.seconds * SECOND),
     )
+    idle_busy_pct = None
+    if options.idle_s:
+        begin_ns, end_ns = idle_at_ns[0], idle_at_ns[0] + round(options.idle_s * SECOND)
+        idle_busy_pct = busy_ns(every, begin_ns, end_ns - begin_ns) * 100.0 / ((end_ns - begin_ns) * devices)
     ended = {name: dict(found) for name, found in outcomes.items()}
-    return ShareResult(target, options, asked, report, ended, alone)
+    measured = (alone, {n: sorted(t) for n, t in high_ns.items()}, {n: sorted(t) for n, t in alone_ns.items()})
+    return ShareResult(target, options, asked, report, ended, *measured, idle_busy_pct, idle)
 
 
-async def _load(
-    system: LiveSystem,
-    inputs: dict[str, list[Any]],
-    options: ShareOptions,
-    progress: Callable[[float, float], None],
-) -> dict[str, Counter[str]]:
-    """Keep requests of every workflow open until the time is over and all are answered."""
-    loop = asyncio.get_running_loop()
-    outcomes: dict[str, Counter[str]] = {name: Counter() for name in inputs}
-    begin_s = time.monotonic()
+async def _warm_up(load: _Load, names: Iterable[str], system: LiveSystem) -> None:
+    """Under load, until nothing is being found out any more: models of lower classes are cut when they are known."""
+    give_up_s = time.monotonic() + WARM_UP_SECONDS
+    await load.run(names, 1.0)
+    while system.fleet.cutter.busy and time.monotonic() < give_up_s:
+        await load.run(names, 0.5)
+    load.took_ns = {}
 
-    async def one_after_the_other(name: str) -> None:
-        while (passed_s := time.monotonic() - begin_s) < options.seconds:
-            progress(passed_s, options.seconds)
-            ended: asyncio.Future[str] = loop.create_future()
 
-            def done(ident: int, result: Result, ended: asyncio.Future[str] = ended) -> None:
-                result.release()
-                if not ended.done():
-                    ended.set_result(result.outcome)
+def p99(took_ns: list[int]) -> int:
+    """The 99th percentile of what is in order."""
+    return took_ns[-(-99 * len(took_ns) // 100) - 1] if took_ns else 0
 
-            system.submit(name, inputs[name], done, objective_ns=PATIENCE_NS)
-            outcomes[name][await ended] += 1
 
-    async with asyncio.TaskGroup() as loops:
-        for name in inputs:
-            for _ in range(options.at_a_time):
-                loops.create_task(one_after_the_other(name))
-    return outcomes
+class _Load:
+    """Keeps requests open; how long answers to those of a high class took is in `took_ns`."""
+
+    def __init__(
+        self, system: LiveSystem, inputs: dict[str, list[Any]], high: set[str], options: ShareOptions
+    ) -> None:
+        self._system = system
+        self._inputs = inputs
+        self._high = high
+        self._options = options
+        self._rng = random.Random(options.seed)
+        self.took_ns: dict[str, list[int]] = {}
+
+    async def run(
+        self,
+        names: Iterable[str],
+        seconds: float,
+        progress: Callable[[float, float], None] = lambda _, __: None,
+    ) -> dict[str, Counter[str]]:
+        """Keep requests of these workflows open until the time is over and all are answered."""
+        outcomes: dict[str, Counter[str]] = {name: Counter() for name in names}
+        begin_s = time.monotonic()
+
+        async def one_after_the_other(name: str) -> None:
+            while (passed_s := time.monotonic() - begin_s) < seconds:
+                progress(passed_s, seconds)
+                outcomes[name][await self._answer(name)] += 1
+
+        async def now_and_then(name: str) -> None:
+            took = self.took_ns.setdefault(name, [])
+            while time.monotonic() - begin_s < seconds:
+                await asyncio.sleep(self._rng.uniform(0.5, 1.5) * PAUSE_SECONDS)
+                sent_ns = time.monotonic_ns()
+                outcomes[name][await self._answer(name)] += 1
+                took.append(time.monotonic_ns() - sent_ns)
+
+        async with asyncio.TaskGroup() as loops:
+            for name in outcomes:
+                if name in self._high:
+                    loops.create_task(now_and_then(name))
+                else:
+                    for _ in range(self._options.at_a_time):
+                        loops.create_task(one_after_the_other(name))
+        return outcomes
+
+    async def _answer(self, name: str) -> str:
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def done(ident: int, result: Result) -> None:
+            result.release()
+            if not ended.done():
+                ended.set_result(result.outcome)
+
+        self._system.submit(name, self._inputs[name], done, objective_ns=PATIENCE_NS)
+        return await ended

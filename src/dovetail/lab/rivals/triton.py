@@ -72,6 +72,9 @@ def batch_size(waiting: int, oldest_ns: int, sizes: Sequence[int], preferred: Se
 class TritonPlanner(Rival):
     """The batchers of all models."""
 
+    #: Replicas are placed anew when a worker comes or goes, which changes what is offered to every queue.
+    restless = True
+
     def __init__(
         self,
         market: Market,

@@ -22,11 +22,12 @@ from ...state import WorkerSpec
 from ...units import MS, SECOND, format_bytes
 from ...workflow.graph import Graph
 from ..kernels.cutting import Found, Wanted
+from ..kernels.weight_files import WeightDirectory
 from ..links.wire import FromWorker, Hello, Learned, Ready, Recut, Refused, WantsCut, Weighed, arena_of
 from .cutter import Cutter
 from .link import WorkerLink
 from .memory import Memory
-from .process import WorkerProcess
+from .process import WorkerProcess, is_stopped
 from .share import FirstFront, JoinedFront
 from .stores import KernelStore
 
@@ -37,6 +38,8 @@ RESTART_SECONDS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 #: A worker that has answered a batch or lived this long was healthy, and the next wait starts from the beginning. So
 #: was one that died of a batch: whoever sends what kills workers must not make others wait for the next.
 HEALTHY_NS = 30 * SECOND
+#: What a model that maps its weights may take more in kernels: 0.35 MB was seen. Less than the slack of a budget.
+NOISE_BYTES = 1 << 20
 #: Stuck workers for Python stages that have a substitute at once [our choice: each is a process of some 50 MB].
 MOST_SUBSTITUTES = 4
 
@@ -65,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True):
     max_fan_out: int = 1024
     #: Whether a quota is also a limit.
     quotas: QuotaMode = "conserving"
+    #: Whether workers share one copy of each model's weights.
+    shared_weights: bool = True
 
 
 class Fleet:
@@ -113,6 +118,11 @@ class Fleet:
         self._stages = {s.name: s for g in settings.graphs for s in g.stages}
         #: Finds out how models are best cut.
         self.cutter = Cutter(self._cut_found, say, writes=settings.strict)
+        #: Where copies of weights are that workers share, if there are models.
+        self._weights: WeightDirectory | None = None
+        shares = settings.shared_weights and any(stage.kind == "onnx" for stage in self._stages.values())
+        if shares and any(spec.enforcement == "cooperative" for spec in settings.workers):
+            self._weights = WeightDirectory()
         self._loop = asyncio.get_running_loop()
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
@@ -158,6 +168,7 @@ class Fleet:
             ageing_ns=settings.ageing_ns,
             ingress=self._ingress,
             quotas=settings.quotas,
+            weights=self._weights_path if not spec.on_host else "",
         )
         self._started_ns[self._last] = time.monotonic_ns()
         self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost, self._say)
@@ -182,7 +193,11 @@ class Fleet:
         known = self._kernels.known()[1] if self._kernels is not None else []
         before = next((cut for cut in known if cut.model == stage.model), None)
         dear = self._settings.kernels == "always"
-        self.cutter.want(Wanted(stage, message.item, message.threads, dear, before))
+        self.cutter.want(Wanted(stage, message.item, message.threads, dear, before, weights=self._weights_path))
+
+    @property
+    def _weights_path(self) -> str:
+        return "" if self._weights is None else str(self._weights.path)
 
     def _cut_found(self, wanted: Wanted, found: Found) -> None:
         """Everybody cuts alike, also those that come later and the next server."""
@@ -192,7 +207,7 @@ class Fleet:
             self._kernels.take(Learned([], [pack(cut)]))
         measured = [w for some in self.weighed.values() for w in some if w.weights == stage.weights]
         whole = min((w.nbytes for w in measured), default=0)
-        if wanted.files and found.nbytes > whole:
+        if wanted.files and found.nbytes > whole + NOISE_BYTES:
             more = f"{format_bytes(found.nbytes)}, not {format_bytes(whole)}"
             self._say(f"stage {stage.name!r} stays whole: in kernels its model would take {more}")
             return
@@ -222,6 +237,13 @@ class Fleet:
         if substituted:
             again = "; its substitute stays"
         self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
+
+    def end_hung(self, ident: int, why: str, at_work: bool) -> None:
+        """Kill a worker that hangs; `at_work`: at a batch, and not at a model that it brings."""
+        worker = self.workers.get(ident)
+        if worker is not None:
+            worker.at_fault = at_work and not is_stopped(worker.pid)
+            worker.kill(why)
 
     def substitute(self, ident: int, stage: str) -> None:
         """A worker for Python stages is stuck; others need not wait. It ends when its batch does, or is killed."""
@@ -271,4 +293,6 @@ class Fleet:
         await asyncio.gather(*(w.stop() for w in self.workers.values()))
         if self._kernels is not None:
             await self._kernels.close()
+        if self._weights is not None:
+            self._weights.close()
         self.memory.close()

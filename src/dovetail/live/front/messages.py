@@ -23,11 +23,12 @@ from ...control import (
     WorkerJoined,
     WorkerLost,
 )
-from ..links.wire import Done, Evicted, Failed, FromWorker, Loaded, LoadFailure, Loading, Ready, State
+from ..links.wire import Done, Evicted, Failed, FromWorker, Kernels, Loaded, LoadFailure, Loading, Ready, State
 from .batches import Batches
 from .link import WorkerLink
 from .memory import Memory
 from .statistics import Statistics
+from .tap import Tap
 from .watchdog import Watchdog
 
 __all__ = ["WorkerMessages"]
@@ -42,6 +43,7 @@ class WorkerMessages:
     batches: Batches
     watchdog: Watchdog
     statistics: Statistics
+    tap: Tap
     now_ns: Callable[[], int]
     post: Callable[[Event], None]
     check_ready: Callable[[], None]
@@ -62,7 +64,10 @@ class WorkerMessages:
             if message.ingresses > 1:
                 self._shared(ident, message, now)
         elif isinstance(message, Evicted):
+            self.statistics.evicted(now, worker.spec.name, message)
             self.post(ModelEvicted(now, message.cause, ident, message.weights, message.nbytes, message.reason))
+        elif isinstance(message, Kernels):
+            self.tap.kernels(ident, message)
         elif isinstance(message, Loading):
             self.watchdog.load_began(ident, message.stage, now)
         elif isinstance(message, Loaded):
@@ -82,6 +87,7 @@ class WorkerMessages:
             if message.usable_bytes:  # the rest of its budget is not for models
                 spec = msgspec.structs.replace(spec, memory_bytes=self._for_models(message))
             self.post(WorkerJoined(now, 0, ident, spec))
+            self.tap.joined(worker)
             self.watchdog.answered(ident, now)
             self.check_ready()
 
@@ -118,7 +124,9 @@ class WorkerMessages:
         begin_ns, end_ns = message.begin_ns, message.end_ns
         if isinstance(message, Done):
             busy_ns = message.busy_ns
-            self.statistics.batch(running.action, busy_ns or end_ns - begin_ns)
+            decided = self.controller.batches.get(batch)
+            waited_ns = 0 if decided is None else sum(max(0, begin_ns - item.queued_ns) for item in decided.items)
+            self.statistics.batch(running.action, busy_ns or end_ns - begin_ns, waited_ns)
             self.post(BatchFinished(now, cause, batch, begin_ns, end_ns, message.counts, busy_ns, ingress))
         else:
             reason, detail = message.reason, message.detail
@@ -131,5 +139,5 @@ class WorkerMessages:
         self.watchdog.lost(worker.ident)
         self._begun.pop(worker.ident, None)
         if worker.arena is not None:
-            self.post(WorkerLost(self.now_ns(), 0, worker.ident, why))
+            self.post(WorkerLost(self.now_ns(), 0, worker.ident, why, worker.at_fault))
         self.check_ready()

@@ -3,8 +3,8 @@
 Rules of this file
 - Workers report what they have seen of kernels since their last report. It is added to what is known, by sequence,
   here for workers that are started again and in the store for the next server.
-- What the controller's predictor has learned of times is written every minute and at the end, in place of what was
-  there: it began with that.
+- What the controller's predictor has learned of times and of neighbours is written every minute and at the end, in
+  place of what was there: it began with that.
 - To unpack and to write takes milliseconds: a thread of its own does it, one report after the other.
 - The store is of use, not of need. If it cannot be read or written, that is said once and serving goes on.
 """
@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
+
 from ...errors import ProfileError
 from ...predict import EstimatorState, Predictor
 from ...predict.kernel_times import MOST_SEQUENCES
@@ -24,6 +26,7 @@ from ...profile.kernels import Cut, KernelStats
 from ...profile.machine import Identity
 from ...profile.record import FRESH
 from ...profile.store import ProfileStore
+from ...record.interference import NOTHING, state_of
 from ...record.learned import judge_learned, known_state, rows_of
 from ...workflow.graph import StageSpec
 from ..links.wire import Learned
@@ -179,7 +182,11 @@ class TimesStore:
         others = Counter(f"{s.state}: {'; '.join(s.reasons)}" for s in found if s.state != FRESH)
         for why, count in others.items():
             self._say(f"what {self._store.path} has of the times of {count} stage(s) or model(s) is not used, {why}")
-        self._saved = state = known_state(found)
+        neighbours, why = state_of(self._store.learned(), self._identity)
+        if neighbours is None and why != NOTHING:
+            self._say(f"what {self._store.path} has of interference is not used: {why}")
+        state = known_state(found)
+        self._saved = state = msgspec.structs.replace(state, interference=neighbours or msgspec.UNSET)
         return state or None
 
     def keep(self, predictor: Predictor) -> None:
@@ -196,7 +203,7 @@ class TimesStore:
         if self._predictor is None:
             return
         state = self._predictor.state()
-        state = EstimatorState(runs=state.runs, loads=state.loads)
+        state = EstimatorState(runs=state.runs, loads=state.loads, interference=state.interference)
         if state != self._saved:
             self._saved = state
             self._writer.put(lambda: self._store.put_learned(rows_of(state, self._specs, self._identity)))

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...profile.kernels import kernel_ids, sequence_name
+from ...profile.kernels import MOST_SHAPES, kernel_ids, sequence_name
 from ...workflow.graph import StageSpec
+from ...workflow.runners import Runner
 from .segment_run import Binding, Bound, Segments, Shape
 
 if TYPE_CHECKING:
     from .cut_model import CutModel
 
-__all__ = ["FINE_FROM", "BatchRun", "Columns", "Key", "Known", "Spans"]
+__all__ = ["FINE_FROM", "BatchRun", "Columns", "Key", "Known", "Spans", "WholeRun"]
 
 #: Steps from this size on have segments of their own: what is cut for one item takes so many times as long there.
 FINE_FROM = 4
@@ -116,10 +117,10 @@ class BatchRun:
         self._columns = columns
         runner, cuts, step = model.ways
         self._runner = runner if spec is model.spec else runner.shared(spec)
-        groups = self._runner.groups(columns)
+        groups = self._groups = self._runner.groups(columns)
         #: Shapes of its inputs, of each group of items of one shape.
         self.shapes: list[Key] = [
-            tuple((len(members), *column[0].shape) for column in arrays) for members, arrays in groups
+            tuple([(len(members), *column[0].shape) for column in arrays]) for members, arrays in groups
         ]
         self._whole: list[Any] | None = None
         self._steps = [
@@ -135,21 +136,19 @@ class BatchRun:
             self.kernels += kernels
             self.idents += idents
         if not self._steps:
-            self.kernels, self.idents = [self._run_whole], list(kernel_ids([("whole", self.shapes[0])]))
+            self.kernels, self.idents = [self._run_whole], [_whole_ident(self.shapes[0])]
         #: What statistics are kept by; empty where the next run will have other kernels.
         self.name = ""
         if len(groups) == 1 and not any(s.first for s in self._steps):
-            tags = dict.fromkeys(s.tag for s in self._steps)
-            way = "-".join(tags) or "whole"
-            way = way if model.threads == 1 else f"{way}-{model.threads}"
-            self.name = sequence_name(spec.name, self.shapes[0], spec.model, way)
+            tags = "-".join(dict.fromkeys([s.tag for s in self._steps]))
+            self.name = _sequence_name(spec.name, self.shapes[0], spec.model, tags, model.threads)
 
     def _run_whole(self) -> None:
-        self._whole = self._runner.run(self._columns)
+        self._whole = self._runner.run_groups(self._groups, len(self._columns[0]))
 
     def values(self) -> list[Any]:
         """One value per item; what it has read is let go."""
-        columns, self._columns = self._columns, ()
+        columns, self._columns, self._groups = self._columns, (), []
         if self._whole is not None:
             return self._whole
         values: list[Any] = [None] * len(columns[0])
@@ -178,4 +177,43 @@ class BatchRun:
         for step in self._steps:
             step.release()
         self._model.rest()
-        self.kernels, self._steps, self._columns, self._whole = [], [], (), None
+        self.kernels, self._steps, self._columns, self._groups, self._whole = [], [], (), [], None
+
+
+class WholeRun:
+    """A batch that is one kernel."""
+
+    def __init__(self, runner: Runner, columns: Sequence[Sequence[Any]]) -> None:
+        self.name = ""
+        self.idents: list[str] = ["whole"]
+        self.kernels: list[Callable[[], object]] = [self._run]
+        self._runner = runner
+        self._columns = columns
+        self._values: list[Any] = []
+
+    def _run(self) -> None:
+        self._values = self._runner.run(self._columns)
+        self._columns = ()  # what was read is let go at once, not when the collector finds this
+
+    def values(self) -> list[Any]:
+        """One value per item."""
+        return self._values
+
+    def rescue(self, error: BaseException) -> None:
+        """Nothing else could be tried."""
+        raise error
+
+    def release(self) -> None:
+        """It is over: let go of inputs and the model, which it refers to in circles."""
+        self.kernels, self._columns, self._values = [], (), []
+
+
+@lru_cache(MOST_SHAPES)
+def _whole_ident(shapes: Key) -> str:
+    return kernel_ids([("whole", shapes)])[0]
+
+
+@lru_cache(MOST_SHAPES)
+def _sequence_name(stage: str, shapes: Key, model: str, tags: str, threads: int) -> str:
+    way = tags or "whole"
+    return sequence_name(stage, shapes, model, way if threads == 1 else f"{way}-{threads}")

@@ -36,6 +36,7 @@ from ...workflow.graph import StageSpec
 from ...workflow.runners import ModelRunner, make_model
 from ...workflow.torch_runner import TorchRunner
 from .batch_run import FINE_FROM, BatchRun, Columns, Key, Known, Spans
+from .optimised import GRAPH
 from .segment_run import Bound, Segments, Shape
 from .segments import SHORTEST_NS, cut, cut_again, read_cut
 
@@ -90,15 +91,25 @@ class CutModel:
     """A stage's model, loaded; in kernels once `make_ready` was called."""
 
     def __init__(
-        self, spec: StageSpec, before: Cut | None = None, *, threads: int = 1, lean: bool = False, dear: bool = True
+        self,
+        spec: StageSpec,
+        before: Cut | None = None,
+        *,
+        threads: int = 1,
+        lean: bool = False,
+        dear: bool = True,
+        copy: Path | None = None,
     ) -> None:
         """`threads` run each kernel; a `lean` one keeps as little as it can between two runs.
+
+        `copy` is where the copy of its weights is that all workers share, if there is one.
 
         Unless it may be `dear`, it stays whole where cutting it would cost more than `MOST_COST`.
         """
         self.spec = spec
         self.threads = threads
         self._lean = lean
+        self._copy = copy
         self._dear = dear
         #: How it was cut in another process, if that is known.
         self._before = before
@@ -136,7 +147,8 @@ class CutModel:
 
     def whole(self) -> ModelRunner:
         """The model in one piece, loaded anew."""
-        return make_model(self.spec, self.threads, lean=self._lean)
+        optimised = "" if self._copy is None else str(self._copy / GRAPH)
+        return make_model(self.spec, self.threads, lean=self._lean, optimised=optimised)
 
     def cut_like(self, before: Cut, files: str = "") -> None:
         """Cut it as was found out elsewhere, by what was written to these files if there are any."""
@@ -197,7 +209,7 @@ class CutModel:
 
     def _cut_at(self, runner: ModelRunner, shapes: list[dict[str, Shape]]) -> Sequence[Segments]:
         """Find out where to cut it at each of these shapes."""
-        find: Callable[..., Sequence[Segments]] = partial(cut, Path(self.spec.path), lean=self._lean)
+        find: Callable[..., Sequence[Segments]] = partial(cut, Path(self.spec.path), lean=self._lean, copy=self._copy)
         if isinstance(runner, TorchRunner):
             from . import torch_kernels
 
@@ -213,7 +225,7 @@ class CutModel:
             return torch_kernels.cut_again(runner.module, before.at, dtypes=runner.dtypes, threads=self.threads)
         if self._files:
             return read_cut(Path(self._files), threads=self.threads, lean=self._lean)
-        return cut_again(Path(self.spec.path), before.at, threads=self.threads, lean=self._lean)
+        return cut_again(Path(self.spec.path), before.at, threads=self.threads, lean=self._lean, copy=self._copy)
 
     def cut(self) -> Cut | None:
         """How it is cut, for other processes to do the same; None if it is not."""

@@ -22,8 +22,10 @@ from ...profile.kernels import Cut
 from ...workflow.graph import StageSpec
 from ..worker.footprint import one_heap, weigh
 from .cut_model import CutModel
+from .optimised import mapped_bytes
 from .segment_run import Shape
 from .segments import read_cut, write_cut
+from .weight_files import WeightFiles
 
 __all__ = ["Found", "Wanted", "find_cut", "main"]
 
@@ -43,6 +45,8 @@ class Wanted(msgspec.Struct, frozen=True):
     before: Cut | None = None
     #: Directory to which it is written for workers that only read; empty: they cut it themselves.
     files: str = ""
+    #: Directory of the copies of weights that all workers share; empty: there is none.
+    weights: str = ""
 
     @property
     def known(self) -> bool:
@@ -64,7 +68,7 @@ def find_cut(wanted: Wanted) -> Found | None:
             return _written(wanted, wanted.before)
         except ModelError:  # another graph, or not what was kept
             pass
-    model = CutModel(wanted.stage, threads=wanted.threads, dear=wanted.dear)
+    model = CutModel(wanted.stage, threads=wanted.threads, dear=wanted.dear, copy=_copy(wanted))
     model.wants = wanted.item
     model.make_ready()
     cut = model.cut()
@@ -75,9 +79,13 @@ def _written(wanted: Wanted, cut: Cut) -> Found:
     if not wanted.files or not cut.at or wanted.stage.kind == "torch":
         return Found(cut)
     files = Path(wanted.files)
-    write_cut(Path(wanted.stage.path), cut.at, files)
+    write_cut(Path(wanted.stage.path), cut.at, files, copy=_copy(wanted))
     nbytes, _, _ = weigh(lambda: read_cut(files, threads=wanted.threads, lean=True))
-    return Found(cut, nbytes)
+    return Found(cut, nbytes + mapped_bytes(files))
+
+
+def _copy(wanted: Wanted) -> Path | None:
+    return WeightFiles(Path(wanted.weights)).copy_of(wanted.stage) if wanted.weights else None
 
 
 def main() -> None:

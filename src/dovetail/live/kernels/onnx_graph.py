@@ -18,7 +18,7 @@ import msgspec
 from ...errors import ModelError
 from ...workflow.protobuf import BYTES, VARINT, fields
 
-__all__ = ["OnnxGraph", "OnnxNode", "read_graph", "write_part"]
+__all__ = ["OnnxGraph", "OnnxNode", "field", "read_graph", "walk", "write_part"]
 
 
 class OnnxNode(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class OnnxGraph(msgspec.Struct, frozen=True):
     rest: bytes
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+def walk(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     """(field number, wire type, content) of each field in turn."""
     return ((number, wire, data[start:end]) for number, wire, start, end in fields(data, 0, len(data)))
 
@@ -58,18 +58,19 @@ def _number(value: int) -> bytes:
     return bytes(out)
 
 
-def _field(number: int, content: bytes, wire: int = BYTES) -> bytes:
+def field(number: int, content: bytes, wire: int = BYTES) -> bytes:
+    """A field as it stands in a message."""
     size = _number(len(content)) if wire == BYTES else b""
     return _number(number << 3 | wire) + size + content
 
 
 def _texts(message: bytes, *numbers: int) -> list[str]:
-    return [content.decode() for number, wire, content in _fields(message) if wire == BYTES and number in numbers]
+    return [content.decode() for number, wire, content in walk(message) if wire == BYTES and number in numbers]
 
 
 def _node(raw: bytes) -> OnnxNode:
     reads, writes, name, op, domain = [], [], "", "", ""
-    for number, wire, content in _fields(raw):
+    for number, wire, content in walk(raw):
         if wire != BYTES:
             continue
         if number == 1:
@@ -83,7 +84,7 @@ def _node(raw: bytes) -> OnnxNode:
         elif number == 7:
             domain = content.decode()
         elif number == 5:
-            for part, _, graph in _fields(content):
+            for part, _, graph in walk(content):
                 if part in (6, 11):
                     reads.extend(_captured(graph))
     op = f"{domain}:{op}" if domain else op
@@ -93,10 +94,10 @@ def _node(raw: bytes) -> OnnxNode:
 def _captured(graph: bytes) -> Iterator[str]:
     """Names that a graph inside of a node reads and does not make itself."""
     own: set[str] = set()
-    for number, _, content in _fields(graph):
+    for number, _, content in walk(graph):
         if number in (5, 11):
             own.update(_texts(content, 8 if number == 5 else 1)[:1])
-    for number, _, content in _fields(graph):
+    for number, _, content in walk(graph):
         if number == 1:
             node = _node(content)
             yield from (name for name in node.reads if name not in own)
@@ -113,11 +114,11 @@ def read_graph(path: Path) -> OnnxGraph:
     outputs: dict[str, bytes] = {}
     rest: list[bytes] = []
     try:
-        for number, wire, content in _fields(path.read_bytes()):
+        for number, wire, content in walk(path.read_bytes()):
             if number != 7:
-                rest.append(_field(number, content, wire))
+                rest.append(field(number, content, wire))
                 continue
-            for part, _, inner in _fields(content):
+            for part, _, inner in walk(content):
                 if part == 1:
                     nodes.append(_node(inner))
                 elif part == 5:
@@ -143,13 +144,13 @@ def write_part(
 
     Outputs are written by name only: their types follow. Weights go along if a node reads them.
     """
-    body = [_field(1, node.raw) for node in nodes]
-    body.append(_field(2, path.stem.encode()))
+    body = [field(1, node.raw) for node in nodes]
+    body.append(field(2, path.stem.encode()))
     read = dict.fromkeys(name for node in nodes for name in node.reads)
-    body.extend(_field(5, graph.weights[name]) for name in read if name in graph.weights)
+    body.extend(field(5, graph.weights[name]) for name in read if name in graph.weights)
     for name, element_type in inputs.items():
         declared = graph.inputs.get(name)
-        kind = _field(1, _field(1, _number(element_type), VARINT))
-        body.append(_field(11, declared or _field(1, name.encode()) + _field(2, kind)))
-    body.extend(_field(12, graph.outputs.get(name) or _field(1, name.encode())) for name in outputs)
-    path.write_bytes(graph.rest + _field(7, b"".join(body)))
+        kind = field(1, field(1, _number(element_type), VARINT))
+        body.append(field(11, declared or field(1, name.encode()) + field(2, kind)))
+    body.extend(field(12, graph.outputs.get(name) or field(1, name.encode())) for name in outputs)
+    path.write_bytes(graph.rest + field(7, b"".join(body)))

@@ -13,7 +13,7 @@ A tensor whose shape depends on values, not on shapes, cannot be bound once: `Se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from ...errors import ModelError
 from ...profile.kernels import kernel_ids
+from ...workflow.runners import share_arena
 from ...workflow.tensor import NUMPY_OF_ORT
 from ..tensors.arena import ALIGN_BYTES
 
@@ -205,15 +206,6 @@ def aligned(shape: Shape, dtype: Any) -> Array:
     return array
 
 
-@cache
-def _share_arena() -> None:
-    """One arena for all sessions of this process: with one each, every segment begins in cold memory (5 to 20 %)."""
-    import onnxruntime as ort
-
-    kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
-    ort.create_and_register_allocator(ort.OrtMemoryInfo("Cpu", kind, 0, ort.OrtMemType.DEFAULT), None)
-
-
 def load_session(path: Path, *, lean: bool = False, **options: Any) -> Any:
     """A session that runs a graph as it is, by one thread unless the options say otherwise.
 
@@ -233,8 +225,7 @@ def load_session(path: Path, *, lean: bool = False, **options: Any) -> Any:
     if lean:
         settings.enable_cpu_mem_arena = False
     else:
-        _share_arena()
-        settings.add_session_config_entry("session.use_env_allocators", "1")
+        share_arena(settings)
     for name, value in options.items():
         setattr(settings, name, value)
     try:

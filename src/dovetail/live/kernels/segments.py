@@ -3,10 +3,8 @@
 Rules of this file
 - The graph is optimised whole and cut afterwards, so that nothing that onnxruntime fuses is torn apart. Segments then
   run as they are: a second optimisation would know neither fused operators nor their blocked layout.
-- Weights lie in one file that all segments map, so that all together hold them once. What onnxruntime repacks for a
-  kernel (matrix products; not convolutions in blocked layout, whose weights the optimisation has already put in
-  order) is a copy, in segments as in the whole model. Measured: OpenNSFW's 22 MB are mapped and nothing is copied,
-  a plain session takes 31 to 48 MB of its own; of the small reader's 20 MB 9 are copied.
+- Weights lie in one file that all segments map (`optimised`), so that all together hold them once. With `copy` it is
+  the file that the whole model and all other workers map, too.
 
 How segments run is in `segment_run`.
 """
@@ -16,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ import numpy as np
 from ...errors import ModelError
 from ...workflow.tensor import NUMPY_OF_ORT, ONNX_OF_ORT
 from .onnx_graph import OnnxGraph, OnnxNode, read_graph, write_part
+from .optimised import GRAPH, write_optimised
 from .segment_run import Part, Segments, Shape, Written, load_session
 
 __all__ = ["SEGMENTS", "SHORTEST_NS", "choose_cuts", "cut", "cut_again", "overwritten", "read_cut", "write_cut"]
@@ -49,8 +49,6 @@ CROSSING_NS_PER_BYTE = 0.4
 MOST_CUTS = 300
 #: The operator whose last input is a sum that it adds to.
 ADDS_IN_PLACE = "com.microsoft.nchwc:Conv"
-#: Weights from this size on lie in the shared file.
-SHARED_BYTES = 1024
 PROFILED_RUNS = 5
 #: What was written, beside the files of the segments.
 INDEX = "cuts.msgpack"
@@ -66,6 +64,7 @@ def cut(
     divide: Divide | None = None,
     threads: int = 1,
     lean: bool = False,
+    copy: Path | None = None,
 ) -> list[Segments]:
     """The model cut for each of these shapes of its inputs by itself; all share the weights, and take any shape.
 
@@ -75,7 +74,7 @@ def cut(
     with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
         # Once loaded, what is mapped stays mapped and the files are not needed any more.
         directory = Path(name)
-        graph = _optimised(model, directory)
+        graph = _optimised(model, directory, copy)
         types = _tensor_types(graph, directory)
         made = []
         for shapes in several:
@@ -98,21 +97,26 @@ def cut(
 
 
 def cut_again(
-    model: Path, several: Sequence[Sequence[int]], *, threads: int = 1, lean: bool = False
+    model: Path,
+    several: Sequence[Sequence[int]],
+    *,
+    threads: int = 1,
+    lean: bool = False,
+    copy: Path | None = None,
 ) -> list[Segments]:
     """The model cut before these nodes, once for each list of them; nothing is measured."""
     with tempfile.TemporaryDirectory(prefix="dovetail-segments-") as name:
-        write_cut(model, several, Path(name))
+        write_cut(model, several, Path(name), copy=copy)
         return read_cut(Path(name), threads=threads, lean=lean)
 
 
-def write_cut(model: Path, several: Sequence[Sequence[int]], directory: Path) -> None:
+def write_cut(model: Path, several: Sequence[Sequence[int]], directory: Path, *, copy: Path | None = None) -> None:
     """The same into files, which may go when everybody has read them.
 
     To cut a model takes as much memory as to load it several times over. To read what was cut takes hardly any, and
     its weights are mapped, so that all who read them share them. A worker with a strict budget only reads.
     """
-    graph = _optimised(model, directory)
+    graph = _optimised(model, directory, copy)
     types = _tensor_types(graph, directory)
     made = [_write_segments(graph, directory, types, cuts, f"cut-{i}-") for i, cuts in enumerate(several)]
     (directory / INDEX).write_bytes(msgspec.msgpack.encode(made))
@@ -222,22 +226,17 @@ def choose_cuts(lengths: Sequence[int], fees: Sequence[float | None], segments: 
     return sorted(cuts)[1:]
 
 
-def _optimised(model: Path, directory: Path) -> OnnxGraph:
+def _optimised(model: Path, directory: Path, copy: Path | None = None) -> OnnxGraph:
     """The graph after all of onnxruntime's optimisations for this machine, its weights in a file beside it."""
-    import onnxruntime as ort
-
-    settings = ort.SessionOptions()
-    settings.intra_op_num_threads = 1
-    settings.log_severity_level = 3
-    settings.optimized_model_filepath = str(directory / "whole.onnx")
-    prefix = "session.optimized_model_external_initializers"
-    settings.add_session_config_entry(f"{prefix}_file_name", "weights.bin")
-    settings.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(SHARED_BYTES))
-    try:
-        ort.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise ModelError(f"onnxruntime cannot load {model}: {error}") from error
-    return _without_the_dead(read_graph(directory / "whole.onnx"))
+    if copy is None:
+        write_optimised(model, directory)
+    else:
+        for file in copy.iterdir():
+            try:
+                os.link(file, directory / file.name)  # the same pages, wherever they are mapped from
+            except OSError:  # a file system without links
+                shutil.copyfile(file, directory / file.name)
+    return _without_the_dead(read_graph(directory / GRAPH))
 
 
 def _without_the_dead(graph: OnnxGraph) -> OnnxGraph:

@@ -72,6 +72,8 @@ class Hello(msgspec.Struct, array_like=True, tag=True):
     ingress: int = 0
     #: Whether a quota is also a limit.
     quotas: QuotaMode = "conserving"
+    #: Directory of the copies of weights that all workers share; empty: each has its own.
+    weights: str = ""
 
 
 class Join(msgspec.Struct, array_like=True, tag=True):
@@ -137,6 +139,12 @@ class Recut(msgspec.Struct, array_like=True, tag=True):
     cuts: list[Cut]
     #: Where each was written, for workers that only read; empty: nowhere.
     files: list[str]
+
+
+class Watch(msgspec.Struct, array_like=True, tag=True):
+    """Tell which kernels run from now on, or no more."""
+
+    on: bool
 
 
 class Free(msgspec.Struct, array_like=True, tag=True):
@@ -232,6 +240,25 @@ class Learned(msgspec.Struct, array_like=True, tag=True):
     cuts: list[bytes]
 
 
+class RanKernel(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One kernel of a batch that ran as several; a batch of another ingress has the number 0."""
+
+    task: int
+    stage: str
+    kernel: int
+    priority: int
+    begin_ns: int
+    end_ns: int
+    #: `Grant.why`: "turn", "fill", "beside" or "aged".
+    why: str
+
+
+class Kernels(msgspec.Struct, array_like=True, tag=True):
+    """What has run on a device that somebody watches."""
+
+    ran: list[RanKernel]
+
+
 class LoadFailure(msgspec.Struct, array_like=True, tag=True):
     """A stage's model could not be loaded."""
 
@@ -264,9 +291,21 @@ class Failed(msgspec.Struct, array_like=True, tag=True):
     detail: str
 
 
-ToWorker = Hello | Join | Attach | Detach | Load | Evict | Run | Recut | Free | Stop
+ToWorker = Hello | Join | Attach | Detach | Load | Evict | Run | Recut | Watch | Free | Stop
 FromWorker = (
-    Ready | Welcome | Refused | Loading | Loaded | LoadFailure | Evicted | State | Learned | WantsCut | Done | Failed
+    Ready
+    | Welcome
+    | Refused
+    | Loading
+    | Loaded
+    | LoadFailure
+    | Evicted
+    | State
+    | Learned
+    | WantsCut
+    | Kernels
+    | Done
+    | Failed
 )
 
 #: Workers and arenas that one ingress may have: numbers of another's begin beyond.

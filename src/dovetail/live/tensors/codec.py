@@ -114,7 +114,7 @@ def encode(value: object, arena: Arena) -> Ref:
     """Writes `value` into a new block of this process's own arena; `arena.free(ref.offset)` ends its life."""
     if type(value) is np.ndarray:
         ref, target = empty(_dtype_name(value), value.shape, arena)
-        np.copyto(target, value)  # strides and byte order are straightened on the way
+        target[...] = value  # strides and byte order are straightened on the way
         return ref
     tensors: _Tensors = []
     packed, weight = _pack_tree(value, tensors)

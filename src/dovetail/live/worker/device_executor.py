@@ -23,18 +23,19 @@ from ...record.kernels import KernelLog
 from ...state.run_batch import RunBatch, cause_of, task_of
 from ...units import MS, US
 from ...workflow.app import App
-from ..kernels.batch_run import BatchRun
+from ..kernels.batch_run import BatchRun, WholeRun
 from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Recut, Run, State
 from .executor import Answer, BadMessage, Values, WakeAt, Work, either, state_of
 from .lanes import Lanes, TakenBatch
 from .learning import TELL_NS, Learning, unpacked
 from .loaders import Loaders
-from .models import Models, WholeRun
+from .models import Models
 from .tracebacks import Tracebacks
+from .watched import WatchedKernels
 
 __all__ = ["DeviceExecutor"]
 
-#: How often its state goes out while there is work; it goes whenever there is none.
+#: How often its state goes out. Where several ingresses share the worker it also goes whenever there is no work.
 STATE_NS = 100 * MS
 #: Loads of one worker at the same time.
 LOADERS = 2
@@ -42,10 +43,19 @@ LOADERS = 2
 #: beginning of the next), delay that a class may suffer by it, and credit for some kernels. Chosen on pairs of models
 #: that are not among those reported (docs/results/fikit.md).
 OVERHEAD_NS, BUDGET, BURST_NS = 60 * US, 0.02, 3 * MS
+#: How often it is looked whether an idle worker's state has changed, once in that time.
+IDLE_LOOKS = 20
 
 
 class _Tell:
     """Handed to `wake` when it is time to tell what was learned."""
+
+
+class _TellState:
+    """Handed to `wake` when it is time to tell how the worker is, though nothing happens; how often it looks then."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
 
 
 class DeviceExecutor:
@@ -104,9 +114,14 @@ class DeviceExecutor:
         self._busy = 0
         self._hits = self._misses = self._loads_done = self._evictions = 0
         self._state_ns = -STATE_NS
+        #: It will be told later.
+        self._state_due = False
+        #: What it was told last, beside the row.
+        self._told: tuple[int, ...] = ()
         self._ingresses = {hello.ingress}
         name = hello.spec.name
         log = KernelLog(hello.kernel_log) if hello.kernel_log else None
+        self._kernel_log, self._watched = log, WatchedKernels(log, answer)
         self._learning = learning = Learning(self._predictor, models, self._lock, partial(answer, hello.ingress))
         self._lanes = Lanes(name, models, values, answer, now_ns, self._planned, log, Tracebacks(now_ns))
         threads = 1 if app is not None else LOADERS
@@ -136,7 +151,7 @@ class DeviceExecutor:
         """Run a batch when the device has room for it, and answer."""
         batch = message.batch
         self._learning.want_cut(self._models.saw(batch.stage, batch.priority))
-        taken = TakenBatch(task_of(batch.ingress, batch.batch), message)
+        taken = TakenBatch(task_of(batch.ingress, batch.batch), message, now_ns)
         if taken.task in self._batches:
             raise BadMessage(f"batch {batch.batch} of ingress {batch.ingress} was taken before")
         expected = self._models.expected(message)
@@ -186,6 +201,10 @@ class DeviceExecutor:
         for cut, files in zip(message.cuts, message.files, strict=True):
             self._loaders.put(partial(self._models.recut, cut, files))
 
+    def watch(self, ingress: int, on: bool) -> None:
+        """An ingress wants to know which kernels run, or no more."""
+        self._lanes.log = self._watched if self._watched.watch(ingress, on) else self._kernel_log
+
     def join(self, ingress: int) -> None:
         """One more to tell how the worker is."""
         with self._lock:
@@ -202,6 +221,7 @@ class DeviceExecutor:
         work: Work | None = None
         with self._lock:
             self._ingresses.discard(ingress)
+            self.watch(ingress, on=False)
             theirs = [b for b in self._batches.values() if b.message.batch.ingress == ingress]
             for batch in theirs:
                 batch.withdrawn = True
@@ -217,6 +237,10 @@ class DeviceExecutor:
         if isinstance(payload, _Tell):
             self._wake_at(now_ns + TELL_NS, payload)
             self._loaders.put(self._learning.tell)
+            return None
+        if isinstance(payload, _TellState):
+            with self._lock:
+                self._look_again(payload, now_ns)
             return None
         with self._lock:
             return self._perform(self._machine.step(events.AlarmRang(), now_ns), 0, now_ns)
@@ -259,11 +283,12 @@ class DeviceExecutor:
                 self._loaders.begin(answer.weights, None if needs is None else needs.message.batch)
             elif type(answer) is events.Evict:
                 self._evicted(answer, cause)
-        idle = self._machine.idle
-        if ((idle or len(self._ingresses) > 1) and now_ns > self._state_ns) or now_ns - self._state_ns >= STATE_NS:
-            state = self._state(now_ns)
-            for ingress in self._ingresses:
-                self._answer(ingress, state)
+        if now_ns - self._state_ns >= STATE_NS or (len(self._ingresses) > 1 and now_ns > self._state_ns):
+            self._tell_state(now_ns)
+        elif not self._state_due and self._machine.idle:
+            # A lone ingress knows what it has asked for: a packet for each batch would cost it more than it tells.
+            self._state_due = True
+            self._wake_at(self._state_ns + STATE_NS, _TellState(IDLE_LOOKS))
         mine: Work | None = None
         while self._granted and self._busy < self.lanes:
             self._busy += 1
@@ -282,6 +307,24 @@ class DeviceExecutor:
         for ingress in self._ingresses:
             here = cause_of(cause, ingress)
             self._answer(ingress, Evicted(evict.weights, evict.nbytes, evict.reason, here))
+
+    def _look_again(self, due: _TellState, now_ns: int) -> None:
+        """Tell how the worker is if that has changed, and look again: results are freed after their batch."""
+        known = self._known()
+        if known != self._told:
+            self._tell_state(now_ns)
+        self._state_due = due.looks > 1
+        if self._state_due:
+            self._wake_at(now_ns + STATE_NS, _TellState(due.looks - 1))
+
+    def _known(self) -> tuple[int, ...]:
+        return (self._hits, self._misses, self._loads_done, self._evictions, self._values.used_bytes)
+
+    def _tell_state(self, now_ns: int) -> None:
+        self._told = self._known()
+        state = self._state(now_ns)
+        for ingress in self._ingresses:
+            self._answer(ingress, state)
 
     def _state(self, now_ns: int) -> State:
         self._state_ns = now_ns

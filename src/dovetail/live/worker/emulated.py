@@ -122,6 +122,9 @@ class EmulatedExecutor:
     def recut(self, message: wire.Recut) -> None:
         """It has only times."""
 
+    def watch(self, ingress: int, on: bool) -> None:
+        """Its batches are all that there is to see."""
+
     def close(self) -> None:
         """Nothing is to be kept."""
 

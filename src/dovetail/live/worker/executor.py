@@ -175,7 +175,7 @@ def state_of(
 def counts(values: list[Any], counted: list[tuple[int, ...]]) -> tuple[int, ...]:
     """For each item in turn, the counts of the outputs that are mapped over or tested."""
     return tuple(
-        count_of(pick(value, output)) for value, outputs in zip(values, counted, strict=True) for output in outputs
+        [count_of(pick(value, output)) for value, outputs in zip(values, counted, strict=True) for output in outputs]
     )
 
 

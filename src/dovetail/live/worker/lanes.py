@@ -16,12 +16,13 @@ from typing import Any
 
 from ...device.events import TO_THE_END, Grant, GrantEnded
 from ...record.kernels import KernelLog, KernelRecord
-from ..kernels.batch_run import BatchRun
+from ..kernels.batch_run import BatchRun, WholeRun
 from ..links.wire import Done, Failed, Run
 from ..tensors.arena import ArenaFull
 from .executor import Answer, Values, counts
-from .models import Models, WholeRun, stage_failed
+from .models import Models, stage_failed
 from .tracebacks import Tracebacks
+from .watched import WatchedKernels
 from .working_memory import Use
 
 __all__ = ["Lanes", "TakenBatch"]
@@ -37,6 +38,8 @@ class TakenBatch:
 
     task: int
     message: Run
+    #: When it came.
+    taken_ns: int
     #: Under which name its kernels are known before it begins; empty if they are not.
     expected: str = ""
     #: Its kernels, once it has begun; and whether these are several.
@@ -63,7 +66,7 @@ class Lanes:
     now_ns: Callable[[], int]
     #: Is told what the kernels of a batch are, before the first of them.
     planned: Callable[[TakenBatch, BatchRun | WholeRun], None]
-    log: KernelLog | None
+    log: KernelLog | WatchedKernels | None
     tracebacks: Tracebacks
     #: Batches of each ingress whose results wait for room.
     _unstored: Counter[int] = field(default_factory=Counter)
@@ -97,8 +100,9 @@ class Lanes:
                         plan.rescue(error)
                         position = last = len(kernels) - 1
                     spans.append((begin_ns, self.now_ns()))
-                    if self.log is not None:
-                        self.log.add(self._record(batch, plan.idents[position], position, grant.why, *spans[-1]))
+                    if (log := self.log) is not None:
+                        record = self._record(batch, plan.idents[position], position, grant.why, *spans[-1])
+                        log.add(record, batch.divided)
                     position += 1
                 if batch.use is not None:
                     batch.use.stopped = position < len(kernels)
@@ -180,5 +184,5 @@ class Lanes:
         self, batch: TakenBatch, what: str, kernel: int, why: str, begin_ns: int, end_ns: int
     ) -> KernelRecord:
         decided = batch.message.batch
-        times = (begin_ns, end_ns, batch.begin_ns)
+        times = (begin_ns, end_ns, batch.taken_ns)
         return KernelRecord(batch.task, decided.stage, kernel, decided.priority, *times, what, why, self.name)

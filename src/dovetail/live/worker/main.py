@@ -11,7 +11,7 @@ Rules of this file
 - User Python runs in host workers, which are this same process with one lane and no models, so that it never shares
   an interpreter with a device.
 
-Run as ``python -m dovetail.live.worker.main FD``; the descriptor is the worker's end of the doorbell.
+Run as ``python -m dovetail.live.worker FD``; the descriptor is the worker's end of the doorbell.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from typing import NoReturn
 
 import msgspec
 
+from ...state import NEVER_NS
+from ...units import MS
 from ...workflow.app import App, load_target
 from ..links import wire
 from ..links.doorbell import Doorbell, widen
@@ -44,6 +46,9 @@ from .executor import BadMessage, Values, Work, either, error_text
 from .link import HEAR, Link, Orders
 
 __all__ = ["Worker", "main"]
+
+#: What is further away is waited for in whole milliseconds, and the last of them exactly.
+FAR_NS, NEAR_NS = 5 * MS, 2 * MS
 
 
 class Worker:
@@ -71,6 +76,8 @@ class Worker:
         self._alarm_r, self._alarm_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakes: list[tuple[int, int, object]] = []
         self._wake_numbers = count()
+        #: Thread that waits -> when it looks at the clock by itself.
+        self._looks_ns: dict[int, int] = {}
         self._listener: socket.socket | None = None
         if hello.listen:
             self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -152,14 +159,21 @@ class Worker:
             os._exit(1)
 
     def _wait(self) -> tuple[int, int]:
-        """What has happened: a descriptor and its event, or two zeros when a wake is due."""
+        """What has happened: a descriptor and its event, or two zeros when it is time to look at the clock."""
         try:
             first_ns = self._wakes[0][0]
         except IndexError:
             return self._poll.poll(None, 1)[0]
-        # Not epoll's own timeout, which is whole milliseconds: half of an emulated batch.
-        select.select([self._poll], [], [], max(0, first_ns - self._now_ns()) / 1e9)
-        events = self._poll.poll(0, 1)
+        ident = threading.get_ident()
+        self._looks_ns[ident] = first_ns
+        left_ns = first_ns - self._now_ns()
+        if left_ns > FAR_NS:
+            events = self._poll.poll((left_ns - NEAR_NS) / 1e9, 1)
+        else:
+            # Not epoll's own timeout, which is whole milliseconds: half of an emulated batch.
+            select.select([self._poll], [], [], max(0, left_ns) / 1e9)
+            events = self._poll.poll(0, 1)
+        del self._looks_ns[ident]
         return events[0] if events else (0, 0)
 
     def _listen(self, fd: int, event: int) -> Work | None:
@@ -182,7 +196,7 @@ class Worker:
             wakes = self._wakes
             while wakes and wakes[0][0] <= (now_ns := self._now_ns()):
                 work = either(work, self._executor.wake(heappop(wakes)[2], now_ns), self._hand)
-            if work is not None and wakes:
+            if work is not None and wakes and min(self._looks_ns.values(), default=NEVER_NS) > wakes[0][0]:
                 self._ring()  # another thread has to look at the clock now
             self._in_turn = 0
         return work
@@ -250,6 +264,8 @@ class Worker:
                 return self._executor.evict(message, ingress, now_ns)
         elif isinstance(message, wire.Recut):
             self._executor.recut(message)
+        elif isinstance(message, wire.Watch):
+            self._executor.watch(ingress, message.on)
         elif isinstance(message, wire.Attach):
             self._attach(message.arena, ingress, fds)
         elif isinstance(message, wire.Detach):
@@ -382,7 +398,3 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

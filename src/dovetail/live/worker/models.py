@@ -2,6 +2,7 @@
 
 Rules of this file
 - A model is loaded once for all stages with the same weights, and once for each number of threads that batches have.
+  All of them, here and in other workers, map one copy of the weights (`weight_files`). Every worker counts it.
 - It is cut into kernels where a batch of a lower class could be in the way of a higher one, by what workflows declare
   or requests ask for, and stays whole where that would cost more than a twentieth. How it was cut before is known
   from the store; else it is served whole until it is cut, beside what runs. `kernels` of "always" and "never"
@@ -22,8 +23,9 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
@@ -32,14 +34,15 @@ from ...units import format_bytes
 from ...workflow.app import App
 from ...workflow.graph import StageSpec
 from ...workflow.runners import Runner, make_runner
-from ..kernels.batch_run import BatchRun
+from ..kernels.batch_run import BatchRun, WholeRun
 from ..kernels.cut_model import CutModel
+from ..kernels.weight_files import WeightFiles
 from ..links.wire import FromWorker, Hello, LoadFailure, Ready, Run, Weighed
 from .executor import error_text
 from .footprint import anonymous_bytes, blocks_apart, one_heap, trim, weigh
 from .working_memory import Use, WorkingMemory
 
-__all__ = ["Models", "WholeRun", "stage_failed"]
+__all__ = ["Models", "stage_failed"]
 
 #: Shapes of batches whose kernels are remembered.
 MOST_SHAPES = 1024
@@ -48,34 +51,6 @@ RUNS_PART = 2
 #: What is left free of it: for buffers of the interpreter and stacks of threads, and for holes in the heap, of which
 #: there are more in a larger one. With 3 MB of 80 MB one worker of eight was seen 1.6 MB above its budget.
 SLACK_BYTES, SLACK_PART = 2 << 20, 20
-
-
-class WholeRun:
-    """A batch that is one kernel."""
-
-    def __init__(self, runner: Runner, columns: Sequence[Sequence[Any]]) -> None:
-        self.name = ""
-        self.idents: list[str] = ["whole"]
-        self.kernels: list[Callable[[], object]] = [self._run]
-        self._runner = runner
-        self._columns = columns
-        self._values: list[Any] = []
-
-    def _run(self) -> None:
-        self._values = self._runner.run(self._columns)
-        self._columns = ()  # what was read is let go at once, not when the collector finds this
-
-    def values(self) -> list[Any]:
-        """One value per item."""
-        return self._values
-
-    def rescue(self, error: BaseException) -> None:
-        """Nothing else could be tried."""
-        raise error
-
-    def release(self) -> None:
-        """It is over: let go of inputs and the model, which it refers to in circles."""
-        self.kernels, self._columns, self._values = [], (), []
 
 
 class Models:
@@ -98,6 +73,8 @@ class Models:
         #: Where that was written, by model.
         self._cut_files = {cut.model: file for cut, file in zip(hello.cuts, hello.cut_files, strict=False)}
         self._told: dict[str, Cut] = {}
+        #: Copies of weights that all workers share.
+        self._files = WeightFiles(Path(hello.weights)) if hello.weights and app is None else None
         self._loaded: dict[str, dict[int, CutModel | Runner]] = {}
         self._making = threading.Lock()
         self._dropped: list[object] = []
@@ -154,7 +131,9 @@ class Models:
 
     def _weighed(self, stage: StageSpec) -> Weighed | None:
         try:
-            return Weighed(stage.weights, *weigh(lambda: self._make_all(stage)))
+            mapped = 0 if self._files is None else self._files.nbytes(stage)
+            kept, transient, load_ns = weigh(lambda: self._make_all(stage))
+            return Weighed(stage.weights, kept + mapped, transient, load_ns)
         except ModelError as error:
             if not any(isinstance(m, LoadFailure) and m.stage == stage.name for m in self.first_words):
                 self.first_words.append(LoadFailure(stage.name, error_text(error), 0))
@@ -218,6 +197,7 @@ class Models:
             # A model lives as long as the process, most likely: keep the collector from walking it every time.
             gc.collect()
             gc.freeze()
+            trim()  # what onnxruntime packed to compare it with the copy
         return self._to_be_cut(weights)
 
     def _to_be_cut(self, weights: str) -> list[CutModel]:
@@ -233,7 +213,8 @@ class Models:
         if self._app is not None:
             return make_runner(self._app.stages[stage.name])
         cut, files = self._cuts.get(stage.model), self._cut_files.get(stage.model, "")
-        model = CutModel(stage, cut, threads=cpus, lean=self._strict, dear=self._kernels == "always")
+        copy = None if self._files is None else self._files.copy_of(stage)
+        model = CutModel(stage, cut, threads=cpus, lean=self._strict, dear=self._kernels == "always", copy=copy)
         if not self._wanted(stage.weights) or model.wants is None:
             return model
         if self._strict:

@@ -36,10 +36,11 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     comes_ns: float = 0.0
 
 
-def ends_ns(works: Sequence[Work], slowdown: Slowdown, slots: int = 1 << 30) -> list[float]:
+def ends_ns(works: Sequence[Work], slowdown: Slowdown, slots: int = 1 << 30, room_pct: int = 0) -> list[float]:
     """When each of these ends, from now on.
 
-    No more than `slots` run at once: who comes first begins first, the others wait.
+    No more than `slots` run at once, and no more than have room if `room_pct` is given: who comes first begins first,
+    the others wait.
     """
     ends = [work.comes_ns for work in works]
     at = [0] * len(works)
@@ -49,6 +50,8 @@ def ends_ns(works: Sequence[Work], slowdown: Slowdown, slots: int = 1 << 30) -> 
     now = 0.0
     while open_:
         here = [j for j in open_ if works[j].comes_ns <= now][:slots]
+        if room_pct and len(here) > 1:
+            here = _with_room(here, works, room_pct)
         next_ns = min((works[j].comes_ns for j in open_ if works[j].comes_ns > now), default=None)
         if not here:
             assert next_ns is not None
@@ -73,3 +76,13 @@ def ends_ns(works: Sequence[Work], slowdown: Slowdown, slots: int = 1 << 30) -> 
             ends[first] = now
             open_.remove(first)
     return ends
+
+
+def _with_room(there: list[int], works: Sequence[Work], room_pct: int) -> list[int]:
+    """Those who have room together, in their order; the first has it in any case, and nobody overtakes."""
+    used_pct = 0
+    for count, j in enumerate(there):
+        used_pct += works[j].pieces[0].load.share_pct
+        if count and used_pct > room_pct:
+            return there[:count]
+    return there

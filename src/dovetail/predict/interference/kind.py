@@ -21,6 +21,7 @@ from .effects import Effects
 from .features import CROWD, NAMES, PRIOR_DEVIATION, PRIOR_MEAN, crowd_of, row
 from .load import Load
 from .margin import ENOUGH, Margin
+from .presence import Presence, Stretches
 from .state import ClassState, KindState, NoiseState
 from .weights import Vector, Weights
 
@@ -85,6 +86,8 @@ class Kind:
         #: victim -> [batches, variance of logarithms].
         self.noise: dict[str, tuple[int, float]] = {}
         self.margins: dict[str, Margin] = {}
+        self.presence = Presence()
+        self.stretches = Stretches()
         self._victims: dict[Load, Victim] = {}
         self._rows = np.zeros((64, len(NAMES)))
         self._count = 0
@@ -289,6 +292,8 @@ class Kind:
             self.said,
             tuple(NoiseState(victim, *self.noise[victim]) for victim in sorted(self.noise)),
             tuple(ClassState(name, self.margins[name].state()) for name in sorted(self.margins)),
+            self.presence.state(),
+            self.stretches.rows(),
         )
 
     def _restore(self, state: KindState) -> None:
@@ -300,6 +305,7 @@ class Kind:
         self.churn, self.said = state.churn, state.said
         self.noise = {row.victim: (row.count, row.variance) for row in state.noise}
         self.margins = {row.name: Margin(row.margin) for row in state.classes}
+        self.presence, self.stretches = Presence(state.presence), Stretches(state.stretches)
 
 
 def direction_of(rows: Vector, by_cost: list[float], by_crowd: float) -> Vector:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from .crowd import forward_ns, over_time, together
 from .effects import Effects
+from .forward import Slowdown
 from .kind import Kind, crowd_beside, direction_of
 from .load import Beside, Load
 from .records import Forecast
@@ -48,6 +49,10 @@ class Interference:
         """All kinds that were seen."""
         return [self._kinds[name] for name in sorted(self._kinds)]
 
+    def has_seen(self, name: str) -> bool:
+        """Whether a batch was beside others on this kind of device."""
+        return name in self._kinds
+
     # -- answers --------------------------------------------------------------------------------------------------
 
     def slowdown(self, kind: str, victim: Load, others: Sequence[Load]) -> float:
@@ -59,6 +64,39 @@ class Interference:
         pairs = of.pairs(who, victim, others)
         costs = of.costs(who, pairs, of.rows(pairs))
         return math.exp(together(costs, of.crowd_weight * crowd_beside(victim, others), of.power)[0])
+
+    def felt(self, kind: str) -> bool:
+        """Whether neighbours are known to cost anything on this kind of device."""
+        of = self._kinds.get(kind)
+        return of is not None and of.presence.felt
+
+    def slowdowns(self, kind: str) -> Slowdown:
+        """The same for many questions at once: what one of a pair costs the other is worked out once."""
+        of = self.kind(kind)
+        known: dict[Load, dict[Load, float]] = {}
+        weight, power = of.crowd_weight, of.power
+
+        def slowdown(victim: Load, others: Sequence[Load]) -> float:
+            if not others:
+                return 1.0
+            row = known.get(victim)
+            if row is None:
+                row = known[victim] = {}
+            news = [other for other in others if other not in row]
+            if news:
+                who = of.victim(victim)
+                pairs = of.pairs(who, victim, news)
+                row.update(zip(news, of.costs(who, pairs, of.rows(pairs)), strict=True))
+            total = 1.0
+            for other in others:
+                cost = row[other]
+                if cost > 0:
+                    total += math.exp(power * cost) - 1
+            if weight > 0 and (crowd := crowd_beside(victim, others)):
+                total += math.exp(power * weight * crowd) - 1
+            return math.exp(math.log(total) / power)
+
+        return slowdown
 
     def over(self, kind: str, victim: Load, solo_ns: int, beside: Sequence[Beside]) -> float:
         """How long a batch takes beside neighbours that come and leave at these times, in nanoseconds."""
@@ -102,6 +140,12 @@ class Interference:
         """What the time stays below with this chance."""
         off = self.kind(kind).margin(forecast.situation).bound(level) * forecast.deviation
         return round(forecast.median_ns * math.exp(off * forecast.caution if off > 0 else off))
+
+    def factor(self, kind: str, victim: Load, others: Sequence[Load], level: float) -> float:
+        """How many times as long as predicted it takes at most, with this chance, beside these as they come."""
+        of = self.kind(kind)
+        off = of.margin(_situation(len(others), new=False)).bound(level)
+        return math.exp(max(0.0, off) * math.sqrt(of.noise_of(victim.model)) * (1 + of.drift.haste))
 
     # -- observations ---------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Effect", "Forecast", "MarginState"]
+__all__ = ["Effect", "Forecast", "MarginState", "PresenceState", "StretchState"]
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True):
@@ -27,6 +27,26 @@ class MarginState(msgspec.Struct, frozen=True, array_like=True):
     missing: tuple[float, ...]
     asked: int
     hits: tuple[int, ...]
+
+
+class PresenceState(msgspec.Struct, frozen=True, array_like=True):
+    """Whether neighbours are felt, as data: batches beside others and alone, and how far they are off."""
+
+    count: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+    alone: int = 0
+    alone_mean: float = 0.0
+    felt: bool = False
+
+
+class StretchState(msgspec.Struct, frozen=True, array_like=True):
+    """What the usual company of a model costs it, as a logarithm: batches that were seen, mean and variance."""
+
+    model: str
+    count: int
+    mean: float
+    variance: float
 
 
 class Forecast(msgspec.Struct, frozen=True, array_like=True):

@@ -11,7 +11,7 @@ import msgspec
 
 from ...errors import ProfileError
 from .features import NAMES
-from .records import Effect, MarginState
+from .records import Effect, MarginState, PresenceState, StretchState
 
 __all__ = ["VERSION", "ClassState", "InterferenceState", "KindState", "NoiseState", "trouble_of"]
 
@@ -53,6 +53,9 @@ class KindState(msgspec.Struct, frozen=True, array_like=True):
     said: int
     noise: tuple[NoiseState, ...]
     classes: tuple[ClassState, ...]
+    #: Whether neighbours are felt at all, and what usual company costs.
+    presence: PresenceState = PresenceState()
+    stretches: tuple[StretchState, ...] = ()
 
 
 class InterferenceState(msgspec.Struct, frozen=True):
@@ -75,6 +78,8 @@ def trouble_of(state: InterferenceState) -> str:
         return "it was learned with other features"
     for kind in state.kinds:
         numbers = (*kind.weights, *kind.covariance, kind.power, kind.power_variance, kind.variance)
+        numbers += (kind.presence.mean, kind.presence.variance, kind.presence.alone_mean)
+        numbers += tuple(n for row in kind.stretches for n in (row.mean, row.variance))
         if len(kind.weights) != len(NAMES) or len(kind.covariance) != len(NAMES) ** 2:
             return f"{len(kind.weights)} weights for {len(NAMES)} features"
         if not all(math.isfinite(number) for number in numbers) or kind.power <= 0 or kind.variance <= 0:
