@@ -14,13 +14,16 @@ from rich.measure import Measurement
 from rich.padding import Padding
 from rich.text import Text
 
+from ..control import WorkerJoined
 from ..errors import DovetailError
 from ..record.log import LogReader
+from ..record.scaling import Decisions
 from ..record.story import Moment, Story, UnknownRequest, story
 from ..record.verdict import Leg
 from ..record.worst import Ending, worst
 from ..state import OUTCOMES
 from ..tools.offers import Decision, decisions
+from ..tools.scaling import print_decisions
 from ..tools.table import results_console
 from ..units import MS, format_ns
 from .flags import refuse, whole
@@ -44,6 +47,8 @@ _KINDS = {
     "failure": "red",
     "model": "magenta",
     "worker": "magenta",
+    "slice": "magenta",
+    "scale": "cyan",
 }
 
 
@@ -63,12 +68,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="list the N requests furthest past their objective",
     )
+    parser.add_argument(
+        "--scaling", action="store_true", help="list what the scaler decided, and why (docs/scale.md)"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Tell a story or list requests; the exit code."""
     name = args.request
+    if args.scaling:
+        if name is not None or args.worst is not None:
+            raise DovetailError("--scaling tells of the scaler, not of requests; leave the request and --worst out")
+        _scaling(args.log, as_json=args.json)
+        return 0
     if name is None:
         refuse(args, "--id", because="say which request has that id")
     if name is None and args.worst is None:
@@ -104,6 +117,19 @@ def _story(path: Path, name: str, is_id: bool) -> Story:
             except UnknownRequest as error:
                 unknown = unknown or error
     raise UnknownRequest(f"{path}: {unknown}")
+
+
+def _scaling(path: Path, *, as_json: bool) -> None:
+    found, names = Decisions(), dict[int, str]()
+    with LogReader(path) as log, progress_bar(f"reading {path.name}") as progress:
+        for step in watched(log, progress):
+            if isinstance(step.event, WorkerJoined):
+                names[step.event.worker] = step.event.spec.name
+            found.take(step.event.at_ns, step.actions, lambda worker: names.get(worker, f"worker {worker}"))
+    if as_json:
+        print_json(found.found)
+    else:
+        print_decisions(found.found)
 
 
 def _worst(path: Path, count: int, outcome: str) -> list[Ending]:

@@ -50,6 +50,8 @@ class Launcher:
     def __init__(self, cluster: Cluster, policy: Policy, step: Step, ingress: int = 0) -> None:
         self._ingress = ingress
         self._cluster = cluster
+        #: Stage with a quota -> the worker that its batches go to, where somebody said so.
+        self.homes: dict[str, int] = {}
         self._batches, self._holders = cluster.batches, cluster.holders
         self._scheduler, self._predictor = policy.scheduler, policy.predictor
         self._bind_ns = policy.scheduler.bind_ns
@@ -182,7 +184,8 @@ class Launcher:
         """Start one batch from the queue if there is an offer that begins soon enough; say whether it did."""
         now = self._step.now_ns
         if queue.stage.sliced:
-            worker = sliced_worker(self._holders[queue.stage.name].values(), queue.stage)
+            name = queue.stage.name
+            worker = sliced_worker(self._holders[name], queue.stage, self.homes.get(name, 0))
             if worker is None:
                 return False
             config = sliced_config(queue, worker)

@@ -140,7 +140,8 @@ def _work_conserving(c: Controller) -> None:
         if not queue.size:
             continue
         if queue.stage.sliced:
-            room = sliced_worker(c.holders[queue.stage.name].values(), queue.stage)
+            name = queue.stage.name
+            room = sliced_worker(c.holders[name], queue.stage, c.homes.get(name, 0))
             assert room is None, f"queue {queue.key} has a slice with room and waits [4]"
             continue
         if queue.stage.name in c.cluster.sliced:

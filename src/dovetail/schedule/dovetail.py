@@ -112,7 +112,7 @@ class DovetailPlanner:
         """
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
-            return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
+            return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS, firm=True)
         self._expected = (0, 0)
         plan = self.plan_of(graph.name) if self._settings.admission else None
         if plan is None or not plan.familiar:

@@ -64,7 +64,7 @@ class FirstCome:
         open_requests = len(self._requests)
         if open_requests < self._max_open:
             return None
-        return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
+        return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS, firm=True)
 
     def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
         """Nothing is fetched ahead."""

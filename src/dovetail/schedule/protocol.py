@@ -36,6 +36,8 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
     reason: str
     retry_after_ns: int = 0
+    #: Also requests that may be late are refused: there is no room at all.
+    firm: bool = False
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
