@@ -32,8 +32,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _figures import machine, over_rounds
 from _models import make_model
 from _serverproc import child
-from examples import weights
-
 from dovetail.live.front.fleet import Settings
 from dovetail.live.front.system import LiveSystem
 from dovetail.live.kernels.optimised import GRAPH
@@ -46,6 +44,7 @@ from dovetail.workflow.graph import StageSpec
 from dovetail.workflow.runners import OnnxRunner
 from dovetail.workflow.stage import onnx as stage_of
 from dovetail.workflow.trace import workflow
+from examples import weights
 
 #: Of the made model: layers, width, inner width and rows of an item.
 LAYERS, WIDTH, INNER, ROWS = 12, 768, 3072, 32

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import __version__
+from .access import Access
 from .application import Cancel
 from .backend import Answer, Backend, Call, ModelInfo
 from .framing import HttpError
@@ -27,8 +28,10 @@ _LOADED = "workflows are loaded when the server starts; none can be loaded or un
 class Inference:
     """One backend for every protocol; `regions` is None where shared memory is off."""
 
-    def __init__(self, backend: Backend, regions: Regions | None = None) -> None:
+    def __init__(self, backend: Backend, regions: Regions | None = None, access: Access | None = None) -> None:
+        """`access` knows the keys of clients."""
         self.backend = backend
+        self.access = access or Access()
         self.regions = regions
 
     def metadata(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,8 @@ __all__ = ["WorkerProcess"]
 
 #: How long a worker may take to end after `Stop` before it is killed.
 STOP_SECONDS = 5.0
+#: Signals by which a process ends that did something wrong itself; others were sent by somebody.
+CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS}
 
 
 class WorkerProcess(WorkerLink):
@@ -106,6 +109,7 @@ class WorkerProcess(WorkerLink):
         self._output.close()
         code = self.process.wait()
         self._gone.set()
+        self.at_fault = self.at_fault or (not self._why and (code >= 0 or -code in CRASHES))
         if not self._stopping:
             ending = f"killed by signal {-code}" if code < 0 else f"exited with status {code}"
             self._on_lost(self, self._why or ending)

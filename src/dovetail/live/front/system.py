@@ -52,6 +52,7 @@ from .memory_admission import MemoryAdmission
 from .messages import WorkerMessages
 from .readiness import Readiness
 from .share import FirstFront, JoinedFront
+from .slices import Slices
 from .statistics import Statistics
 from .stores import KernelStore
 from .tap import Tap
@@ -127,6 +128,8 @@ class LiveSystem:
             check_ready=self._check_ready,
             say=say,
         )
+        #: What clients with a quota have, and how to change it.
+        self.slices = Slices(controller, self.fleet.workers, self._post, self.now_ns)
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -208,6 +211,7 @@ class LiveSystem:
         timeout_ns: int = 0,
         note: str = "",
         counts: tuple[int, ...] = (),
+        sheddable: bool = True,
         on_free: Callable[[], None] = lambda: None,
     ) -> int:
         """Put a request to the controller; its number. `done` is told its end, once and perhaps before this returns.
@@ -243,6 +247,7 @@ class LiveSystem:
                 now + min(objective_ns, LONGEST_NS) if objective_ns else 0,
                 now + min(timeout_ns, LONGEST_NS) if timeout_ns else 0,
                 counts,
+                sheddable,
             ),
             note,
         )
@@ -382,6 +387,7 @@ class LiveSystem:
         self.fleet.retire()
         for ident, why in self.watchdog.hung(self.batches.running.values(), now):
             if ident in self.fleet.workers:
+                self.fleet.workers[ident].at_fault = not self.watchdog.loads(ident)
                 self.fleet.workers[ident].kill(why)
         for ident, request in list(self.answers.requests.items()):
             if request.state is not None and (why := self._readiness.hopeless(request.state.graph.graph, now)):

@@ -45,6 +45,10 @@ _REFUSED = {
 }
 
 
+#: Questions that need no key, and those that any key is good for.
+_OPEN, _ANY_KEY = {"ServerLive", "ServerReady"}, {"ServerMetadata"}
+
+
 class Service:
     """Handlers of all calls."""
 
@@ -107,15 +111,30 @@ class Service:
         async def handler(question: Any, context: Any) -> Any:
             self.answers += 1
             try:
+                self._permit(name, question, context)
                 return filled(f"{name}Response", answer(question))
             except Exception as error:
-                await context.abort(*as_status(error))
+                await context.abort(*as_status(as_refusal(error)))
 
         return grpc.unary_unary_rpc_method_handler(
             handler,
             request_deserializer=message_class(f"{name}Request").FromString,
             response_serializer=message_class(f"{name}Response").SerializeToString,
         )
+
+    def _permit(self, name: str, question: Any, context: Any) -> None:
+        """Raises if keys are needed, and the one that came does not let its owner ask this."""
+        if name in _OPEN:
+            return
+        access = self._inference.access
+        key = access.identify(_headers(context))
+        model = getattr(question, "name", "")
+        if name.startswith("SystemSharedMemory"):
+            access.use(key)
+        elif model:
+            access.permit(key, model, reads=True)
+        elif name not in _ANY_KEY:
+            access.observe(key)
 
     def _refusal(self, why: str) -> Callable[[bytes, Any], Any]:
         async def handler(_: bytes, context: Any) -> None:
@@ -147,6 +166,7 @@ class Service:
         try:
             headers = _headers(context)
             claimed(headers)
+            self._inference.access.identify(headers)
             data = await self._message(context)
             if data is None:
                 raise HttpError(400, "an inference is one ModelInferRequest; none came")
@@ -206,14 +226,18 @@ class Service:
         except Exception as error:  # protobuf's own
             raise HttpError(400, f"this is not a ModelInferRequest: {error}") from None
         inference = self._inference
+        key = inference.access.identify(headers)
+        inference.access.permit(key, message.model_name)
         info = inference.model(message.model_name, message.model_version)
         header, tensors = header_of(message, raw)
         call = call_of(info, header, {}, headers)
         if left_s is not None:
             left_us = max(1, int(left_s * 1e6))
             call.timeout_us = min(left_us, call.timeout_us or left_us)
-        inference.backend.claims(info.name, call.priority)
-        upload = uploaded(inference.backend, info, tensors, call.priority)
+        call.who, call.generation = key, info.generation
+        priority = inference.backend.claims(info.name, call.priority, key)
+        inference.backend.let_in(info.name, priority, key)
+        upload = uploaded(inference.backend, info, tensors, priority)
         ended: asyncio.Future[Outputs | Exception] = asyncio.get_running_loop().create_future()
         try:
             call.inputs = inputs_of(info, header, upload, inference.regions)
