@@ -262,3 +262,12 @@ def test_top_says_when_there_is_no_server(capsys: pytest.CaptureFixture[str]) ->
     assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err
     with pytest.raises(DovetailError, match="no answer"):
         next(events(HOST, 1, {}))
+
+
+def test_a_server_may_have_none() -> None:
+    server = LiveServer("tests.live.apps:plain", dashboard=False)
+    try:
+        assert [get(server.port, path).status for path in ("/", "/dashboard", "/dashboard/events")] == [404] * 3
+        assert server.served.watch is None and server.ask("plain", 1.0).status == 200
+    finally:
+        server.stop()

@@ -86,6 +86,8 @@ class Options(msgspec.Struct, frozen=True):
     #: How long before a batch's expected end the next is sent: what a decision takes to come back, and some more.
     lead_us: int = 1000
     log: Path | None = None
+    #: Whether people may watch at /dashboard.
+    dashboard: bool = True
     #: Where a line for each answer goes; "-" is stderr.
     access_log: Path | None = None
     #: Shared memory of the front and of each worker; pages cost nothing until they are written.
@@ -324,9 +326,12 @@ async def _launch(
             backend = LiveBackend(system, label=label, trust_priority=trusts)
             gate = Gate(options.host, options.allow_hosts, options.allow_origins)
             regions = Regions(limits.max_body_bytes) if options.shared_memory else None
-            banner = banner_of(app.graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
-            watch = Watch(system, banner, header, say)
-            http = await start(backend, options.host, options.port, limits, gate, regions, Pages(watch))
+            watch = pages = None
+            if options.dashboard:
+                banner = banner_of(app.graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
+                watch = Watch(system, banner, header, say)
+                pages = Pages(watch)
+            http = await start(backend, options.host, options.port, limits, gate, regions, pages)
             http.access_log = access_log
         except OSError as error:
             where = f"{options.host}:{options.port}"
