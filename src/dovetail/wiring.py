@@ -70,6 +70,8 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: How long before a batch's expected end the next may be sent to its worker, in microseconds.
     lead_us: Annotated[int, Meta(ge=0)] = 0
     cpus: tuple[Count, ...] = ()
+    #: For `dovetail`: learn what batches that share a device cost each other, and decide with it.
+    interference: bool = True
     #: Of what is left to chance: Aquatope's trials, the hashes of `hash` and `jit`.
     seed: int = 0
 
@@ -160,7 +162,7 @@ POLICIES: dict[str, PolicyEntry] = {
     "dovetail": PolicyEntry(
         "batch, share, worker and memory decided together before every batch; early refusal",
         _dovetail,
-        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several"),
+        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several", "interference"),
         shares=True,
     ),
     "place": PolicyEntry(
@@ -296,7 +298,8 @@ def make_controller(
     if find_policy(spec.name).profiles:
         _check_profiles(stages, spec.name, table)
     delays = LocalDelays() if spec.near else Delays()
-    predictor = Estimator(table, learned, load_ns=delays.load_ns, interference=Interference())
+    neighbours = Interference() if spec.interference and "interference" in find_policy(spec.name).reads else None
+    predictor = Estimator(table, learned, load_ns=delays.load_ns, interference=neighbours)
     return Controller(graphs, make_policy(spec, predictor, cores, home), ingress)
 
 

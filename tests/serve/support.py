@@ -241,8 +241,9 @@ class Server:
 
     def everything_returned(self) -> bool:
         """Whether no memory is lent or counted any more. Asked in the loop, after what it has to do already."""
-        lent = self.call(lambda: (len(self.backend.bodies), self.backend.answers, self.http.chunked_bytes))
-        return bool(lent == (0, 0, 0))
+        http = self.http
+        counted = lambda: (self.backend.answers, http.chunked_bytes, http.bodies.unreceived_bytes)  # noqa: E731
+        return bool(self.call(lambda: (len(self.backend.bodies), *counted())) == (0, 0, 0, 0))
 
     def stop(self) -> None:
         if self.grpc is not None:

@@ -111,7 +111,7 @@ def test_measured_shown_and_kept(app: str, tmp_path: Path, capsys: pytest.Captur
     assert "beside one" in out and "together" in out
     assert (tmp_path / "heat.png").exists()
     assert main(["interference", "--show", "--store", "p.db"]) == 0
-    assert "160 batches beside others" in capsys.readouterr().out
+    assert "160 batches were learned from" in capsys.readouterr().out
     assert main(["interference", "--show", "--store", "p.db", "--json"]) == 0
     (kind,) = json.loads(capsys.readouterr().out)
     assert kind["on"] == "cpu" and kind["effects"]

@@ -153,7 +153,8 @@ class Launcher:
         while waiting and (line == _SLICED or not full(line == _HOST)):
             entry = heappop(waiting)
             queue = entry[2]
-            if entries.get(queue) is not entry:
+            valid = entries.get(queue)
+            if valid is None or valid[1] != entry[1]:  # not by `is`: a compiler makes tuples anew
                 continue
             del entries[queue]
             if not queue.size:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..predict.progress import look_again
 from ..state import Cluster, Worker
 from ..workflow.graph import StageSpec
 from .actions import EvictModel, LoadModel
@@ -34,7 +35,7 @@ class Roster:
         self._stages = stages
         self._scaler = policy.scaler
         self._scheduler = policy.scheduler
-        self._observe_load = policy.predictor.observe_load
+        self._predictor = policy.predictor
         self._step = step
         self._launcher = launcher
         #: Slices, and workers that the scaler asks for.
@@ -126,7 +127,7 @@ class Roster:
             return
         weights = self._stages[event.stage].weights
         if event.load_ns:
-            self._observe_load(weights, worker.spec.kind, event.load_ns)
+            self._predictor.observe_load(weights, worker.spec.kind, event.load_ns)
         if worker.swaps:
             self._heard(worker, weights, event.nbytes)
         elif weights in worker.loading or weights in worker.resident:
@@ -150,7 +151,10 @@ class Roster:
             worker.resident.pop(weights, None)
         else:
             worker.resident[weights] = nbytes
-            worker.fetched(weights, self._step.now_ns)
+            if worker.fetching:
+                worker.fetched(weights, self._step.now_ns)
+                if self._predictor.felt(worker.spec.kind):
+                    look_again(self._predictor, worker, self._step.now_ns)
         self._scheduler.holds(worker, weights, nbytes is not None, self._step.now_ns)
         self._launcher.freed = True
 

@@ -39,7 +39,7 @@ def work_of(predictor: Predictor, batch: Batch, now_ns: int) -> Work:
 def look_again(predictor: Predictor, worker: Worker, now_ns: int) -> None:
     """Somebody has come to a worker, or has left it: say anew when each who is there should end."""
     kind = worker.spec.kind
-    there = [batch for batch in worker.running.values() if not batch.waits]
+    there = [b for b in worker.running.values() if not (b.waits or b.fetches or b.sliced)]
     batches: Iterable[Batch] = (*there, *worker.line) if worker.line else there
     works = [work_of(predictor, batch, now_ns) for batch in batches]
     loads = [work.pieces[0].load for work in works[: len(there)]]

@@ -159,7 +159,10 @@ class DovetailPlanner:
     def _wait_ns(self, priority: int, objective_ns: int) -> int:
         """How long the work takes that goes before a newcomer, on all devices and host processes together."""
         cluster = self._cluster
-        if not any(queue.size and not queue.held_until_ns for queue in cluster.queues.values()):
+        for queue in cluster.queues.values():
+            if queue.size and not queue.held_until_ns:
+                break
+        else:
             return 0  # nothing waits that could run
         if self._counted[0] != cluster.moves:
             hosts = sum(worker.spec.on_host for worker in cluster.workers.values())

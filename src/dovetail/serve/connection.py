@@ -196,7 +196,8 @@ class Connection(Answering):
                 self._reserve(length)
             if self._refusal is not None and expects:
                 raise self._refusal  # the client waits to hear whether it should send the body at all
-        self._begin_body()
+        self._began_s = self._asked_s
+        self._pace(0)
         if expects and length is None and self._start == self._end:
             self._transport.write(_CONTINUE)
 
@@ -217,7 +218,7 @@ class Connection(Answering):
 
     def _reserve(self, length: int) -> bool:
         """Asks for room for the body; False if it has to wait."""
-        rest = length - (self._end - self._start)
+        rest = max(0, length - (self._end - self._start))  # what follows may be the next request
         if self._server.bodies.ask(self, rest, self._urgency):
             self._unreceived = rest
             self._take_room()

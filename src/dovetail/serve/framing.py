@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from copy import copy
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import httptools
 import msgspec
+from msgspec.structs import replace
 
 __all__ = ["DEFAULT_LIMITS", "Chunks", "Heads", "HttpError", "HttpRequest", "HttpResponse", "Limits", "parse_head"]
 
@@ -165,7 +165,7 @@ class Heads:
                 if len(self._known) == MAX_KNOWN_HEADS:
                     self._known.clear()
                 self._known[data] = request
-        return copy(request)
+        return replace(request)
 
 
 def _path(target: bytes) -> str:

@@ -15,30 +15,31 @@ Sources: kserve/open-inference-protocol, inference_rest.md; Triton's docs/protoc
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from urllib.parse import quote, unquote
 
 import msgspec
+from msgspec.structs import replace
 
 from ..errors import BadRequest
 from ..workflow.graph import Port
 from .application import Cancel
 from .backend import Backend, Call, Metric, ModelInfo
+from .compression import CODINGS, INLINE_BYTES, Threads, accepted, compressed, inflated
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
 from .gate import Gate
 from .http import HttpServer, serve
 from .inference import Inference
 from .oip_request import (
-    InferRequest,
     Place,
     Upload,
     Wanted,
     call_of,
     claimed,
+    file_type,
     inputs_of,
-    only_input,
     parse,
     peek,
+    read_raw,
     wanted_of,
 )
 from .oip_response import (
@@ -54,9 +55,9 @@ from .oip_response import (
     region_asked,
     region_of,
 )
+from .openapi import description
 from .pages import Pages
 from .shared_memory import Regions
-from .tensors import decode_raw
 
 __all__ = ["OpenInference", "start"]
 
@@ -86,8 +87,11 @@ class _Known(msgspec.Struct, frozen=True, gc=False):
 class OpenInference:
     """The application that `http` serves."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Inference, max_body_bytes: int = DEFAULT_LIMITS.max_body_bytes) -> None:
+        """`max_body_bytes` is for bodies that were compressed: how large they may be once they are unpacked."""
         self._inference = inference
+        self._max_body_bytes = max_body_bytes
+        self._threads = Threads()
         self._backend = backend = inference.backend
         #: The dashboard, if there is one.
         self.pages: Pages | None = None
@@ -139,30 +143,49 @@ class OpenInference:
         if info is None or action != "infer":
             return None
         coding = request.headers.get("content-encoding", "identity").lower()
+        if coding in CODINGS:
+            return info, 0  # what is in it is not known yet
         if coding != "identity":
             raise HttpError(
-                415, f"Content-Encoding {coding!r} is not supported; send tensors uncompressed, in binary"
+                415,
+                f"Content-Encoding {coding!r} is not supported; send gzip, deflate, or tensors as they are",
+                ("Accept-Encoding", ", ".join(CODINGS)),
             )
-        given = request.headers.get(HEADER_LENGTH.lower(), str(nbytes))
+        return info, self._json_bytes(request, nbytes)
+
+    def _json_bytes(self, request: HttpRequest, nbytes: int) -> int:
+        """How many bytes of a body are JSON; none of a file."""
+        given = request.headers.get(HEADER_LENGTH.lower())
+        if given is None:
+            given = "0" if file_type(request.headers) else str(nbytes)
         json_bytes = int(given) if given.isascii() and given.isdigit() and len(given) < 20 else nbytes + 1
         if json_bytes > nbytes:
             raise HttpError(400, f"{HEADER_LENGTH} must be a number within the body of {nbytes} bytes, got {given!r}")
         if json_bytes > MAX_JSON_BYTES:
             raise HttpError(413, f"{json_bytes} bytes of JSON are more than {MAX_JSON_BYTES}; send tensors in binary")
-        return info, json_bytes
+        return json_bytes
 
     def respond(
         self, request: HttpRequest, done: Callable[[HttpResponse | Exception], None]
     ) -> HttpResponse | Cancel:
         """Answers at once what needs no inference."""
         if isinstance(request.body, Upload):
+            if (coding := request.headers.get("content-encoding", "").lower()) in CODINGS:
+                return self._unpack(request, request.body, coding, done)
             return self._infer(request, request.body, done)
         info, action = self._route(request)
-        backend = self._backend
         if action == "page" and self.pages is not None:
             return self.pages.respond(request, done)
+        response = self._answer(request, info, action)
+        return compressed(response, coding) if (coding := accepted(request.headers, response)) else response
+
+    def _answer(self, request: HttpRequest, info: ModelInfo | None, action: str) -> HttpResponse:
+        """What needs no inference."""
+        backend = self._backend
         if action == "metrics":
             return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
+        if action == "openapi.json":
+            return json_of(description(backend.models(), self._inference.regions is not None))
         if action == "index":
             return json_of(index_of(backend.models(), ready_asked(request.body)))
         if action == "infer":
@@ -189,8 +212,8 @@ class OpenInference:
         match request.path.removesuffix("/").split("/")[1:]:
             case ["v2"]:
                 action = "metadata"
-            case ["metrics"]:
-                action = "metrics"
+            case [("metrics" | "openapi.json") as action]:
+                pass
             case [] | ["dashboard", *_] if self.pages is not None:
                 return None, "page"
             case ["v2", "health", ("live" | "ready") as action]:
@@ -244,23 +267,65 @@ class OpenInference:
         try:
             call, wanted, binary = self._read(request, upload)
             call.asked_s = request.asked_s
-            return self._inference.begin(upload, call, wanted, binary, lambda outcome: done(http_of(outcome)))
+            return self._inference.begin(
+                upload, call, wanted, binary, lambda outcome: self._deliver(request, http_of(outcome), done)
+            )
         except Exception as error:
             raise as_refusal(error) from None
+
+    def _deliver(
+        self,
+        request: HttpRequest,
+        response: HttpResponse | Exception,
+        done: Callable[[HttpResponse | Exception], None],
+    ) -> None:
+        """Tell an answer, compressed if the client likes that better."""
+        coding = accepted(request.headers, response) if isinstance(response, HttpResponse) else ""
+        if isinstance(response, Exception) or not coding:
+            done(response)
+        elif sum(map(len, response.parts)) <= INLINE_BYTES:
+            done(compressed(response, coding))
+        else:
+            self._threads.run(done, compressed, response, coding)
+
+    def _unpack(
+        self, request: HttpRequest, packed: Upload, coding: str, done: Callable[[HttpResponse | Exception], None]
+    ) -> Cancel:
+        """Reads a request that came compressed, and begins it when that is done."""
+        cancels: list[Cancel] = []
+
+        def unpacked(data: bytearray | Exception) -> None:
+            try:
+                if isinstance(data, Exception):
+                    raise data
+                if cancels:
+                    raise HttpError(499, "the client has gone")
+                json_bytes = self._json_bytes(request, len(data))
+                request.body = upload = Upload(
+                    self._backend, packed.info, len(data), json_bytes, claimed(request.headers)
+                )
+                packed.release()
+                upload.view[:] = data
+                cancels.append(self._infer(request, upload, done))
+            except Exception as error:
+                done(as_refusal(error))
+
+        self._threads.run(unpacked, inflated, packed.view, coding, self._max_body_bytes)
+        return lambda: cancels[0]() if cancels else cancels.append(lambda: None)
 
     def _read(self, request: HttpRequest, upload: Upload) -> tuple[Call, Wanted, bool]:
         """What is asked for, which outputs are wanted, and whether others go out in binary."""
         info, json_bytes = upload.info, upload.json_bytes
         if json_bytes == 0:
-            header = InferRequest([], parameters={"binary_data_output": True})
-            inputs: dict[str, object] = {only_input(info).name: decode_raw(only_input(info), upload)}
-            return call_of(info, header, inputs, request.headers), wanted_of(info, header), True
+            header, inputs = read_raw(info, upload, request.headers)
+            wanted, call = wanted_of(info, header), call_of(info, header, inputs, request.headers)
+            return call, wanted, header.parameters["binary_data_output"] is True
         text = bytes(upload.view[:json_bytes])
         plain = json_bytes <= MAX_KNOWN_BYTES and request.headers.keys().isdisjoint(_OUR_HEADERS)
         key = (info.name, len(upload.view), text)
         known = self._known.get(key) if plain else None
         if known is not None and known.inputs is info.inputs and known.outputs is info.outputs:
-            call = copy(known.call)
+            call = replace(known.call)
             call.inputs = {name: upload.ref(*where) for name, where in known.places}
             return call, known.wanted, known.binary
         header = parse(text)
@@ -273,8 +338,7 @@ class OpenInference:
             if len(self._known) == MAX_KNOWN:
                 self._known.clear()
             places = tuple(zip(inputs, upload.places, strict=True))
-            empty = copy(call)
-            empty.inputs = {}
+            empty = replace(call, inputs={})
             self._known[key] = _Known(info.inputs, info.outputs, empty, places, wanted, binary)
         return call, wanted, binary
 
@@ -292,7 +356,7 @@ async def start(
 
     There is neither encryption nor a password: keep it on loopback.
     """
-    application = OpenInference(Inference(backend, regions))
+    application = OpenInference(Inference(backend, regions), limits.max_body_bytes)
     application.pages = pages
     server = await serve(application, host, port, limits, gate)
     application.http_metrics = server.metrics

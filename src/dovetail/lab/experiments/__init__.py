@@ -23,11 +23,12 @@ EXPERIMENTS = {
     "joint": "memory, batches, shares and classes at once: goodput and cost of Dovetail and of all rivals",
     "fast-gshare": "how much of a GPU each model should have: FaST-GShare's tables, packing and headline figures",
     "compass": "where each task should run: Compass, its rivals and Dovetail's router in Compass's setting",
-    "interference": "how long beside others: our predictor and its rivals, on public measurements and simulated",
+    "interference": "how long beside others: our predictor and its rivals, measured elsewhere, simulated and live",
+    "interference-live": "the live part of it: real models that share this machine's cores",
 }
 
 #: Name -> packages that it needs beside matplotlib, which all do.
-NEEDS = {"esg": ("sklearn",), "graphs": ("sklearn",), "interference": ("sklearn",)}
+NEEDS = {"esg": ("sklearn",), "graphs": ("sklearn",), "interference": ("sklearn",), "interference-live": ("sklearn",)}
 
 
 def find(name: str) -> Experiment:

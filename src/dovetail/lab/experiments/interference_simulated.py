@@ -17,7 +17,7 @@ from ..rivals.interference import RIVALS, Rival, Sample
 from ..rivals.interference.ours import Ours
 from .interference_world import CHANGES, World, samples
 
-__all__ = ["CHANGE_AT", "Course", "Job", "course", "simulated", "wrong_prior"]
+__all__ = ["CHANGE_AT", "Course", "Job", "along", "course", "simulated", "wrong_prior"]
 
 OURS = "our own"
 #: Batches that predictors are fitted on, and the batch at which the world changes.
@@ -48,10 +48,11 @@ def course(job: Job) -> Course:
     seen = samples(job.world)
     rival = RIVALS[job.rival]()
     rival.fit(seen[:FITTED])
-    return _along(rival, seen[FITTED:])
+    return along(rival, seen[FITTED:])
 
 
-def _along(rival: Rival, seen: Sequence[Sample]) -> Course:
+def along(rival: Rival, seen: Sequence[Sample]) -> Course:
+    """Errors of a predictor that runs along and learns if it can."""
     found = Course([], [], [])
     for sample in seen:
         begin, bound = rival.predict(sample), rival.bound(sample)
@@ -68,7 +69,7 @@ def wrong_prior(seed: int) -> tuple[Course, Course]:
     other, here = samples(World(seed + 1000)), samples(World(seed))
     misled = Ours()
     misled.fit(other)
-    return _along(Ours(misled.model.state()), here), _along(Ours(), here)
+    return along(Ours(misled.model.state()), here), along(Ours(), here)
 
 
 Courses = Mapping[tuple[str, str], Sequence[Course]]

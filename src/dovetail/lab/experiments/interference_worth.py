@@ -11,7 +11,8 @@ Rules of this file
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -30,11 +31,13 @@ from ...state import WorkerSpec
 from ...units import SECOND
 from ...wiring import PolicySpec, make_policy
 from ...workflow.graph import Graph
+from ..experiment import Goal, Lab, over_seeds
 from ..rivals.interference import RIVALS, Sample
 from ..rivals.interference.served import Served
 
-__all__ = ["Hidden", "Outcome", "Worth", "calibration", "worth"]
+__all__ = ["Hidden", "Outcome", "Worth", "bought", "calibration", "run", "worth"]
 
+OURS = "our own"
 KIND, DEVICES = "v100", 4
 WORKFLOWS = ("esg/image-classification", "esg/depth-recognition", "esg/background-elimination")
 #: Objective over the time alone on a whole device. Part of the requests that are of the first class.
@@ -178,3 +181,65 @@ def worth(job: Worth) -> Outcome:
     rival = RIVALS[job.rival]()
     rival.fit(fitted)
     return run(job, Served(rival))
+
+
+#: Of what four devices can do: there is room for nearly all, and too little if pairs that hurt each other meet.
+LOAD, SECONDS = 0.3, 150.0
+
+
+def bought(lab: Lab) -> None:
+    """Claims: misses of the first class and goodput, ours against each rival in the same place."""
+    rivals = [name for name in RIVALS if name != "boosting" or not lab.quick]
+    seconds = 60.0 if lab.quick else SECONDS
+    jobs = [Worth(seed, name, LOAD, seconds) for name in rivals for seed in lab.seeds]
+    found = lab.map(worth, jobs, "what predictions buy")
+    by = {name: found[n * len(lab.seeds) : (n + 1) * len(lab.seeds)] for n, name in enumerate(rivals)}
+
+    def mean(name: str, of: Callable[[Outcome], float]) -> float:
+        return statistics.fmean(of(outcome) for outcome in by[name])
+
+    def listed(of: Callable[[Outcome], float]) -> str:
+        return ", ".join(f"{name} {mean(name, of):.2f}" for name in rivals if name != "ours")
+
+    ours = by["ours"]
+    lab.claim(
+        "worth.first-class",
+        f"requests of the first class that were not answered in time, in per cent; with a rival in our place: "
+        f"{listed(lambda o: o.missed[1])}",
+        source=OURS,
+        goal=Goal("at most", 2.0, "%"),
+        measured=over_seeds([o.missed[1] for o in ours]),
+    )
+    others = [name for name in rivals if name != "ours"]
+    best = min(mean(name, lambda o: o.missed[1]) for name in others)
+    lab.claim(
+        "worth.first-class.best",
+        f"the same over the best rival's mean ({best:.2f} %)",
+        source=OURS,
+        goal=Goal("at most", 1.0, "×"),
+        measured=over_seeds([o.missed[1] / max(0.01, best) for o in ours]),
+    )
+    lab.claim(
+        "worth.goodput",
+        f"answers in time per second over those of the policy that knows no interference; answers per second: ours "
+        f"{mean('ours', lambda o: o.goodput):.2f}, {listed(lambda o: o.goodput)}",
+        source=OURS,
+        goal=Goal("at least", 1.3, "×"),
+        measured=over_seeds([o.goodput / n.goodput for o, n in zip(ours, by["none"], strict=True)]),
+    )
+    best = max(mean(name, lambda o: o.goodput) for name in others)
+    lab.claim(
+        "worth.goodput.best",
+        "answers in time per second over the best rival's mean",
+        source=OURS,
+        goal=Goal("at least", 1.0, "×"),
+        measured=over_seeds([o.goodput / best for o in ours]),
+    )
+    lab.claim(
+        "worth.broken",
+        f"requests of the second class that were let in and not answered in time, in per cent; rivals: "
+        f"{listed(lambda o: o.broken[2])}",
+        source=OURS,
+        goal=Goal("at most", 5.0, "%"),
+        measured=over_seeds([o.broken[2] for o in ours]),
+    )

@@ -52,7 +52,7 @@ class WorkerProcess(WorkerLink):
             raise
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dovetail.live.worker.main", str(theirs.fileno())],
+                [sys.executable, "-m", "dovetail.live.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output.write_fd,

@@ -30,7 +30,7 @@ def together(costs: Sequence[float], crowd: float, power: float) -> Slope:
         total += grow - 1
         if cost > 0:
             weighted += cost * grow
-    by_crowd = 0.0
+    by_crowd = 1.0
     if crowd > 0:
         by_crowd = math.exp(power * crowd)
         total += by_crowd - 1
@@ -69,11 +69,11 @@ def over_time(
     for edge, j in edges:
         if edge > at:
             crowded, weighs = max(1.0, total), max(0.0, weighted)  # sums of differences
-            crowd = crowd_of(share_pct, there) if crowd_weight > 0 else 0.0
+            crowd = crowd_of(share_pct, there)
             if crowd:
-                extra = math.exp(power * crowd_weight * crowd)
+                extra = math.exp(power * crowd_weight * crowd) if crowd_weight > 0 else 1.0
                 crowded += extra - 1
-                weighs += crowd_weight * crowd * extra
+                weighs += max(0.0, crowd_weight) * crowd * extra
             value = math.log(crowded) / power
             speed = (edge - at) * math.exp(-value)
             rate += speed

@@ -73,4 +73,4 @@ def row(victim: Load, other: Load) -> tuple[float, ...]:
 
 def crowd_of(share_pct: int, others: int) -> float:
     """How far three or more, who ask for so much together, ask for more than there is."""
-    return max(0, share_pct - _FULL_PCT) / _FULL_PCT if others > 1 else 0.0
+    return math.log(share_pct / _FULL_PCT) if others > 1 and share_pct > _FULL_PCT else 0.0

@@ -1,0 +1,125 @@
+"""Interference on this machine's cores: real models, stationary and after each change, our predictor and its rivals.
+
+    dovetail reproduce interference-live
+
+It is a part of `dovetail reproduce interference` as well. It needs a quiet machine: other work counts as if it were a
+neighbour's that nobody sees. About two minutes are measured; predictors are judged afterwards on what was measured.
+Batches that happened to be alone count: nobody knows beforehand that they will be.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from ..experiment import Estimate, Goal, Lab
+from ..rivals.interference import RIVALS, Sample
+from .interference_machine import Course, measured
+from .interference_simulated import Course as Errors
+from .interference_simulated import along
+from .interference_world import CHANGES, Change
+
+__all__ = ["judge", "live", "measure_all", "run"]
+
+SEEDS = (11,)
+QUICK_SEEDS = (11,)
+OURS = "our own"
+#: Batches that predictors are fitted on, that are stationary, that follow a change; and when errors have to be back.
+FITTED, BEFORE, AFTER, BACK = 300, 150, 200, 50
+QUICK = (120, 60, 100, 50)
+
+
+def measure_all(lab: Lab) -> dict[Change, list[Sample]]:
+    """All courses."""
+    fitted, before, after, _ = QUICK if lab.quick else (FITTED, BEFORE, AFTER, BACK)
+    found = {}
+    for change in CHANGES:
+        course = Course(lab.seeds[0], change, fitted + before, after)
+        found[change] = measured(course, partial(lab.show, f"live: {change}"))
+    return found
+
+
+def run(lab: Lab) -> None:
+    """Measure and judge."""
+    judge(lab, measure_all(lab))
+
+
+live = run
+
+
+def judge(lab: Lab, courses: Mapping[Change, Sequence[Sample]]) -> None:
+    """Claims on what was measured."""
+    fitted, before, _, back = QUICK if lab.quick else (FITTED, BEFORE, AFTER, BACK)
+    names = [name for name in RIVALS if name != "boosting" or not lab.quick]
+    errors: dict[tuple[str, Change], Errors] = {}
+    for at, name in enumerate(names):
+        for change, samples in courses.items():
+            lab.show("live: predictors", at / len(names))
+            rival = RIVALS[name]()
+            rival.fit(samples[:fitted])
+            errors[name, change] = along(rival, samples[fitted:])
+    stationary = {name: [e for c in courses for e in errors[name, c].came[:before]] for name in names}
+    begins = {name: [e for c in courses for e in errors[name, c].begin[:before]] for name in names}
+    medians = ", ".join(
+        f"{name} {statistics.median(found):.1f} and {np.percentile(found, 95):.0f}"
+        for name, found in stationary.items()
+        if name != "ours"
+    )
+    for ident, at, limit in (("median", 50, 5.0), ("p95", 95, 20.0)):
+        lab.claim(
+            f"live.stationary.{ident}",
+            f"error as it came, up to four at once on this machine's cores, percentile {at}; median and 95th "
+            f"percentile of the rivals in per cent: {medians}",
+            source=OURS,
+            goal=Goal("at most", limit, "%"),
+            measured=_percentile(stationary["ours"], at),
+        )
+    begun = ", ".join(f"{n} {statistics.median(f):.1f}" for n, f in begins.items() if n != "ours")
+    best = min(statistics.median(found) for name, found in begins.items() if name not in ("ours", "boosting"))
+    lab.claim(
+        "live.stationary.begin",
+        f"median error at the begin, over that of the best rival but boosting ({best:.1f} %); all: {begun}",
+        source=OURS,
+        goal=Goal("at most", 1.0, "×"),
+        measured=_percentile([e / best for e in begins["ours"]], 50),
+    )
+    usual = statistics.median(stationary["ours"])
+    for change in courses:
+        later = errors["ours", change].came[before + back :]
+        first = statistics.median(errors["ours", change].came[before : before + back])
+        rivals = ", ".join(
+            f"{name} {statistics.median(errors[name, change].came[before + back :]):.1f}"
+            for name in names
+            if name != "ours"
+        )
+        lab.claim(
+            f"live.{change.replace(' ', '-')}.back",
+            f"{change}: median error from {back} batches after the change on over the stationary one ({usual:.1f} %; "
+            f"in the first {back} batches {first:.1f} %); rivals in per cent: {rivals}",
+            source=OURS,
+            goal=Goal("at most", 1.5, "×"),
+            measured=_percentile([e / usual for e in later], 50),
+        )
+    for ident, part, limit in (("before", slice(0, before), 2.0), ("after", slice(before, None), 3.0)):
+        covered = {name: [100.0 * w for c in courses for w in errors[name, c].within[part]] for name in names}
+        rivals = ", ".join(f"{n} {statistics.fmean(f):.1f}" for n, f in covered.items() if n != "ours")
+        value = statistics.fmean(covered["ours"]) - 95
+        lab.claim(
+            f"live.coverage.{ident}",
+            f"part of the times within the 95 % bound said at the begin, less 95 %, {ident} the change; part of the "
+            f"rivals: {rivals}",
+            source=OURS,
+            goal=Goal("within", limit, "points"),
+            measured=Estimate(value, value, value),
+        )
+
+
+def _percentile(values: Sequence[float], percent: float) -> Estimate:
+    """With an interval by bootstrap over batches."""
+    found = float(np.percentile(values, percent))
+    rng = np.random.default_rng(1)
+    drawn = [np.percentile(rng.choice(values, len(values)), percent) for _ in range(400)]
+    return Estimate(found, float(np.percentile(drawn, 2.5)), float(np.percentile(drawn, 97.5)))
