@@ -236,12 +236,12 @@ def test_other_sites_and_methods_are_refused(server: LiveServer) -> None:
 
 
 def test_kernels_are_told_while_somebody_watches() -> None:
-    server = LiveServer("tests.live.apps:heavy", kernels="always")
+    server = LiveServer("tests.live.long_app:app", kernels="always")
     try:
-        assert calm(server, "heavy", 1.0).status == 200
+        assert calm(server, "lengthy", 1.0).status == 200
         with Viewer(server.port) as viewer:
             viewer.wait(lambda tick: tick.workers)
-            until(lambda: calm(server, "heavy", 1.0).status == 200 and any(t.kernels for t in list(viewer.ticks)))
+            until(lambda: calm(server, "lengthy", 1.0).status == 200 and any(t.kernels for t in list(viewer.ticks)))
             tick = viewer.wait(lambda tick: tick.kernels)
             assert all(k.begin_ns <= k.end_ns and k.why in ("turn", "fill", "beside", "aged") for k in tick.kernels)
     finally:
