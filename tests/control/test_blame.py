@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.control.test_rules import SPEC, controller, joined, of, stage
+from tests.schedule.almost_first_come import AlmostFirstCome
 
 from dovetail.control import Reject, Reply, RequestArrived, RunBatch, WorkerJoined, WorkerLost
 from dovetail.control.events import BatchFinished, ModelLoaded
-from dovetail.schedule import FirstCome
 from dovetail.schedule.protocol import Refusal
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
@@ -48,7 +48,7 @@ def test_of_several_in_a_batch_each_runs_alone_before_it_is_blamed() -> None:
     assert of(RunBatch, c.step(ModelLoaded(8, 0, 3, "read", 0))), "the other one is innocent until it is tried"
 
 
-class Refusing(FirstCome):
+class Refusing(AlmostFirstCome):
     """Finds everybody late."""
 
     firm = False
@@ -67,14 +67,14 @@ def test_who_may_not_be_shed_is_served_late() -> None:
     assert of(Reject, c.step(RequestArrived(3, 0, 3, 0, sheddable=False))), "there is no room at all"
 
 
-class GivingUp(FirstCome):
+class GivingUp(AlmostFirstCome):
     """Gives up whoever is open."""
 
     def hopeless(self, now_ns):  # type: ignore[no-untyped-def]
         return [(r, Refusal("hopeless")) for r in self._cluster.requests.values()] if now_ns > 10 else ()
 
     def bind(self, cluster):  # type: ignore[no-untyped-def]
-        super().bind(cluster)
+        self.plain.bind(cluster)
         self._cluster = cluster
 
 

@@ -53,6 +53,18 @@ def test_a_model_that_is_being_fetched_is_waited_for_and_not_fetched_again() -> 
     assert made.chosen(READ, HALF) == 2
 
 
+@pytest.mark.parametrize(("waiting", "expected"), [(5, None), (6, 2)])
+def test_a_crowd_has_a_model_fetched_again_if_that_is_sooner_for_its_last(waiting: int, expected: int | None) -> None:
+    made = Shop(LOAD_NS, OwnSettings(), run_ns=10 * MS)
+    for ident in (1, 2):
+        made.join(ident, swaps=True, memory_bytes=5000)
+    made.run(1, READ, Config(1, 1, 100), MS)
+    made.now_ns = LOAD_NS  # it should be there by now, and is not
+    for _ in range(waiting):
+        made.cluster.queues["read"].push(0, made.item(READ))
+    assert made.chosen(READ, Config(1, 1, 100)) == expected, "40 ms for a load, 10 ms for each but the first"
+
+
 def test_others_run_while_a_model_is_being_fetched() -> None:
     made = shop(100, 100)
     made.load(1, SORT)

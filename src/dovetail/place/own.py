@@ -13,8 +13,8 @@ Rules of this file
 - A fetch runs beside batches (`OwnSettings.beside`), so it does not wait for room: it begins early enough to be over
   when there is room, and who waits for it takes none. Where batches are bound only when there is room, it begins
   then. Where a load takes a core from batches, it is part of its batch, and has room only where that has.
-- A worker is asked for few fetches at a time, and for one of each model. Who comes meanwhile waits here for the
-  model, and goes in a batch when it is there.
+- A worker is asked for few fetches at a time, and for one of each model. A model that is on its way somewhere is
+  waited for, unless so many wait that another fetch is sooner for the last of them.
 - A fetch that evicts is charged to others by `toll_pct` of its load: the evicted model will be fetched again.
 - Workers are found by index (`rooms`); nothing here looks at all of them.
 """
@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..predict import Predictor
-from ..state import Batch, Cluster, Config, Item, Queue, Request, Worker, WorkerRow
+from ..state import NEVER_NS, Batch, Cluster, Config, Item, Queue, Request, Worker, WorkerRow
 from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import StageSpec
@@ -286,23 +286,24 @@ class OwnWorkers:
         """
         stage, priority = queue.stage, head.request.priority
         have, could, coming = self._have[stage.name], self._could[stage.name], self._coming[stage.weights]
-        fetch: _Fetch | None = None
-        fetched_ns = 0
-        if coming:
-            fetched_ns = min(coming.values())
-        elif could.count:
-            fetch = self._fetch(could, stage, config, priority, now_ns)
-            fetched_ns = 0 if fetch is None else max(fetch.room_ns, now_ns + fetch.load_ns) + fetch.toll_ns
+        fetch = self._fetch(could, stage, config, priority, now_ns) if could.count else None
         early = self._early and not stage.on_host
         if not early and fetch is None:
             return None
+        # Who began first has it first, as far as can be said: loads of one model take the same.
+        first_ns = next(iter(coming.values())) if coming else NEVER_NS
+        fetched_ns, behind_ns = NEVER_NS, 0
+        if fetch is not None:
+            fetched_ns = max(fetch.room_ns, now_ns + fetch.load_ns) + fetch.toll_ns
+            behind_ns = self._behind_ns(queue, config, have.count + len(coming), fetch.worker)
         waits = None
-        behind_ns = 0 if fetch is None else self._behind_ns(queue, config, have, fetch.worker)
-        if have.count and not (fetched_ns and have.next_end_ns() - self.bind_ns + behind_ns > fetched_ns):
+        if have.count and have.next_end_ns() - self.bind_ns + behind_ns <= min(fetched_ns, first_ns + behind_ns):
             waits = have.soonest(config, priority, now_ns, self.bind_ns)
-        if fetched_ns and (waits is None or fetched_ns < waits[1] + behind_ns):
-            if fetch is None:
-                return None
+            if waits is not None and waits[1] > first_ns:
+                waits = None
+        if waits is not None:
+            first_ns = waits[1]
+        if fetch is not None and fetched_ns < first_ns + behind_ns:
             start_ns = max(now_ns, fetch.room_ns - fetch.load_ns)
             beside, toll_ns = self._settings.beside, fetch.toll_ns
             return Spot(fetch.worker, start_ns, fetch.load_ns, FETCHES, beside=beside, toll_ns=toll_ns)
@@ -311,12 +312,12 @@ class OwnWorkers:
         worker, start_ns = waits
         return Spot(worker, start_ns, 0, reason_of(worker, config, start_ns, now_ns))
 
-    def _behind_ns(self, queue: Queue, config: Config, have: Group, worker: Worker) -> int:
+    def _behind_ns(self, queue: Queue, config: Config, holders: int, worker: Worker) -> int:
         """How much longer the last item of a queue waits for holders than the first: a fetch is for all of them."""
         batches = -(-queue.size // config.batch) - 1
         if batches <= 0 or not self._settings.queues:
             return 0
-        at_once = max(1, have.count * (FULL_SHARE // config.share_pct))
+        at_once = max(1, holders * (FULL_SHARE // config.share_pct))
         run_ns = self._predictor.run(queue.stage, worker.spec.kind, config.batch, config).mean_ns
         return batches * run_ns // at_once
 
