@@ -53,6 +53,11 @@ def test_nothing_changes_on_a_constant_load(gap_ns: int) -> None:
     assert s.outcomes["ok"] >= 0.98 * sum(s.outcomes.values()), "a few wait for its first look"
 
 
+def test_a_little_less_changes_nothing() -> None:
+    s = Scaled(TWO).run(iter([*every(10 * MS, 1200), *every(10_600_000, 1200, 12 * SECOND)]))
+    assert [at_ns for at_ns, _ in s.told if 8 * SECOND < at_ns < 24 * SECOND] == [], "94/s after 100/s"
+
+
 def test_the_quota_comes_first_then_the_share_then_replicas_and_devices() -> None:
     load = poisson([(10, 5), (10, 40), (10, 100), (10, 500)], 1)
     s = Scaled(TWO).run(iter(load))
