@@ -24,6 +24,7 @@ from ..record.log import Header, LogWriter, make_header
 from ..record.sight import Banner
 from ..units import SECOND
 from ..wiring import PolicySpec, make_controller
+from ..workflow.alone import stage_graphs
 from ..workflow.app import App
 from .access import Access
 from .access_log import AccessLog
@@ -74,6 +75,8 @@ class Options(msgspec.Struct, frozen=True):
     grpc_port: int | None = None
     #: Whether clients may register system shared memory of this machine.
     shared_memory: bool = False
+    #: Whether clients may call models by the names of their stages, beside the workflows.
+    serve_stages: bool = False
     #: Processes for ordinary Python stages.
     hosts: int = 1
     #: Processes that share the cores of a processor.
@@ -95,6 +98,8 @@ class Options(msgspec.Struct, frozen=True):
     #: How long before a batch's expected end the next is sent: what a decision takes to come back, and some more.
     lead_us: int = 1000
     log: Path | None = None
+    #: Whether people may watch at /dashboard.
+    dashboard: bool = True
     #: Where a line for each answer goes; "-" is stderr.
     access_log: Path | None = None
     #: Shared memory of the front and of each worker; pages cost nothing until they are written.
@@ -219,8 +224,9 @@ async def launch(
             backend = LiveBackend(system, label=began.label, trust_priority=trusts, tenants=tenants)
             gate = Gate(options.host, options.allow_hosts, options.allow_origins, Access(keys))
             regions = Regions(limits.max_body_bytes) if options.shared_memory else None
-            watch = Watch(system, began.banner, began.header, say)
-            http = await start(backend, options.host, options.port, limits, gate, regions, Pages(watch), tls)
+            watch = Watch(system, began.banner, began.header, say) if options.dashboard else None
+            pages = None if watch is None else Pages(watch)
+            http = await start(backend, options.host, options.port, limits, gate, regions, pages, tls)
             http.access_log = access_log
         except OSError as error:
             where = f"{options.host}:{options.port}"
@@ -256,6 +262,7 @@ async def start_system(
     say: Callable[[str], None],
 ) -> Started:
     """Start a system, and wait until every stage can run."""
+    graphs = (*app.graphs, *(stage_graphs(app) if options.serve_stages else ()))
     emulated = serves.device.startswith("emulated:")
     joined = isinstance(share, JoinedFront)
     ingress = 0 if share is None else share.ingress
@@ -267,10 +274,10 @@ async def start_system(
     if store is not None and not emulated:
         times = TimesStore(store, this_machine(), app.specs, say)
     learned = None if times is None else times.known
-    controller = make_controller(app.graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
+    controller = make_controller(graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
     header = make_header(
         "live",
-        app.graphs,
+        graphs,
         msgspec.msgpack.encode(policy_spec),
         known,
         serves.cores,
@@ -286,7 +293,7 @@ async def start_system(
         log = LogWriter(options.log, header, BackgroundFile)
     settings = Settings(
         target,
-        app.graphs,
+        graphs,
         (*serves.workers, *hosts_for(app.specs, options.hosts)),
         known,
         cpus=serves.cpus,
@@ -312,7 +319,7 @@ async def start_system(
         raise
     if times is not None and not joined:  # the first front sees the same workers, and keeps what it learns
         times.keep(controller.policy.predictor)
-    banner = banner_of(app.graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
+    banner = banner_of(graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
     return Started(system, serves.device, label, times, banner, header)
 
 

@@ -32,6 +32,7 @@ from .http import HttpServer, serve
 from .inference import Inference
 from .keys import Key
 from .oip_request import (
+    MAX_NAME_CHARS,
     Place,
     Upload,
     Wanted,
@@ -293,6 +294,7 @@ class OpenInference:
         try:
             call, wanted, binary = self._read(request, upload)
             call.asked_s, call.who, call.generation = request.asked_s, request.who, upload.info.generation
+            call.trace = request.headers.get("traceparent", "")[:MAX_NAME_CHARS]
             return self._inference.begin(
                 upload, call, wanted, binary, lambda outcome: self._deliver(request, http_of(outcome), done)
             )
