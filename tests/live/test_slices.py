@@ -102,14 +102,18 @@ def test_only_whoever_is_trusted_changes_slices(serve):
     assert status == 403 and "--trust-priority" in said["error"]
 
 
-def test_a_key_may_see_slices_and_change_none(serve, tmp_path):
+def test_a_key_sees_slices_and_only_that_of_an_administrator_changes_them(serve, tmp_path):
     _, observer = add(tmp_path / "keys.json", Key("0" * 12, "0" * 64, "acme", scopes=("observe",)))
-    server = serve(device="cpu:1", keys=tmp_path / "keys.json")
+    _, admin = add(tmp_path / "keys.json", Key("1" * 12, "1" * 64, "acme", scopes=("admin",)))
+    server = serve(device="cpu:1", trust_priority=False, keys=tmp_path / "keys.json")
     with Wire(server.port) as wire:
         assert wire.ask("GET", "/v2/slices", X_Api_Key=observer).json["slices"][0]["client"] == "large"
     with Wire(server.port) as wire:
         reply = wire.ask("POST", "/v2/slices/large", b'{"quota": 10}', X_Api_Key=observer)
-    assert reply.status == 403 and "not for changing slices" in reply.json["error"]
+    assert reply.status == 403 and "admin" in reply.json["error"]
+    with Wire(server.port) as wire:
+        reply = wire.ask("POST", "/v2/slices/large", b'{"quota": 10}', X_Api_Key=admin)
+    assert reply.status == 200 and reply.json["quota_pct"] == 10
 
 
 def test_the_command_says_what_is_wrong(capsys):

@@ -136,8 +136,8 @@ class Backend(Protocol):
     def slices(self) -> list[dict[str, Any]]:
         """What every client with a quota has of the devices: `client`, `share_pct`, `quota_pct`, `worker`."""
 
-    def change_slice(self, client: str, wanted: SliceWanted) -> dict[str, Any]:
-        """Give a client another slice. Raises `BadRequest` or `Forbidden`."""
+    def change_slice(self, client: str, wanted: SliceWanted, admin: bool = False) -> dict[str, Any]:
+        """Give a client another slice; `admin`: with a key for that. Raises `BadRequest` or `Forbidden`."""
 
     def metrics(self, http: list[Metric]) -> str:
         """Everything that is measured, in Prometheus' text form; `http` are values of the front."""
