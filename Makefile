@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-pure test-torch compiled test-compiled check bench mutants clean
+.PHONY: setup demo soak test test-pure test-page test-torch compiled test-compiled check bench mutants clean
 
 setup: $(STAMP)
 
@@ -25,6 +25,11 @@ test: setup
 # Only what needs no process, socket or model: a few seconds.
 test-pure: setup
 	$(BIN)/python -m pytest -m "not cpu"
+
+# The dashboard in a browser, which `test` does only where there is one; Debian's Chromium is some 400 MB.
+test-page: setup
+	scripts/chromium.sh
+	$(BIN)/python -m pytest tests/serve/test_dashboard_page.py
 
 # Kernels of torch models; the extra is some 200 MB.
 test-torch: setup
@@ -56,6 +61,10 @@ bench: setup
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/gate.py
 	$(BIN)/python bench/ipc.py
+
+# Half an hour at 70 % of what the machine can do: do memory or latency drift? MINUTES=2 for less.
+soak: setup
+	$(BIN)/python scripts/soak.py --minutes $(or $(MINUTES),30)
 
 # Do the tests bite? Rules are changed on purpose, one at a time. Takes an hour; run it again and it goes on.
 mutants: setup

@@ -5,7 +5,8 @@
 
 A round runs each bench once in each tree, in a process of its own whose PYTHONPATH is that tree. Which tree goes
 first changes from round to round, so that a busy neighbour meets both. A tree is measured by its own script if that
-has `--json`, else by this tree's, which then knows the other tree's sources by their commands only.
+has `--json`, else by this tree's, which then knows the other tree's sources by their commands only. Each tree has a
+working directory of its own, and so a profile store of its own format with what it has learned itself.
 
 For each figure: what both trees had (medians over rounds), and new over old, taken within a round: the median, the
 smallest and the largest. A figure is `WORSE` if the median is worse than 1 by more than the spread, which is the
@@ -23,6 +24,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,13 +98,13 @@ def script(tree: Path, name: str) -> Path:
     return own if "--json" in text or "table_or_json" in text else HERE / "bench" / f"{name}.py"
 
 
-def run(tree: Path, name: str, timeout_s: float) -> dict[str, float]:
-    """One round of a bench in a tree: figure -> value."""
+def run(tree: Path, name: str, timeout_s: float, folder: Path) -> dict[str, float]:
+    """One round of a bench in a tree, which keeps its files in a folder: figure -> value."""
     bench = BENCHES[name]
     command = [sys.executable, str(script(tree, name)), *bench.arguments]
     try:
         done = subprocess.run(
-            command, env=environment(tree), cwd=tree, capture_output=True, text=True, check=False, timeout=timeout_s
+            command, env=environment(tree), cwd=folder, capture_output=True, text=True, check=False, timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
         raise BenchFailed(f"{name} in {tree}: no end within {timeout_s:g} s") from None
@@ -172,14 +174,17 @@ def compare(name: str, figure: str, old: list[float], new: list[float]) -> Compa
 def measure(base: Path, names: list[str], rounds: int, timeout_s: float) -> list[Compared]:
     """All rounds of all benches."""
     found: dict[tuple[str, Path], list[dict[str, float]]] = {(n, tree): [] for n in names for tree in (base, HERE)}
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with tempfile.TemporaryDirectory() as scratch, Progress(console=Console(stderr=True), transient=True) as bar:
+        folders = {base: Path(scratch, "other"), HERE: Path(scratch, "this")}
+        for folder in folders.values():
+            folder.mkdir()
         task = bar.add_task("", total=rounds * len(found))
         for number in range(rounds):
             for name in names:
                 for tree in (base, HERE) if number % 2 else (HERE, base):
                     which = "this tree" if tree == HERE else "the other"
                     bar.update(task, description=f"round {number + 1}: {name}, {which}")
-                    found[name, tree].append(run(tree, name, timeout_s))
+                    found[name, tree].append(run(tree, name, timeout_s, folders[tree]))
                     bar.advance(task)
     compared: list[Compared] = []
     for name in names:

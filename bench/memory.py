@@ -106,7 +106,10 @@ def children(pid: int) -> list[int]:
 def serving(directory: Path, *arguments: str) -> Iterator[tuple[int, int]]:
     """`dovetail serve` in a process of its own: its port and its process id."""
     command = [sys.executable, "-m", "dovetail", "serve", *arguments, "--port", "0"]
-    process = subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
+    # Whoever measures two trees in turn (`against.py`) has named the tree whose examples these are.
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(PROJECT))))
+    environment = {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen(command, cwd=directory, env=environment, stderr=subprocess.PIPE, text=True)
     said: list[str] = []
     with process:
         try:
@@ -168,7 +171,7 @@ def measure(
     numbers = iter(range(len(requests)))
     turn = threading.Lock()
     asked = ("--policy", policy, "--memory", memory, "--workers", str(workers), *options)
-    with serving(PROJECT, TARGET, *asked) as (port, pid):
+    with serving(Path.cwd(), TARGET, *asked) as (port, pid):
 
         def ask() -> None:
             with triton.InferenceServerClient(f"127.0.0.1:{port}", network_timeout=PATIENCE_SECONDS) as client:

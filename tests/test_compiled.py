@@ -16,7 +16,10 @@ SOURCE = PROJECT / "src" / "dovetail"
 HOOK = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
 MODULES: list[str] = HOOK["custom"]["modules"]
 #: Records of compiled modules: none of them is ever decoded.
-INSIDE = {"Candidate", "Summary", "Victim", "_Delivery", "_Entry", "_Fetch", "_Hint"}
+INSIDE = {
+    "Candidate", "Considered", "HttpRequest", "HttpResponse", "Limits", "Result", "Summary",
+    "Victim", "_Delivery", "_Entry", "_Fetch", "_Hint", "_Known",
+}  # fmt: skip
 
 
 def tree(path: Path) -> ast.Module:
@@ -43,7 +46,7 @@ def imports(module: str) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1] + (node.module or "").split(".")
             name = ".".join(part for part in base if part)
-            found |= {name} if file_of(name).exists() else {f"{name}.__init__"}
+            found |= {name} if name and file_of(name).exists() else {f"{name}.__init__".removeprefix(".")}
     return found
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import grpc
 import pytest
 from tests.live import apps
 from tests.serve.live_support import at_once, item_request, triton, triton_inputs
@@ -224,7 +225,7 @@ def test_the_end_of_a_terminal_does_not_end_the_server(serve):
     workers = worker_pids(serving)
     for pid in (*workers, serving.process.pid):
         os.kill(pid, signal.SIGHUP)
-    until(lambda: any("SIGHUP" in line for line in serving.said))
+    until(lambda: any("reloaded; serving" in line for line in serving.said))
     assert serving.infer("gated", 0) == 200
     assert worker_pids(serving) == workers
 
@@ -416,3 +417,15 @@ def test_it_says_what_it_knows_and_what_nobody_can_meet_with_the_store_beside_th
     serving.signal(signal.SIGTERM)
     assert serving.wait() == 0
     assert not (tmp_path / "profiles.sqlite").exists(), "what is learned goes to the same store"
+
+
+def test_grpc_beside_http(serve):
+    serving = serve("tests.live.apps:hosted", "--grpc-port", 0, "--shared-memory")
+    port = serving.ready["grpc_port"]
+    assert any(f"gRPC at 127.0.0.1:{port}" in line for line in serving.said)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ServerReady")
+        assert ask(b"", timeout=PATIENCE_SECONDS) == b"\x08\x01"  # field 1 is true
+    assert f"--grpc-port {port}" in failing("tests.live.apps:hosted", "--port", 0, "--grpc-port", port)
+    serving.signal(signal.SIGTERM)
+    assert serving.wait() == 0

@@ -4,7 +4,7 @@ import sys
 
 from dovetail import App, stage, tensor, workflow
 
-if "dovetail.live.worker.main" in getattr(sys.modules["__main__"].__spec__, "name", ""):
+if "dovetail.live.worker" in getattr(sys.modules["__main__"].__spec__, "name", ""):
     raise RuntimeError("this module works only in the front")
 
 

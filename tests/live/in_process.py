@@ -12,7 +12,7 @@ from dovetail import onnx
 from dovetail.live.links.wire import Argument, Done, FromWorker, Hello, Load, Loaded, Run
 from dovetail.live.tensors.arena import Arena
 from dovetail.live.tensors.codec import encode
-from dovetail.live.worker.device_executor import DeviceExecutor
+from dovetail.live.worker.device_executor import DeviceExecutor, _TellState
 from dovetail.live.worker.executor import Values, Work
 from dovetail.live.worker.learning import TELL_NS
 from dovetail.profile.kernels import Cut
@@ -96,7 +96,7 @@ class InProcess:
 
     def tell(self) -> None:
         """As if a minute had passed: the wake that it asked for has come."""
-        ((at_ns, payload),) = self.wakes
+        ((at_ns, payload),) = [wake for wake in self.wakes if not isinstance(wake[1], _TellState)]
         assert at_ns >= self.begun_ns + TELL_NS
         self.wakes.clear()
         assert self.executor.wake(payload, time.monotonic_ns()) is None

@@ -1,4 +1,4 @@
-"""A headless Chromium that a test drives over its debugging pipe: no driver, no websocket, nothing to install but it."""
+"""A headless Chromium that a test drives over its debugging pipe: no driver and no websocket between them."""
 
 from __future__ import annotations
 

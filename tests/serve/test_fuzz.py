@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import importlib.util
 import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -60,3 +63,15 @@ def test_nothing_upsets_the_server(server: Server, kind: str) -> None:
     attempt()
     with server.wire() as wire:
         assert wire.send(infer("late")).reply().status == 200
+
+
+def test_a_short_run_of_the_fuzzer() -> None:
+    """The long one is in docs/results/protocol.md."""
+    file = Path(__file__).resolve().parents[2] / "scripts/fuzz.py"
+    spec = importlib.util.spec_from_file_location("dovetail_fuzz", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    said: list[str] = []
+    assert asyncio.run(module.fuzz(5000, 20261118, say=said.append)) == 0, said
+    assert any("HTTP 200" in line for line in said) and any("gRPC: answered" in line for line in said)

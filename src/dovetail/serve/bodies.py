@@ -41,7 +41,7 @@ class Bodies:
 
     def ask(self, who: Waiter, nbytes: int, urgency: int) -> bool:
         """Whether so many bytes may come now; else `who.room_found` is called when they may, if it still waits."""
-        if self._fits(who.client, nbytes) and not any(entry[2].waiting for entry in self._waiting):
+        if self._fits(who.client, nbytes) and not (self._waiting and any(e[2].waiting for e in self._waiting)):
             self._reserve(who.client, nbytes)
             return True
         who.waiting = True

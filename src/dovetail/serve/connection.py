@@ -54,7 +54,8 @@ class Connection(Answering):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)
+        # asyncio's TLS counts as full what has as much as this, all else what has more.
+        self._transport.set_write_buffer_limits(high=0 if self._server.tls is None else 1, low=0)
         limits = self._server.limits
         self._server.came(self)
         standing = self._server.crowd.admit(self)
@@ -167,7 +168,7 @@ class Connection(Answering):
     def _open(self, request: HttpRequest, limits: Limits) -> None:
         """Prepares for the body of a request whose head is sound."""
         self._request = request
-        self._asked_s = self._server.loop.time()
+        self._asked_s = request.asked_s = self._server.loop.time()
         self._server.crowd.works(self)
         if self._beyond:
             request.keep_alive = False
@@ -196,7 +197,8 @@ class Connection(Answering):
                 self._reserve(length)
             if self._refusal is not None and expects:
                 raise self._refusal  # the client waits to hear whether it should send the body at all
-        self._begin_body()
+        self._began_s = self._asked_s
+        self._pace(0)
         if expects and length is None and self._start == self._end:
             self._transport.write(_CONTINUE)
 
@@ -217,7 +219,7 @@ class Connection(Answering):
 
     def _reserve(self, length: int) -> bool:
         """Asks for room for the body; False if it has to wait."""
-        rest = length - (self._end - self._start)
+        rest = max(0, length - (self._end - self._start))  # what follows may be the next request
         if self._server.bodies.ask(self, rest, self._urgency):
             self._unreceived = rest
             self._take_room()

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from copy import copy
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import httptools
 import msgspec
+from msgspec.structs import replace
 
 __all__ = ["DEFAULT_LIMITS", "Chunks", "Heads", "HttpError", "HttpRequest", "HttpResponse", "Limits", "parse_head"]
 
@@ -62,6 +62,8 @@ class HttpRequest(msgspec.Struct):
     content_length: int | None  # None: chunked
     body: Any = None  # what `Application.body` gave
     known: Any = None  # what `Application.check` has found out, for `Application.body`
+    asked_s: float = 0.0  # when its head had come, by the event loop's clock
+    who: Any = None  # the key that came with it, where keys are needed
 
 
 class HttpResponse(msgspec.Struct):
@@ -154,6 +156,10 @@ class Heads:
         self._check = check
         self._known: dict[bytes, HttpRequest] = {}
 
+    def forget(self) -> None:
+        """Who may ask has changed: look at every head anew."""
+        self._known.clear()
+
     def parse(self, data: bytes) -> HttpRequest:
         """A request of its own; its headers are shared and not to be changed."""
         request = self._known.get(data)
@@ -164,7 +170,7 @@ class Heads:
                 if len(self._known) == MAX_KNOWN_HEADS:
                     self._known.clear()
                 self._known[data] = request
-        return copy(request)
+        return replace(request)
 
 
 def _path(target: bytes) -> str:

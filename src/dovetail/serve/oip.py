@@ -14,31 +14,35 @@ Sources: kserve/open-inference-protocol, inference_rest.md; Triton's docs/protoc
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
-from copy import copy
 from urllib.parse import quote, unquote
 
 import msgspec
+from msgspec.structs import replace
 
-from ..errors import BadRequest
+from ..errors import BadRequest, Forbidden, QuotaExceeded
 from ..workflow.graph import Port
 from .application import Cancel
 from .backend import Backend, Call, Metric, ModelInfo
+from .compression import CODINGS, INLINE_BYTES, Threads, accepted, compressed, inflated
 from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limits
 from .gate import Gate
 from .http import HttpServer, serve
 from .inference import Inference
+from .keys import Key
 from .oip_request import (
-    InferRequest,
+    MAX_NAME_CHARS,
     Place,
     Upload,
     Wanted,
     call_of,
     claimed,
+    file_type,
     inputs_of,
-    only_input,
     parse,
     peek,
+    read_raw,
     wanted_of,
 )
 from .oip_response import (
@@ -53,10 +57,11 @@ from .oip_response import (
     ready_asked,
     region_asked,
     region_of,
+    slice_of,
 )
+from .openapi import description
 from .pages import Pages
 from .shared_memory import Regions
-from .tensors import decode_raw
 
 __all__ = ["OpenInference", "start"]
 
@@ -64,7 +69,7 @@ MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per
 MAX_QUESTION_BYTES = 64 << 10  # of a body that is no inference
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
-_QUESTIONS = ("index", "page", "register")  # what has a body and is no inference
+_QUESTIONS = ("index", "page", "register", "slice")  # what has a body and is no inference
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -86,17 +91,25 @@ class _Known(msgspec.Struct, frozen=True, gc=False):
 class OpenInference:
     """The application that `http` serves."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Inference, max_body_bytes: int = DEFAULT_LIMITS.max_body_bytes) -> None:
+        """`max_body_bytes` is for bodies that were compressed: how large they may be once they are unpacked."""
         self._inference = inference
-        self._backend = backend = inference.backend
+        self._max_body_bytes = max_body_bytes
+        self._threads = Threads()
+        self._backend = inference.backend
         #: The dashboard, if there is one.
         self.pages: Pages | None = None
         #: What the front measures of itself.
         self.http_metrics: Callable[[], list[Metric]] = list
         #: (model, bytes of the body, JSON) -> what it means.
         self._known: dict[tuple[str, int, bytes], _Known] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """There are other models from now on."""
+        names = [name for name in self._backend.models() if quote(name) == name]
         #: Path of an inference as clients write it -> model; as many as there are models, and no more.
-        self._infer_paths = {f"/v2/models/{name}/infer": name for name in backend.models() if quote(name) == name}
+        self._infer_paths = {f"/v2/models/{name}/infer": name for name in names}
 
     def vital(self, request: HttpRequest) -> bool:
         """Whether the server lives and is ready is told to whoever asks."""
@@ -109,9 +122,9 @@ class OpenInference:
             return 1
         info = expected[0]
         try:
-            priority = claimed(request.headers)
-            self._backend.claims(info.name, priority)
-        except BadRequest as error:
+            priority = self._backend.claims(info.name, claimed(request.headers), request.who)
+            self._backend.let_in(info.name, priority, request.who)
+        except (BadRequest, QuotaExceeded) as error:
             raise as_refusal(error) from None
         request.known = expected
         return priority or info.priority
@@ -128,7 +141,7 @@ class OpenInference:
             priority = claimed(request.headers)
             if not priority and json_bytes <= len(begun) and self._backend.crowded():
                 priority = peek(bytes(begun[:json_bytes]))
-                self._backend.claims(info.name, priority)
+            priority = self._backend.claims(info.name, priority, request.who)
             return Upload(self._backend, info, nbytes, json_bytes, priority)
         except Exception as error:
             raise as_refusal(error) from None
@@ -139,32 +152,56 @@ class OpenInference:
         if info is None or action != "infer":
             return None
         coding = request.headers.get("content-encoding", "identity").lower()
+        if coding in CODINGS:
+            return info, 0  # what is in it is not known yet
         if coding != "identity":
             raise HttpError(
-                415, f"Content-Encoding {coding!r} is not supported; send tensors uncompressed, in binary"
+                415,
+                f"Content-Encoding {coding!r} is not supported; send gzip, deflate, or tensors as they are",
+                ("Accept-Encoding", ", ".join(CODINGS)),
             )
-        given = request.headers.get(HEADER_LENGTH.lower(), str(nbytes))
+        return info, self._json_bytes(request, nbytes)
+
+    def _json_bytes(self, request: HttpRequest, nbytes: int) -> int:
+        """How many bytes of a body are JSON; none of a file."""
+        given = request.headers.get(HEADER_LENGTH.lower())
+        if given is None:
+            given = "0" if file_type(request.headers) else str(nbytes)
         json_bytes = int(given) if given.isascii() and given.isdigit() and len(given) < 20 else nbytes + 1
         if json_bytes > nbytes:
             raise HttpError(400, f"{HEADER_LENGTH} must be a number within the body of {nbytes} bytes, got {given!r}")
         if json_bytes > MAX_JSON_BYTES:
             raise HttpError(413, f"{json_bytes} bytes of JSON are more than {MAX_JSON_BYTES}; send tensors in binary")
-        return info, json_bytes
+        return json_bytes
 
     def respond(
         self, request: HttpRequest, done: Callable[[HttpResponse | Exception], None]
     ) -> HttpResponse | Cancel:
         """Answers at once what needs no inference."""
         if isinstance(request.body, Upload):
+            if (coding := request.headers.get("content-encoding", "").lower()) in CODINGS:
+                return self._unpack(request, request.body, coding, done)
             return self._infer(request, request.body, done)
         info, action = self._route(request)
-        backend = self._backend
         if action == "page" and self.pages is not None:
             return self.pages.respond(request, done)
+        response = self._answer(request, info, action)
+        return compressed(response, coding) if (coding := accepted(request.headers, response)) else response
+
+    def _answer(self, request: HttpRequest, info: ModelInfo | None, action: str) -> HttpResponse:
+        """What needs no inference."""
+        backend = self._backend
         if action == "metrics":
             return HttpResponse(200, [backend.metrics(self.http_metrics()).encode()], content_type=_METRICS)
+        if action == "openapi.json":
+            return json_of(description(backend.models(), self._inference.regions is not None))
         if action == "index":
-            return json_of(index_of(backend.models(), ready_asked(request.body)))
+            seen = {name: info for name, info in backend.models().items() if _may_see(request.who, name)}
+            return json_of(index_of(seen, ready_asked(request.body)))
+        if action == "slices":
+            return json_of({"slices": backend.slices()})
+        if action == "slice":
+            return self._change_slice(request)
         if action == "infer":
             raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         if action == "live" or (action == "ready" and info is None):
@@ -189,14 +226,18 @@ class OpenInference:
         match request.path.removesuffix("/").split("/")[1:]:
             case ["v2"]:
                 action = "metadata"
-            case ["metrics"]:
-                action = "metrics"
+            case [("metrics" | "openapi.json") as action]:
+                pass
             case [] | ["dashboard", *_] if self.pages is not None:
                 return None, "page"
             case ["v2", "health", ("live" | "ready") as action]:
                 pass
             case ["v2", "models", "stats"]:
                 action = "stats"
+            case ["v2", "slices"]:
+                action = "slices"
+            case ["v2", "slices", _]:
+                action = "slice"
             case ["v2", "repository", "index"]:
                 action = "index"
             case ["v2", "repository", "models", name, ("load" | "unload")]:
@@ -220,7 +261,7 @@ class OpenInference:
                     raise HttpError(404, f"no such path: {request.path}")
             case _:
                 raise HttpError(404, f"no such path: {request.path}")
-        allowed = ("POST",) if action in ("infer", "index", "register", "unregister") else ("GET", "HEAD")
+        allowed = ("POST",) if action in ("infer", "index", "register", "slice", "unregister") else ("GET", "HEAD")
         if request.method not in allowed:
             raise HttpError(405, f"{request.method} is not allowed on {request.path}", ("Allow", ", ".join(allowed)))
         return info, action
@@ -237,29 +278,82 @@ class OpenInference:
             regions.register(name, asked.key, asked.offset, asked.byte_size)
         return json_of({})
 
+    def _change_slice(self, request: HttpRequest) -> HttpResponse:
+        if request.who is not None:
+            raise HttpError(403, "a key is good for inference or for observing, not for changing slices")
+        client = unquote(request.path.removesuffix("/").rpartition("/")[2])
+        try:
+            return json_of(self._backend.change_slice(client, slice_of(request.body)))
+        except (BadRequest, Forbidden) as error:
+            raise as_refusal(error) from None
+
     def _infer(
         self, request: HttpRequest, upload: Upload, done: Callable[[HttpResponse | Exception], None]
     ) -> Cancel:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
-            return self._inference.begin(upload, call, wanted, binary, lambda outcome: done(http_of(outcome)))
+            call.asked_s, call.who, call.generation = request.asked_s, request.who, upload.info.generation
+            call.trace = request.headers.get("traceparent", "")[:MAX_NAME_CHARS]
+            return self._inference.begin(
+                upload, call, wanted, binary, lambda outcome: self._deliver(request, http_of(outcome), done)
+            )
         except Exception as error:
             raise as_refusal(error) from None
+
+    def _deliver(
+        self,
+        request: HttpRequest,
+        response: HttpResponse | Exception,
+        done: Callable[[HttpResponse | Exception], None],
+    ) -> None:
+        """Tell an answer, compressed if the client likes that better."""
+        coding = accepted(request.headers, response) if isinstance(response, HttpResponse) else ""
+        if isinstance(response, Exception) or not coding:
+            done(response)
+        elif sum(map(len, response.parts)) <= INLINE_BYTES:
+            done(compressed(response, coding))
+        else:
+            self._threads.run(done, compressed, response, coding)
+
+    def _unpack(
+        self, request: HttpRequest, packed: Upload, coding: str, done: Callable[[HttpResponse | Exception], None]
+    ) -> Cancel:
+        """Reads a request that came compressed, and begins it when that is done."""
+        cancels: list[Cancel] = []
+
+        def unpacked(data: bytearray | Exception) -> None:
+            try:
+                if isinstance(data, Exception):
+                    raise data
+                if cancels:
+                    raise HttpError(499, "the client has gone")
+                json_bytes = self._json_bytes(request, len(data))
+                request.body = upload = Upload(
+                    self._backend, packed.info, len(data), json_bytes, claimed(request.headers)
+                )
+                packed.release()
+                upload.view[:] = data
+                cancels.append(self._infer(request, upload, done))
+            except Exception as error:
+                done(as_refusal(error))
+
+        self._threads.run(unpacked, inflated, packed.view, coding, self._max_body_bytes)
+        return lambda: cancels[0]() if cancels else cancels.append(lambda: None)
 
     def _read(self, request: HttpRequest, upload: Upload) -> tuple[Call, Wanted, bool]:
         """What is asked for, which outputs are wanted, and whether others go out in binary."""
         info, json_bytes = upload.info, upload.json_bytes
         if json_bytes == 0:
-            header = InferRequest([], parameters={"binary_data_output": True})
-            inputs: dict[str, object] = {only_input(info).name: decode_raw(only_input(info), upload)}
-            return call_of(info, header, inputs, request.headers), wanted_of(info, header), True
+            header, inputs = read_raw(info, upload, request.headers)
+            wanted, call = wanted_of(info, header), call_of(info, header, inputs, request.headers)
+            return call, wanted, header.parameters["binary_data_output"] is True
         text = bytes(upload.view[:json_bytes])
         plain = json_bytes <= MAX_KNOWN_BYTES and request.headers.keys().isdisjoint(_OUR_HEADERS)
         key = (info.name, len(upload.view), text)
         known = self._known.get(key) if plain else None
         if known is not None and known.inputs is info.inputs and known.outputs is info.outputs:
-            call = copy(known.call)
+            call = replace(known.call)
             call.inputs = {name: upload.ref(*where) for name, where in known.places}
             return call, known.wanted, known.binary
         header = parse(text)
@@ -272,10 +366,13 @@ class OpenInference:
             if len(self._known) == MAX_KNOWN:
                 self._known.clear()
             places = tuple(zip(inputs, upload.places, strict=True))
-            empty = copy(call)
-            empty.inputs = {}
+            empty = replace(call, inputs={})
             self._known[key] = _Known(info.inputs, info.outputs, empty, places, wanted, binary)
         return call, wanted, binary
+
+
+def _may_see(who: Key | None, model: str) -> bool:
+    return who is None or who.may_use(model) or "observe" in who.scopes
 
 
 async def start(
@@ -286,13 +383,14 @@ async def start(
     gate: Gate | None = None,
     regions: Regions | None = None,
     pages: Pages | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> HttpServer:
     """Serves `backend`, and `pages` for people; port 0 takes a free one.
 
-    There is neither encryption nor a password: keep it on loopback.
+    `gate` says who may ask; without keys, keep it on loopback.
     """
-    application = OpenInference(Inference(backend, regions))
+    application = OpenInference(Inference(backend, regions), limits.max_body_bytes)
     application.pages = pages
-    server = await serve(application, host, port, limits, gate)
+    server = await serve(application, host, port, limits, gate, tls)
     application.http_metrics = server.metrics
     return server

@@ -13,8 +13,9 @@ import msgspec
 from ..errors import BadRequest
 from ..workflow.graph import Port
 from .backend import BODY_ALIGN_BYTES, Backend, Body, Call, ModelInfo
+from .framing import HttpError
 from .shared_memory import Regions, SharedPlace, shared_place, turned_on
-from .tensors import MAX_JSON_ELEMENTS, Elements, InputTensor, Parameters, decode
+from .tensors import MAX_JSON_ELEMENTS, Elements, InputTensor, Parameters, decode, decode_raw
 
 __all__ = [
     "MAX_NAME_CHARS",
@@ -26,16 +27,18 @@ __all__ = [
     "call_of",
     "checked",
     "claimed",
+    "file_type",
     "inputs_of",
-    "only_input",
     "parse",
     "peek",
+    "read_raw",
     "wanted_of",
 ]
 
 MAX_TENSORS = 64  # inputs, or requested outputs, of one request
 MAX_NAME_CHARS = 256  # request ids and tenants: they go into logs and labels
 LONGEST_MS = 1e12  # a longer objective, 31 years, is none
+_FILES = ("image/", "audio/", "video/")  # content types that are one element of BYTES
 _UNSUPPORTED = {"classification", "sequence_id"}  # silence would give wrong results
 
 
@@ -71,7 +74,7 @@ class Upload:
         #: Where the tensors lie that were asked for: arguments of `ref`.
         self.places: list[Place] = []
         self._backend, self._priority = backend, priority
-        self._body = backend.body(info.name, max(1, nbytes + self._pad), priority)
+        self._body = backend.body(info.name, max(1, nbytes + self._pad), priority, info.generation)
         self._more: list[Body] = []
         self.view = self._body.view[self._pad : self._pad + nbytes]
 
@@ -81,7 +84,8 @@ class Upload:
 
     def more(self, nbytes: int) -> Body:
         """Room for what comes from elsewhere; it goes with the rest."""
-        self._more.append(self._backend.body(self.info.name, max(1, nbytes), self._priority))
+        more = self._backend.body(self.info.name, max(1, nbytes), self._priority, self.info.generation)
+        self._more.append(more)
         return self._more[-1]
 
     def release(self) -> None:
@@ -114,10 +118,30 @@ def checked(header: InferRequest) -> InferRequest:
     return header
 
 
-def only_input(info: ModelInfo) -> Port:
+def file_type(headers: dict[str, str]) -> str:
+    """The type of a body that is a picture, a sound or a film; empty if it is something else."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind if kind.startswith(_FILES) else ""
+
+
+def read_raw(info: ModelInfo, upload: Upload, headers: dict[str, str]) -> tuple[InferRequest, dict[str, object]]:
+    """A body without JSON: the bytes of the only input, or a file as it is, for a model that takes one.
+
+    Answers to a file are JSON unless raw tensors are asked for; who sends raw tensors is answered in the same way.
+    """
     if len(info.inputs) != 1:
         raise BadRequest(f"a request without JSON needs a model with one input; {info.name!r} has {len(info.inputs)}")
-    return info.inputs[0]
+    (port,) = info.inputs
+    kind = file_type(headers)
+    if kind and (port.datatype, port.shape) != ("BYTES", (1,)):
+        raise HttpError(
+            415,
+            f"{info.name!r} takes {port.datatype} {list(port.shape)}, and no {kind}; send tensors, or declare its "
+            'input as tensor("bytes", 1) and let its first stage open the file',
+        )
+    binary = not kind or "application/octet-stream" in headers.get("accept", "")
+    header = InferRequest([], parameters={"binary_data_output": binary})
+    return header, {port.name: decode_raw(port, upload)}
 
 
 def inputs_of(

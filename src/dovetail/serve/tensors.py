@@ -27,6 +27,7 @@ from ..workflow.tensor import NUMPY_OF
 from .backend import Body
 
 __all__ = [
+    "MAX_DIM",
     "MAX_JSON_ELEMENTS",
     "MAX_RANK",
     "MAX_TEXTS",

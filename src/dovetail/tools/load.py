@@ -208,21 +208,40 @@ class Client:
         return connection
 
     async def _receive(self, connection: socket.socket) -> tuple[int, bytes, bool]:
-        """Status and body of an answer that states its length, and whether the connection may be used again."""
+        """Status and body of an answer, and whether the connection may be used again."""
         buffer = bytearray()
         while (end := buffer.find(b"\r\n\r\n")) < 0:
             if len(buffer) > MAX_HEAD_BYTES:
                 raise ValueError(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes")
             await self._more(connection, buffer)
         first, *lines = buffer[:end].decode("latin-1").lower().split("\r\n")
-        fields = dict(line.split(": ", 1) for line in lines)
+        fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+        del buffer[: end + 4]
+        status, reusable = int(first.split(" ")[1]), fields.get("connection") != "close"
+        if fields.get("transfer-encoding") == "chunked":
+            return status, await self._chunks(connection, buffer), reusable
         length = int(fields.get("content-length", -1))
         if not 0 <= length <= MAX_ANSWER_BYTES:
             raise ValueError(f"the answer does not state a length of up to {MAX_ANSWER_BYTES} bytes")
-        del buffer[: end + 4]
         while len(buffer) < length:
             await self._more(connection, buffer)
-        return int(first.split(" ")[1]), bytes(buffer), fields.get("connection") != "close"
+        return status, bytes(buffer), reusable
+
+    async def _chunks(self, connection: socket.socket, buffer: bytearray) -> bytes:
+        """A body that comes in chunks, without trailers (RFC 9112, 7.1)."""
+        body = bytearray()
+        while True:
+            while (end := buffer.find(b"\r\n")) < 0:
+                await self._more(connection, buffer)
+            length = int(buffer[:end].partition(b";")[0], 16)
+            if len(body) + length > MAX_ANSWER_BYTES:
+                raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            while len(buffer) < end + 4 + length:
+                await self._more(connection, buffer)
+            body += buffer[end + 2 : end + 2 + length]
+            del buffer[: end + 4 + length]
+            if not length:
+                return bytes(body)
 
     async def _more(self, connection: socket.socket, buffer: bytearray) -> None:
         data = await self._loop.sock_recv(connection, 1 << 16)

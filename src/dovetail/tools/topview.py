@@ -37,13 +37,14 @@ def render(banner: Banner, tick: Tick, height: int) -> RenderableType:
     trouble = [ended for ended in tick.ended if ended.outcome != "ok"][: max(2, rest // 3)]
     parts: list[RenderableType] = [_title(banner, tick, devices), _classes(tick.classes), _stages(stages)]
     parts.append(_workers(banner, tick.workers))
-    for gone in reversed(evictions):
-        parts.append(Text(f"  evicted {_model(banner, gone.weights)} from {gone.worker}: {gone.reason}", "dim"))
+    parts += [
+        Text(f"  evicted {_model(banner, gone.weights)} from {gone.worker}: {gone.reason}", "dim")
+        for gone in reversed(evictions)
+    ]
     for ended in trouble:
         what = f"  {_MARKS.get(ended.outcome, '?')} {ended.outcome}: request {ended.request} of {ended.workflow}, "
         parts.append(Text(f"{what}class {ended.priority}, {ended.latency_ms:,.0f} ms", "yellow"))
-    for note in tick.notes[-2:]:
-        parts.append(Text(f"  {note.text}", "dim"))
+    parts += [Text(f"  {note.text}", "dim") for note in tick.notes[-2:]]
     return Group(*parts)
 
 

@@ -24,7 +24,8 @@ class Journal:
 
     def step(self, event: Event, actions: list[Action], note: str) -> None:
         """Append one step."""
-        self._try(lambda writer: writer.step(event, actions, note))
+        if self._writer is not None:
+            self._try(lambda writer: writer.step(event, actions, note))
 
     def flush(self) -> None:
         """Let readers see what was written."""

@@ -88,10 +88,10 @@ class WeightFiles:
                     try:
                         write_optimised(Path(spec.path), part)
                         load_session(part / GRAPH, lean=True)
-                    except ModelError:
+                    except ModelError as error:
                         if not _loads(spec):
                             shutil.rmtree(part)  # the file may come back
-                            raise
+                            raise ModelError(f"stage {spec.name!r}: {error}") from error
                         raise OSError("onnxruntime does not read what it wrote") from None
                     part.rename(made)
         except OSError as error:

@@ -49,8 +49,9 @@ class Arena:
         self.used_bytes = 0
         self._owned = owned
         self._keep_bytes = keep_bytes
-        self._mapping = mmap.mmap(fd, self.size, access=mmap.ACCESS_WRITE if owned else mmap.ACCESS_READ)
-        self._memory = memoryview(self._mapping)
+        mapping = mmap.mmap(fd, self.size, access=mmap.ACCESS_WRITE if owned else mmap.ACCESS_READ)
+        self._mapping: mmap.mmap | None = mapping
+        self._memory = memoryview(mapping)
         self._live: dict[int, int] = {}  # start -> size of each allocated block
         self._hot = _Holes(self.size)
         self._cold = _Holes(self.size)
@@ -142,7 +143,7 @@ class Arena:
         self._live.clear()
         self.used_bytes = 0
         self._memory.release()
-        del self._mapping
+        self._mapping = None
         os.close(self.fd)
         self.fd = -1
 
@@ -184,7 +185,7 @@ class Arena:
             start, size = hole
             first_page = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
             whole_pages = (start + size) // mmap.PAGESIZE * mmap.PAGESIZE - first_page
-            if whole_pages > 0:
+            if whole_pages > 0 and self._mapping is not None:
                 with contextlib.suppress(OSError):  # a kernel that cannot punch holes keeps the pages: no harm
                     self._mapping.madvise(mmap.MADV_REMOVE, first_page, whole_pages)
             self._cold.add(start, size)

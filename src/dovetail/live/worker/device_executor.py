@@ -43,6 +43,8 @@ LOADERS = 2
 #: beginning of the next), delay that a class may suffer by it, and credit for some kernels. Chosen on pairs of models
 #: that are not among those reported (docs/results/fikit.md).
 OVERHEAD_NS, BUDGET, BURST_NS = 60 * US, 0.02, 3 * MS
+#: How often it is looked whether an idle worker's state has changed, once in that time.
+IDLE_LOOKS = 20
 
 
 class _Tell:
@@ -50,7 +52,10 @@ class _Tell:
 
 
 class _TellState:
-    """Handed to `wake` when it is time to tell how the worker is, though nothing happens."""
+    """Handed to `wake` when it is time to tell how the worker is, though nothing happens; how often it looks then."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
 
 
 class DeviceExecutor:
@@ -111,6 +116,8 @@ class DeviceExecutor:
         self._state_ns = -STATE_NS
         #: It will be told later.
         self._state_due = False
+        #: What it was told last, beside the row.
+        self._told: tuple[int, ...] = ()
         self._ingresses = {hello.ingress}
         name = hello.spec.name
         log = KernelLog(hello.kernel_log) if hello.kernel_log else None
@@ -233,8 +240,7 @@ class DeviceExecutor:
             return None
         if isinstance(payload, _TellState):
             with self._lock:
-                self._state_due = False
-                self._tell_state(now_ns)
+                self._look_again(payload, now_ns)
             return None
         with self._lock:
             return self._perform(self._machine.step(events.AlarmRang(), now_ns), 0, now_ns)
@@ -282,7 +288,7 @@ class DeviceExecutor:
         elif not self._state_due and self._machine.idle:
             # A lone ingress knows what it has asked for: a packet for each batch would cost it more than it tells.
             self._state_due = True
-            self._wake_at(self._state_ns + STATE_NS, _TellState())
+            self._wake_at(self._state_ns + STATE_NS, _TellState(IDLE_LOOKS))
         mine: Work | None = None
         while self._granted and self._busy < self.lanes:
             self._busy += 1
@@ -302,7 +308,20 @@ class DeviceExecutor:
             here = cause_of(cause, ingress)
             self._answer(ingress, Evicted(evict.weights, evict.nbytes, evict.reason, here))
 
+    def _look_again(self, due: _TellState, now_ns: int) -> None:
+        """Tell how the worker is if that has changed, and look again: results are freed after their batch."""
+        known = self._known()
+        if known != self._told:
+            self._tell_state(now_ns)
+        self._state_due = due.looks > 1
+        if self._state_due:
+            self._wake_at(now_ns + STATE_NS, _TellState(due.looks - 1))
+
+    def _known(self) -> tuple[int, ...]:
+        return (self._hits, self._misses, self._loads_done, self._evictions, self._values.used_bytes)
+
     def _tell_state(self, now_ns: int) -> None:
+        self._told = self._known()
         state = self._state(now_ns)
         for ingress in self._ingresses:
             self._answer(ingress, state)

@@ -11,7 +11,7 @@ Rules of this file
 - User Python runs in host workers, which are this same process with one lane and no models, so that it never shares
   an interpreter with a device.
 
-Run as ``python -m dovetail.live.worker.main FD``; the descriptor is the worker's end of the doorbell.
+Run as ``python -m dovetail.live.worker FD``; the descriptor is the worker's end of the doorbell.
 """
 
 from __future__ import annotations
@@ -398,7 +398,3 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
