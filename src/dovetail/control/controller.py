@@ -287,7 +287,9 @@ class Controller:
         if event.batch // LOOK_FOR % LOOK_EVERY and not self.policy.predictor.curious(kind):
             self._observe_run(stage, kind, items, config, duration_ns)
             return
-        running = [i for i, b in worker.running.items() if not b.waits and b.begun_ns < end_ns]
+        running = [
+            i for i, b in worker.running.items() if not (b.waits or b.fetches or b.sliced) and b.begun_ns < end_ns
+        ]
         whole_ns = end_ns - event.begin_ns
         # Who was stopped in between was not there all the time, and when it was is not known here.
         if duration_ns * STOPPED < whole_ns * (STOPPED - 1) or companions.alone(worker.id, running):

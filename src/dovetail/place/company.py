@@ -51,7 +51,7 @@ class Company:
     def together(self, stage: StageSpec, items: int, config: Config, worker: Worker, now_ns: int) -> Together:
         """A batch that begins there now, and those who run."""
         predictor, kind = self._predictor, worker.spec.kind
-        others = [batch for batch in worker.running.values() if not batch.waits]
+        others = [b for b in worker.running.values() if not (b.waits or b.fetches or b.sliced)]
         alone_ns = predictor.run(stage, kind, items, config).mean_ns
         works = [work_of(predictor, batch, now_ns) for batch in others]
         own = Work((Piece(predictor.load_of(stage, kind, items, config), alone_ns),))

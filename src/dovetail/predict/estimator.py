@@ -99,11 +99,6 @@ class Estimator:
         """What is known of neighbours, where that is learned."""
         return None if self._neighbours is None else self._neighbours.model
 
-    def ask_instead(self, interference: Interference) -> None:
-        """From now on ask another model of interference; one has to be there already."""
-        assert self._neighbours is not None, "nobody tells this estimator who ran beside whom"
-        self._neighbours = Neighbours(interference)
-
     def run(self, stage: StageSpec, kind: str, items: int, config: Config, beside: Sequence[Load] = ()) -> Estimate:
         """Run time of a batch of `items` of `stage` in `config` on a device of that kind, beside these."""
         key = stage.name, kind, items, config.cpus, config.share_pct

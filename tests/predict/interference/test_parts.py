@@ -59,7 +59,7 @@ def test_over_time_is_harmonic_and_its_derivatives_are_right(
     for slice_ in range(2000):
         at = (slice_ + 0.5) / 2000
         there = [cost for cost, (begin, end) in zip(costs, spans, strict=True) if begin <= at < end]
-        crowd = weight * (0.6 * (len(there) + 1) - 1) if len(there) > 1 else 0.0
+        crowd = weight * math.log(0.6 * (len(there) + 1)) if len(there) > 1 else 0.0
         rate += math.exp(-together(there, crowd, power)[0]) / 2000
     assert value == pytest.approx(-math.log(rate), abs=5e-3)
     step = 1e-6
@@ -84,10 +84,17 @@ def test_work_falls_at_the_rate_of_those_who_are_still_there() -> None:
     # Alone for 4, then at 3.
     assert forward_ns(10, [three], [4], [1000], [50], 50, 0.0, 1.0) == pytest.approx(22)
     assert forward_ns(10, [three], [4], [7], [50], 50, 0.0, 1.0) == pytest.approx(12)
-    # Two others who ask for twice the device together with the victim: half as much again while both are there.
-    crowd = math.log(1.5)
-    assert forward_ns(10, [0.0, 0.0], [0] * 2, [1000, 1000], [50, 100], 50, crowd, 1.0) == pytest.approx(15)
-    assert forward_ns(10, [0.0, 0.0], [0] * 2, [6, 1000], [50, 100], 50, crowd, 1.0) == pytest.approx(12)
+    # Two others who ask for twice the device together with the victim: a weight of one is a device that is divided
+    # evenly, so all take twice as long while both are there.
+    assert forward_ns(10, [0.0, 0.0], [0] * 2, [1000, 1000], [50, 100], 50, 1.0, 1.0) == pytest.approx(20)
+    assert forward_ns(10, [0.0, 0.0], [0] * 2, [6, 1000], [50, 100], 50, 1.0, 1.0) == pytest.approx(13)
+
+
+def test_what_a_crowd_costs_is_learned_from_nothing() -> None:
+    """Its derivative is there where its weight is nought: else it would stay nought for ever."""
+    assert together([0.0, 0.0], 0.0, 1.0)[2] == pytest.approx(1.0)
+    by_crowd = over_time([0.0, 0.0], [(0.0, 1.0)] * 2, [50, 50], 50, 0.0, 1.0)[2]
+    assert by_crowd == pytest.approx(math.log(1.5))
 
 
 def test_a_direction_that_is_not_seen_stays_as_certain_as_it_was() -> None:

@@ -30,6 +30,8 @@ OURS = "our own"
 #: Batches that predictors are fitted on, that are stationary, that follow a change; and when errors have to be back.
 FITTED, BEFORE, AFTER, BACK = 300, 150, 200, 50
 QUICK = (120, 60, 100, 50)
+#: Batches that have to be left when errors have to be back.
+_LEAST = 20
 
 
 def measure_all(lab: Lab) -> dict[Change, list[Sample]]:
@@ -53,6 +55,10 @@ live = run
 def judge(lab: Lab, courses: Mapping[Change, Sequence[Sample]]) -> None:
     """Claims on what was measured."""
     fitted, before, _, back = QUICK if lab.quick else (FITTED, BEFORE, AFTER, BACK)
+    short = [change for change, samples in courses.items() if len(samples) < fitted + before + back + _LEAST]
+    if short:
+        lab.leave_out("live", f"the machine was too slow: too few batches ended ({', '.join(short)})")
+        return
     names = [name for name in RIVALS if name != "boosting" or not lab.quick]
     errors: dict[tuple[str, Change], Errors] = {}
     for at, name in enumerate(names):

@@ -32,7 +32,7 @@ from ..rivals.interference.common import Sample
 from .fikit_models import ONNX_MODELS
 from .interference_world import Change
 
-__all__ = ["Course", "Machine", "Mix", "measured"]
+__all__ = ["LARGER", "NEW", "USUAL", "Course", "Machine", "Mix", "measured"]
 
 #: Model -> sizes of its batches.
 Mix = Mapping[str, tuple[int, ...]]

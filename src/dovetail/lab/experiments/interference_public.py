@@ -129,7 +129,7 @@ def _best_constant(path: Path) -> float:
         seen = np.array([s.slowdown for n in sorted(fold) for s in pairs[n]])
         best = min((np.abs(constant / seen - 1) for constant in seen), key=lambda off: float(off.mean()))
         errors += best.tolist()
-    return 100 * statistics.fmean(errors)
+    return 100 * statistics.fmean(errors or [0.0])
 
 
 _LEFT_OUT = {

@@ -72,5 +72,8 @@ def row(victim: Load, other: Load) -> tuple[float, ...]:
 
 
 def crowd_of(share_pct: int, others: int) -> float:
-    """How far three or more, who ask for so much together, ask for more than there is."""
+    """How far three or more, who ask for so much together, ask for more than there is, as a logarithm.
+
+    With a weight of one it is what a device costs that is divided evenly among them.
+    """
     return math.log(share_pct / _FULL_PCT) if others > 1 and share_pct > _FULL_PCT else 0.0
