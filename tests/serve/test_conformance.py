@@ -181,6 +181,13 @@ def test_batches(driver: Driver, count: int) -> None:
     np.testing.assert_array_equal(result.as_numpy("y"), x + np.float32(1))
 
 
+def test_a_long_answer_one_by_one(driver: Driver) -> None:
+    """Long enough to be compressed for clients that take it; asyncio's say so."""
+    x = np.arange(2000, dtype=np.float32).reshape(-1, 4)
+    result = driver.ask("infer", "add_one", [driver.tensor("x", "FP32", x)], outputs=[driver.wanted("y", json=True)])
+    np.testing.assert_array_equal(result.as_numpy("y"), x + np.float32(1))
+
+
 def test_several_inputs_and_outputs(driver: Driver) -> None:
     inputs = [
         driver.tensor("pixels", "UINT8", np.array([[0, 1, 2], [253, 254, 255]], np.uint8)),
