@@ -100,6 +100,9 @@ def test_what_a_key_is_good_for(tmp_path):
     assert ask("GET", "/metrics", observer) and ask("GET", "/v2/models/other/stats", observer)
     with pytest.raises(Forbidden):
         ask("POST", "/v2/models/document/infer", observer)
+    assert ask("POST", "/dashboard/what-if", observer)
+    with pytest.raises(Forbidden, match="scope admin"):
+        ask("POST", "/slices", observer)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ VERBS = {
     "replay": ("replay", "run the controller again on a recorded log and compare its actions"),
     "explain": ("explain", "tell the story of a request from a log"),
     "trace": ("trace", "draw the lanes of a device kernel by kernel, simulated or from a live log"),
+    "spans": ("spans", "hand a log to a collector of OpenTelemetry, as spans"),
     "slices": ("slices", "list what clients have of the devices of a running server, and change it"),
     "verify-shares": ("verify_shares", "run real models against the slices that they declare, and say what each got"),
     "reproduce": ("reproduce", "run an experiment and judge its claims"),

@@ -59,7 +59,10 @@ def _configure_add(sub: argparse.ArgumentParser) -> None:
         help="highest class that it may claim, 1 is the highest of all (default: the workflow's own)",
     )
     sub.add_argument(
-        "--scope", action="append", choices=SCOPES, help="infer (the default), or observe: what the server measures"
+        "--scope",
+        action="append",
+        choices=SCOPES,
+        help="infer (the default), observe: what the server measures, or admin",
     )
     sub.add_argument("--expires", type=_lifetime_s, default=0, metavar="TIME", help="such as 90d or 12h (never)")
     sub.add_argument("--note", default="", help="what it is for")

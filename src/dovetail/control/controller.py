@@ -136,9 +136,13 @@ class Controller:
         for request, refusal in self._scheduler.hopeless(event.at_ns):
             if request.sheddable:
                 self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
-        self._launcher.start()
+        launcher = self._launcher
+        last = launcher.last_batch
+        launcher.start()
         if self._scaler_adjusts and self._roster.adjust():
-            self._launcher.start()
+            launcher.start()
+        if launcher.last_batch == last:
+            self._scheduler.idle(event.at_ns)
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             out.append(Drained(step.number))
@@ -299,10 +303,11 @@ class Controller:
         if batch is not None:
             self._retry(batch, f"{event.reason}: {event.detail}" if event.detail else event.reason, event.reason)
 
-    def _retry(self, batch: Batch, why: str, reason: str, guilty: bool = False) -> None:
+    def _retry(self, batch: Batch, why: str, reason: str, guilty: bool | None = None) -> None:
         """Give the items of a failed batch another chance, or fail their requests.
 
-        A lone item that is `guilty` of the end of its worker does not get to end another one.
+        A lone item that is `guilty` of the end of its worker does not get to end another one. One that is known not
+        to be has lost nothing but time; of others (None) we do not know.
         """
         queue = batch.queue
         alone = len(batch.items) == 1
@@ -320,14 +325,14 @@ class Controller:
                 if self.binds_at_once and item.refused > MAX_REFUSALS and request.deadline_ns:
                     self._close(request, "expired", "no worker could start it before its deadline")
                     continue
-            else:
+            elif guilty is not False:
                 item.attempts += 1
                 if ((reason == "error" or guilty) and alone) or item.attempts >= MAX_ATTEMPTS:
                     self._close(request, "failed", why)
                     continue
             # One of several items may be what raised, killed the worker or was too large: run them alone, so that
             # it fails by itself.
-            item.alone = item.alone or reason != "too_late"
+            item.alone = item.alone or (reason != "too_late" and guilty is not False)
             queue.push(self._scheduler.order(request, item.node), item)
             self._touched.append(queue)
 
@@ -345,7 +350,7 @@ class Controller:
             batch = self._launcher.release(ident)
             if batch is not None:
                 why = f"worker {worker.spec.name} was lost: {event.detail}"
-                self._retry(batch, why, "worker_lost", guilty=ident == guilty)
+                self._retry(batch, why, "worker_lost", None if guilty is None else ident == guilty)
 
     # -- time -------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 Rules of this file
 - Without a key file everybody may ask, and nobody is known.
 - With one, only the server's health is told to whoever asks. Everything else needs a key: inference, and what clients
-  must know for it, one whose scope is `infer`; what the server measures, one whose scope is `observe`.
+  must know for it, one whose scope is `infer`; what the server measures, one whose scope is `observe`; changing how
+  it works, one whose scope is `admin`.
 - Refusals do not tell whether a key exists.
 """
 
@@ -41,8 +42,12 @@ class Access:
                 pass  # what a client must know
             case ["v2", "systemsharedmemory", *_]:
                 self.use(key)
-            case _:
+            case ["dashboard", "what-if"]:
+                self.observe(key)  # it asks, though it is a POST
+            case _ if method in ("GET", "HEAD"):
                 self.observe(key)
+            case _:
+                self.administer(key)
         return key
 
     def identify(self, headers: Mapping[str, str]) -> Key | None:
@@ -75,6 +80,11 @@ class Access:
         """Raises `Forbidden` if a key does not let its owner see what the server measures."""
         if key is not None and "observe" not in key.scopes:
             raise Forbidden("this key is for inference; what the server measures needs one with the scope observe")
+
+    def administer(self, key: Key | None) -> None:
+        """Raises `Forbidden` if a key does not let its owner change how the server works."""
+        if key is not None and "admin" not in key.scopes:
+            raise Forbidden("changing how the server works needs a key with the scope admin")
 
 
 def effective_class(key: Key, model: str, own: int, claimed: int) -> int:

@@ -260,7 +260,7 @@ class LiveBackend:
                 priority=priority,
                 objective_ns=self._objective_ns(now, call),
                 timeout_ns=call.timeout_us * US,
-                note=call.request_id,
+                note=call.request_id or call.trace,
                 counts=counts,
                 sheddable=self.tenants is None or self.tenants.sheddable(self._tenant(call)),
                 on_free=freed,
@@ -295,7 +295,7 @@ class LiveBackend:
         try:
             tenants.enter(name, call.model, own, time.monotonic_ns())
         except QuotaExceeded as refusal:
-            system.refuse(call.model, refusal, priority=priority, note=call.request_id)
+            system.refuse(call.model, refusal, priority=priority, note=call.request_id or call.trace)
             raise
         return lambda shed, cost: tenants.leave(name, call.model, cost, own, shed, time.monotonic_ns())
 

@@ -70,6 +70,7 @@ class Call(msgspec.Struct):
     timeout_us: int = 0  # 0 is none
     slo_ms: float = 0.0  # 0 is the model's own
     tenant: str = ""
+    trace: str = ""  # the W3C `traceparent` that came with it
     asked_s: float = 0.0  # when it began to arrive, by the monotonic clock; 0 is now
     generation: int = 0  # that of the model it was read for; 0 is the present one
     who: Key | None = None  # the key that came with it, where keys are needed

@@ -29,8 +29,8 @@ __all__ = ["NAME", "SCOPES", "Key", "Keys", "add", "digest_of", "read", "revoke"
 
 #: What keys and tenants may be called: they go into labels and logs.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-#: What a key is good for: inference and what clients must know for it, or what the server measures.
-SCOPES = ("infer", "observe")
+#: What a key is good for: inference and what clients must know for it, what the server measures, or changing it.
+SCOPES = ("infer", "observe", "admin")
 _KEY = re.compile(r"dvt_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _VERSION = 1
 
@@ -46,7 +46,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     workflows: tuple[str, ...] = ()
     #: Highest class that it may claim; 0: that of the workflow.
     highest_class: Annotated[int, msgspec.Meta(ge=0, le=10)] = 0
-    scopes: tuple[Literal["infer", "observe"], ...] = ("infer",)
+    scopes: tuple[Literal["infer", "observe", "admin"], ...] = ("infer",)
     #: Seconds since 1970 after which it is good for nothing; 0 is never.
     expires_unix_s: Annotated[int, msgspec.Meta(ge=0)] = 0
     created_unix_s: int = 0

@@ -32,6 +32,7 @@ from .http import HttpServer, serve
 from .inference import Inference
 from .keys import Key
 from .oip_request import (
+    MAX_NAME_CHARS,
     Place,
     Upload,
     Wanted,
@@ -280,6 +281,8 @@ class OpenInference:
         return json_of({})
 
     def _change_slice(self, request: HttpRequest) -> HttpResponse:
+        if request.who is not None:
+            raise HttpError(403, "a key is good for inference or for observing, not for changing slices")
         client = unquote(request.path.removesuffix("/").rpartition("/")[2])
         try:
             return json_of(self._backend.change_slice(client, slice_of(request.body)))
@@ -293,6 +296,7 @@ class OpenInference:
         try:
             call, wanted, binary = self._read(request, upload)
             call.asked_s, call.who, call.generation = request.asked_s, request.who, upload.info.generation
+            call.trace = request.headers.get("traceparent", "")[:MAX_NAME_CHARS]
             return self._inference.begin(
                 upload, call, wanted, binary, lambda outcome: self._deliver(request, http_of(outcome), done)
             )

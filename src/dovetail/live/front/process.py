@@ -20,7 +20,7 @@ from ..tensors.arena import Arena
 from .link import WorkerLink
 from .output import WorkerOutput
 
-__all__ = ["WorkerProcess"]
+__all__ = ["WorkerProcess", "is_stopped"]
 
 #: How long a worker may take to end after `Stop` before it is killed.
 STOP_SECONDS = 5.0
@@ -123,6 +123,15 @@ class WorkerProcess(WorkerLink):
         except TimeoutError:
             self.process.kill()
             await self._gone.wait()
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped a process (SIGSTOP, a debugger): then it hangs through no fault of its work."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in (b"T", b"t")
+    except OSError:
+        return False
 
 
 def _environment() -> dict[str, str]:

@@ -19,7 +19,7 @@ import grpc
 
 from ..framing import HttpError
 from ..inference import Inference
-from ..oip_request import call_of, claimed, inputs_of, wanted_of
+from ..oip_request import MAX_NAME_CHARS, call_of, claimed, inputs_of, wanted_of
 from ..oip_response import Outputs, as_refusal, config_of, index_of, metadata_of
 from .errors import as_status
 from .messages import HEALTH, INFERENCE, filled, message_class
@@ -235,6 +235,7 @@ class Service:
             left_us = max(1, int(left_s * 1e6))
             call.timeout_us = min(left_us, call.timeout_us or left_us)
         call.who, call.generation = key, info.generation
+        call.trace = headers.get("traceparent", "")[:MAX_NAME_CHARS]
         priority = inference.backend.claims(info.name, call.priority, key)
         inference.backend.let_in(info.name, priority, key)
         upload = uploaded(inference.backend, info, tensors, priority)
