@@ -89,7 +89,7 @@ class Roster:
         self._step.out.append(LoadModel(self._step.number, worker.id, stage.name, True))
 
     def adjust(self) -> bool:
-        """Ask the scaler, if work waits that could not be placed or its time has come; whether to ask queues again."""
+        """Ask the scaler, if work could not be placed or its time has come; whether queues are to be asked again."""
         step = self._step
         now = step.now_ns
         starved = [q for q in self._cluster.queues.values() if q.size and q.held_until_ns <= now]

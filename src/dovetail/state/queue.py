@@ -32,7 +32,7 @@ class Queue:
         self.stage = stage
         #: Items of open requests.
         self.size = 0
-        #: Items that were ever asked for: those of refused requests count, those that come back after a failure do not.
+        #: Items that were ever asked for: those of refused requests count, those that come back do not.
         self.arrived = 0
         #: A declared hold: nothing starts before this time unless the queue changes. 0 is none. Set by `hold`.
         self.held_until_ns = 0

@@ -18,7 +18,7 @@ from typing import Final
 
 from .queue import Queue, Waiting
 from .request import Item, Request
-from .run_batch import FULL_QUOTA, NEVER_NS
+from .run_batch import NEVER_NS
 from .slice import Slice
 from .worker_spec import Config, WorkerSpec
 
@@ -307,13 +307,6 @@ class Cluster:
         self.sliced: frozenset[str] = frozenset()
         #: Workers that were asked for and are not there yet.
         self.starting = 0
-
-    def capacity_pct(self) -> int | None:
-        """What all slices are of a device, in per cent of one; None where stages have no slices."""
-        if not self.sliced:
-            return None
-        areas = (piece.area for pieces in self.slices.values() for piece in pieces.values() if not piece.closing)
-        return sum(areas) // FULL_QUOTA
 
     def join(self, worker: Worker) -> None:
         """A worker is here."""
