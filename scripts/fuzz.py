@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.errors import DovetailError
+from dovetail.errors import BadRequest, DovetailError
 from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, ModelInfo
 from dovetail.serve.compression import inflated
 from dovetail.serve.connection import Connection
@@ -101,6 +101,10 @@ class Backend:
     def slices(self) -> list[dict[str, Any]]:
         """None."""
         return []
+
+    def change_slice(self, client: str, wanted: Any) -> dict[str, Any]:
+        """Nobody has one."""
+        raise BadRequest("there is no such client")
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All."""

@@ -130,6 +130,12 @@ class MemoryBackend:
     def models(self) -> Mapping[str, ModelInfo]:
         return MODELS
 
+    def slices(self) -> list[dict[str, Any]]:
+        return []
+
+    def change_slice(self, client: str, wanted: Any) -> dict[str, Any]:
+        raise BadRequest(f"{client!r} has no quota")
+
     def live(self) -> bool:
         return True
 

@@ -93,8 +93,10 @@ def test_both_ways(wire: Wire, server: Server, coding: str, count: int) -> None:
 
 @CPU
 def test_answers_in_json(wire: Wire) -> None:
-    reply = wire.ask("POST", "/v2/repository/index", Accept_Encoding="gzip, deflate")
-    assert json.loads(gzip.decompress(reply.body))[0]["name"] == "add_one"
+    reply = wire.ask("GET", "/openapi.json", Accept_Encoding="gzip, deflate")
+    assert json.loads(gzip.decompress(reply.body))["openapi"] == "3.1.0"
+    plain = wire.ask("POST", "/v2/repository/index", Accept_Encoding="gzip, deflate")
+    assert plain.json[0]["name"] == "add_one"
     assert (reply.headers["content-encoding"], reply.headers["vary"]) == ("gzip", "Accept-Encoding")
 
 

@@ -6,6 +6,7 @@ A case says what is asked; the four drivers ask it. What differs between protoco
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -181,6 +182,13 @@ def test_batches(driver: Driver, count: int) -> None:
     np.testing.assert_array_equal(result.as_numpy("y"), x + np.float32(1))
 
 
+def test_a_long_answer_one_by_one(driver: Driver) -> None:
+    """Long enough to be compressed for clients that take it; asyncio's say so."""
+    x = np.arange(2000, dtype=np.float32).reshape(-1, 4)
+    result = driver.ask("infer", "add_one", [driver.tensor("x", "FP32", x)], outputs=[driver.wanted("y", json=True)])
+    np.testing.assert_array_equal(result.as_numpy("y"), x + np.float32(1))
+
+
 def test_several_inputs_and_outputs(driver: Driver) -> None:
     inputs = [
         driver.tensor("pixels", "UINT8", np.array([[0, 1, 2], [253, 254, 255]], np.uint8)),
@@ -298,10 +306,31 @@ def region() -> Iterator[tuple[str, Any]]:
     shm.destroy_shared_memory_region(handle)
 
 
+def opened(key: str) -> int:
+    """How often this process, in which the server is, has an object open."""
+    links = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    return links.count(f"/dev/shm{key}")
+
+
+def two_outputs(driver: Driver, handle: Any) -> None:
+    """The first goes to shared memory, and the second is found all the same."""
+    inputs = [
+        driver.tensor("pixels", "UINT8", np.array([[0, 1, 2]], np.uint8)),
+        driver.tensor("words", "BYTES", np.array(["ab"], dtype=object)),
+        driver.tensor("flags", "BOOL", np.array([True, False])),
+    ]
+    wanted = driver.kit.InferRequestedOutput("mean")
+    wanted.set_shared_memory("data", 8, offset=2048 - 64)
+    result = driver.ask("infer", "mixed", inputs, outputs=[wanted, driver.wanted("words")])
+    assert list(result.as_numpy("words")) == [b"AB"]
+    assert shm.get_contents_as_numpy(handle, np.float64, [1], 2048) == [1.0]
+
+
 def test_shared_memory(driver: Driver, region: tuple[str, Any]) -> None:
     key, handle = region
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     shm.set_shared_memory_region(handle, [x], offset=256)
+    before = opened(key)
     driver.ask("register_system_shared_memory", "data", key, 4096 - 64, offset=64)
     status = driver.say("get_system_shared_memory_status")
     status = list(status["regions"].values()) if driver.protocol == "grpc" else status
@@ -318,7 +347,9 @@ def test_shared_memory(driver: Driver, region: tuple[str, Any]) -> None:
     assert (size if driver.protocol == "http" else size.int64_param) == 32
     with pytest.raises(InferenceServerException, match="registered already"):
         driver.ask("register_system_shared_memory", "data", key, 64)
+    two_outputs(driver, handle)
     driver.ask("unregister_system_shared_memory", "data")
     driver.ask("unregister_system_shared_memory")
+    assert opened(key) == before
     with pytest.raises(InferenceServerException, match="no shared memory region 'data'"):
         driver.ask("infer", "add_one", [tensor])

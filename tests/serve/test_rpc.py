@@ -372,6 +372,21 @@ def test_a_message_that_does_not_come() -> None:
 
 
 @CPU
+def test_compressed_messages() -> None:
+    """The library unpacks them, into no more than a message may have."""
+    server = Server(Limits(max_body_bytes=1 << 20), everything=True)
+    options = [("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(f"{HOST}:{server.grpc.port}", options) as channel:
+        packed = {"compression": grpc.Compression.Gzip}
+        answer = Response.FromString(call(channel, "ModelInfer", infer_bytes("late"), **packed))
+        assert answer.raw_output_contents[0] == np.array([1, 2], np.float32).tobytes()
+        error = refused(channel, "ModelInfer", bytes(50 << 20), **packed)
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in error.details()
+        call(channel, "ModelInfer", infer_bytes("late"))
+    server.stop()
+
+
+@CPU
 def test_what_has_begun_is_answered_at_the_end() -> None:
     server = Server(everything=True)
     with grpc.insecure_channel(f"{HOST}:{server.grpc.port}") as channel:
