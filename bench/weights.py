@@ -6,8 +6,8 @@ Three models: OpenNSFW (convolutions, 23.6 MB), the small reader (matrix product
 size of BERT-base (matrix products, 340 MB). Every instance has run a batch. Memory is proportional (`Pss` of
 /proc/PID/smaps_rollup): a page that several map counts in parts. Sessions are counted above the process without a
 model. Workers are real ones of a system that serves; they are counted above as many workers with a model of nothing,
-and whole. `shared` is what `dovetail serve` does, `own` is `--weights own`. Speed is shared over own: processor time of
-one batch, in turn, by the median of each round. Results: docs/results/memory.md.
+and whole. `shared` is what `dovetail serve` does, `own` is `--weights own`. Speed is shared over own: processor time
+of one batch, in turn, by the median of each round. Results: docs/results/memory.md.
 """
 
 from __future__ import annotations

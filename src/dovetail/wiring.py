@@ -107,7 +107,7 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interference: bool = True
     #: Of what is left to chance: Aquatope's trials, the hashes of `hash` and `jit`.
     seed: int = 0
-    #: For `dovetail`: slices and devices follow the load; None: devices are as they are, and stages share them freely.
+    #: For `dovetail`: slices and devices follow the load; None: devices are as they are, and shared freely.
     scale: ScaleSpec | None = None
 
     @property

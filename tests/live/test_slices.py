@@ -13,6 +13,7 @@ from tests.serve.support import Wire
 from dovetail.cli import main
 from dovetail.control import RunBatch, SliceChanged
 from dovetail.record.log import LogReader
+from dovetail.serve.keys import Key, add
 
 pytestmark = pytest.mark.cpu
 TARGET = "tests.live.slices_app:app"
@@ -99,6 +100,16 @@ def test_only_whoever_is_trusted_changes_slices(serve):
     server = serve(device="cpu:1", trust_priority=False)
     status, said = post(server, "large", {"quota": 10})
     assert status == 403 and "--trust-priority" in said["error"]
+
+
+def test_a_key_may_see_slices_and_change_none(serve, tmp_path):
+    _, observer = add(tmp_path / "keys.json", Key("0" * 12, "0" * 64, "acme", scopes=("observe",)))
+    server = serve(device="cpu:1", keys=tmp_path / "keys.json")
+    with Wire(server.port) as wire:
+        assert wire.ask("GET", "/v2/slices", X_Api_Key=observer).json["slices"][0]["client"] == "large"
+    with Wire(server.port) as wire:
+        reply = wire.ask("POST", "/v2/slices/large", b'{"quota": 10}', X_Api_Key=observer)
+    assert reply.status == 403 and "not for changing slices" in reply.json["error"]
 
 
 def test_the_command_says_what_is_wrong(capsys):

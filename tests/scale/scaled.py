@@ -1,4 +1,4 @@
-"""A small world with a scaler: one stage of known times on simulated devices, every promise checked after each step."""
+"""A small world with a scaler: one stage of known times on simulated devices, promises checked after each step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ class Scaled:
         self.ledger = Ledger([(GRAPH.name, GRAPH.slo_ns)])
         self.told: list[tuple[int, Action]] = []
         self.runs: list[RunBatch] = []
-        self.worst_pct = 0
         self._devices = devices
         self._start_ns = start_ms * MS
         self._simulation: Simulation
@@ -71,9 +70,8 @@ class Scaled:
         account = TokenAccount(TokenSettings(mode="strict"))
         arbiter = GapArbiter({}, GapSettings(order="slack"), account=account, learn=False)
         schedule = self._simulation.schedule
-        return SimDevice(
-            ident, SPEC, self.controller.stages, TABLE, schedule, rng=random.Random(ident), arbiter=arbiter
-        )
+        rng = random.Random(ident)
+        return SimDevice(ident, SPEC, self.controller.stages, TABLE, schedule, rng=rng, arbiter=arbiter)
 
     def _watch(self, event: Event, actions: list[Action]) -> None:
         validate(self.controller)

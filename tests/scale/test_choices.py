@@ -50,11 +50,8 @@ def test_if_nothing_is_in_time_the_fastest_is_what_there_is() -> None:
 def test_a_stage_s_part_of_the_objective_is_its_part_of_the_time() -> None:
     stages = [StageSpec(name, "model", (1,)) for name in "abc"]
     graph = chain("flow", 100 * MS, stages, {"a": [], "b": [], "c": ["a", "b"]})
-    assert limits_ns([graph], {"a": 3 * MS, "b": 1 * MS, "c": 1 * MS}, 1.0) == {
-        "a": 75 * MS,
-        "b": 25 * MS,
-        "c": 25 * MS,
-    }
+    parts = limits_ns([graph], {"a": 3 * MS, "b": 1 * MS, "c": 1 * MS}, 1.0)
+    assert parts == {"a": 75 * MS, "b": 25 * MS, "c": 25 * MS}
     tight = chain("tight", 50 * MS, [stages[0]])
     assert limits_ns([graph, tight], {"a": 3 * MS, "b": MS, "c": MS}, 0.5)["a"] == 25 * MS
 
@@ -105,7 +102,7 @@ def test_who_is_there_stays_and_who_grows_too_large_moves() -> None:
     still = Wanted("s", 50, 100, 1, 1, (50, 100))
     grown = Wanted("s", 60, 100, 2, 1, (50, 100))
     found = fit([grown, still], [1, 2])
-    assert dict((w.slice, at) for w, at in found.placed) == {1: 1, 2: 2}
+    assert {w.slice: at for w, at in found.placed} == {1: 1, 2: 2}
     assert fit([still], [1, 2], avoid=1).placed == ((still, 2),)
     assert fit([grown, still], [1]).homeless == (grown,)
 

@@ -172,10 +172,18 @@ def _print_story(out: Console, told: Story) -> None:
         out.print(_path(told.path))
 
 
+#: What scores of offers are in.
+_UNITS = {"usd": "$ for 1,000 such requests from here on", "ns": "ms per item"}
+
+
+def _score(score: float, unit: str) -> str:
+    return f"{score * 1000:.4g}" if unit == "usd" else _ms(round(score))
+
+
 def _print_offers(out: Console, weighed: list[Decision], why_not: str) -> None:
     """What was weighed for each batch; the first line of each is the one that was taken."""
     if weighed:
-        heads = (">batch", "stage", "worker", ">items", ">cores", ">share", ">starts ms", ">ends ms", ">$/1000", "~")
+        heads = (">batch", "stage", "worker", ">items", ">cores", ">share", ">starts ms", ">ends ms", ">score", "~")
         table = new_table(*heads)
         for decision in weighed:
             for number, offer in enumerate(decision.offers[:_MAX_OFFERS]):
@@ -189,13 +197,15 @@ def _print_offers(out: Console, weighed: list[Decision], why_not: str) -> None:
                     f"{offer.share_pct} %",
                     _ms(offer.start_ns + offer.fetch_ns),
                     _ms(offer.end_ns),
-                    f"{offer.usd * 1000:.3g}",
+                    _score(offer.score, decision.unit),
                     Text(offer.note, "green" if first else ""),
                 )
             more = len(decision.offers) - _MAX_OFFERS
             if more > 0:
                 table.add_row("", "", *[""] * 7, f"{more} more; --json has them all")
-        out.print(Padding(Group("offers that were weighed, times from each decision on", table), (1, 0, 0, 0)))
+        units = sorted({_UNITS[decision.unit] for decision in weighed})
+        head = f"offers that were weighed, times from each decision on; score in {' or '.join(units)}, the least wins"
+        out.print(Padding(Group(head, table), (1, 0, 0, 0)))
     if why_not:
         out.print(printable(f"offers are not told{' further' if weighed else ''}: {why_not}"))
 

@@ -74,6 +74,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shared-memory", action="store_true", help="let clients of this machine put tensors into shared memory"
     )
+    parser.add_argument(
+        "--serve-stages", action="store_true", help="let clients call models by the names of their stages, too"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a name in Host to answer to; '*' is any"
@@ -282,6 +285,7 @@ def _options(args: argparse.Namespace, app: App, tenants: dict[str, Tenant]) -> 
         port=args.port,
         grpc_port=args.grpc_port,
         shared_memory=args.shared_memory,
+        serve_stages=args.serve_stages,
         hosts=args.hosts or 1,
         workers=args.workers or 1,
         kernels=args.kernels or "auto",

@@ -136,9 +136,13 @@ class Controller:
         for request, refusal in self._scheduler.hopeless(event.at_ns):
             if request.sheddable:
                 self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
-        self._launcher.start()
+        launcher = self._launcher
+        last = launcher.last_batch
+        launcher.start()
         if self._scaler_adjusts and self._roster.adjust():
-            self._launcher.start()
+            launcher.start()
+        if launcher.last_batch == last:
+            self._scheduler.idle(event.at_ns)
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             out.append(Drained(step.number))

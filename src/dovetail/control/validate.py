@@ -43,6 +43,10 @@ def _requests(c: Controller) -> None:
             key = (item.request.id, item.node, item.index)
             assert key not in seen, f"item {key} waits twice [1]"
             seen.add(key)
+    waits = c.cluster.waiting
+    assert waits.items == len(seen), f"{waits.items} items are said to wait, {len(seen)} do [1]"
+    ready = sum(queue.size > 0 and not queue.held_until_ns for queue in c.queues.values())
+    assert waits.ready == ready, f"{waits.ready} queues are said to have work and no hold, {ready} have [1]"
     for batch in c.batches.values():
         for item in batch.items:
             key = (item.request.id, item.node, item.index)

@@ -36,7 +36,7 @@ def headroom_per_s(slack_ns: int, late: float) -> float:
 
 
 def _own_ns(point: ScalePoint) -> int:
-    """What a request takes without any queue: its batch; and the one before, which it cannot join, where they fill."""
+    """What a request takes without any queue: its batch; and where batches fill, the one before it."""
     return point.batch_ns * (1 if point.batch == 1 else 2)
 
 

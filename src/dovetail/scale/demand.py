@@ -1,8 +1,8 @@
 """How much of a stage is asked for: reactive, with a forecast as a floor.
 
 Rules of this file
-- The rate is a mean over some seconds. A count that no mean of that kind would explain (three standard deviations of a
-  Poisson count) is taken at once: a surge is not averaged away, and neither is its end.
+- The rate is a mean over some seconds. A count that no mean of that kind would explain (three standard deviations of
+  a Poisson count) is taken at once: a surge is not averaged away, and neither is its end.
 - What waits and cannot be had from the rate's own capacity is to be gone within `drain_ns`.
 - A forecast (the line through the last means, as far ahead as a new device takes) only ever raises what is asked for.
   Dynamo's planner found reactive scaling to beat predictive; so a wrong forecast may cost, and never starves.

@@ -227,16 +227,16 @@ class LoadScaler:
                 for w in workers
             }
             open_pieces.sort(key=lambda p: (-areas.get(p.worker, 0), p.id))
-            for piece in open_pieces[keep:]:
-                wishes.append(SliceWish(name, piece.worker, 0, 0, 0, why[name] or "one slice less", piece.id))
+            less = why[name] or "one slice less"
+            wishes += [SliceWish(name, piece.worker, 0, 0, 0, less, piece.id) for piece in open_pieces[keep:]]
             if choice is None:
                 continue
             share_pct, quota_pct = choice.point.share_pct, choice.quota_pct
-            for piece in open_pieces[:keep]:
-                size = (piece.share_pct, piece.quota_pct)
-                pieces.append(Wanted(name, share_pct, quota_pct, piece.id, piece.worker, size))
-            for _ in range(keep - len(open_pieces)):
-                pieces.append(Wanted(name, share_pct, quota_pct))
+            pieces += [
+                Wanted(name, share_pct, quota_pct, p.id, p.worker, (p.share_pct, p.quota_pct))
+                for p in open_pieces[:keep]
+            ]
+            pieces += [Wanted(name, share_pct, quota_pct)] * (keep - len(open_pieces))
         able = [w.id for w in workers]
         empties = self._spare(workers, pieces, now_ns)
         fitted = fit(pieces, able, avoid=empties)

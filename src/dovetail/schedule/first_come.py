@@ -82,6 +82,14 @@ class FirstCome:
         """Not known without a look at each worker."""
         return False
 
+    def sleeps(self, queue: Queue) -> bool:
+        """Every queue is asked."""
+        return False
+
+    def woken(self) -> Sequence[str]:
+        """None was asleep."""
+        return ()
+
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The stage's fixed configuration on the first worker that has room, or will have it first."""
         stage = queue.stage
@@ -117,6 +125,9 @@ class FirstCome:
 
     def closed(self, request: Request) -> None:
         """Nothing is kept."""
+
+    def idle(self, now_ns: int) -> None:
+        """Nothing is worked out ahead."""
 
     def joined(self, worker: Worker) -> None:
         """One that stops between kernels is sent batches of a higher class at any time."""

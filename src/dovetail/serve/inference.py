@@ -1,7 +1,7 @@
 """What is served, whatever the protocol: models by name, and inferences that were read. HTTP and gRPC both ask here.
 
 Rules of this file
-- A refusal is an `HttpError`. Its status says what a client should do; gRPC has a code for each (`grpc/errors.py`).
+- A refusal is an `HttpError`. Its status says what a client should do; gRPC has a code for each (`rpc/errors.py`).
 - What an inference holds of a client's shared memory is let go exactly once.
 """
 

@@ -24,6 +24,7 @@ from ..record.log import Header, LogWriter, make_header
 from ..record.sight import Banner
 from ..units import SECOND
 from ..wiring import PolicySpec, make_controller
+from ..workflow.alone import stage_graphs
 from ..workflow.app import App
 from .access import Access
 from .access_log import AccessLog
@@ -74,6 +75,8 @@ class Options(msgspec.Struct, frozen=True):
     grpc_port: int | None = None
     #: Whether clients may register system shared memory of this machine.
     shared_memory: bool = False
+    #: Whether clients may call models by the names of their stages, beside the workflows.
+    serve_stages: bool = False
     #: Processes for ordinary Python stages.
     hosts: int = 1
     #: Processes that share the cores of a processor.
@@ -256,6 +259,7 @@ async def start_system(
     say: Callable[[str], None],
 ) -> Started:
     """Start a system, and wait until every stage can run."""
+    graphs = (*app.graphs, *(stage_graphs(app) if options.serve_stages else ()))
     emulated = serves.device.startswith("emulated:")
     joined = isinstance(share, JoinedFront)
     ingress = 0 if share is None else share.ingress
@@ -267,10 +271,10 @@ async def start_system(
     if store is not None and not emulated:
         times = TimesStore(store, this_machine(), app.specs, say)
     learned = None if times is None else times.known
-    controller = make_controller(app.graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
+    controller = make_controller(graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
     header = make_header(
         "live",
-        app.graphs,
+        graphs,
         msgspec.msgpack.encode(policy_spec),
         known,
         serves.cores,
@@ -286,7 +290,7 @@ async def start_system(
         log = LogWriter(options.log, header, BackgroundFile)
     settings = Settings(
         target,
-        app.graphs,
+        graphs,
         (*serves.workers, *hosts_for(app.specs, options.hosts)),
         known,
         cpus=serves.cpus,
@@ -312,7 +316,7 @@ async def start_system(
         raise
     if times is not None and not joined:  # the first front sees the same workers, and keeps what it learns
         times.keep(controller.policy.predictor)
-    banner = banner_of(app.graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
+    banner = banner_of(graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
     return Started(system, serves.device, label, times, banner, header)
 
 

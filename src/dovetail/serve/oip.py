@@ -279,6 +279,8 @@ class OpenInference:
         return json_of({})
 
     def _change_slice(self, request: HttpRequest) -> HttpResponse:
+        if request.who is not None:
+            raise HttpError(403, "a key is good for inference or for observing, not for changing slices")
         client = unquote(request.path.removesuffix("/").rpartition("/")[2])
         try:
             return json_of(self._backend.change_slice(client, slice_of(request.body)))

@@ -97,15 +97,13 @@ def scaling(lab: Lab) -> None:
     _days(lab)
 
 
-# -- HAS-GPU's trace --------------------------------------------------------------------------------------------------
+# -- HAS-GPU's trace ------------------------------------------------------------------------------------------------
 
 
 def _has_gpu_trace(lab: Lab) -> None:
     paths = {name: lab.data("has_gpu", f"{name}.json") for name in ("rps", "stress")}
     if any(path is None for path in paths.values()):
-        lab.leave_out(
-            "has_gpu", "needs has_gpu/rps.json and stress.json of the public measurements; set DOVETAIL_DATA"
-        )
+        lab.leave_out("has_gpu", "needs has_gpu/rps.json and stress.json of the public data; set DOVETAIL_DATA")
         return
     loads = {name: has_gpu(path) for name, path in paths.items() if path is not None}
     jobs = [
@@ -153,7 +151,7 @@ def _has_gpu_trace(lab: Lab) -> None:
     plot_has_gpu(lab, loads["rps"], mobilenet[0], loads["stress"], stress[0])
 
 
-# -- 14 stages --------------------------------------------------------------------------------------------------------
+# -- 14 stages ------------------------------------------------------------------------------------------------------
 
 
 def _stages(lab: Lab) -> None:
@@ -182,7 +180,7 @@ def _stages(lab: Lab) -> None:
     plot_stages(lab, load, runs[0])
 
 
-# -- days -------------------------------------------------------------------------------------------------------------
+# -- days -----------------------------------------------------------------------------------------------------------
 
 
 def worldcup_job(

@@ -1,4 +1,4 @@
-"""Loads for scalers, from public traces: rates over time, played as Poisson arrivals; and what they need at the least.
+"""Loads for scalers, from public traces: rates over time, played as Poisson arrivals; and what they need at least.
 
 Rules of this file
 - A trace says how many requests came in each interval. Inside an interval arrivals are Poisson [assumption].

@@ -1,8 +1,8 @@
 """A world in which scalers are compared: simulated V100s that come and go, and slices whose quotas are limits.
 
-What is the same for every scaler: the workflow, its profile, the arrivals, the default policy's scheduler (its
-admission and its order), and the devices. What differs is who says how many slices and devices there are. That is kind
-to the rivals, whose own systems refuse nobody and let queues grow.
+What is the same for every scaler: the workflow, its profile, the arrivals, the default policy's scheduler, and the
+devices. What differs is who says how many slices and devices there are. That is kind to the rivals, whose own systems
+refuse nobody and let queues grow.
 
 Rules of this file
 - GPU-seconds are what is reserved: share times quota of all slices over time, as HAS-GPU counts "GPU in use". What a

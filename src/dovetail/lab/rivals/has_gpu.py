@@ -4,8 +4,8 @@ Source of the rules: KontonGu/HAS-GPU (2025), as far as research notes have it; 
 - The rate is filtered by Kalman (Q = 1, R = 10). What is predicted is the estimate plus alpha times the root of its
   variance, and never below what was measured plus a buffer. Alpha and the buffer were not found: 1 and 1 here.
 - Up, if the prediction is above 0.9 of the capacity: quotas rise by 10 points, pods with the largest share first;
-  when all are whole, a pod is added. Down, if it is below 0.3 of the capacity and ten seconds have passed: quotas fall
-  by 10 points, then pods go. A pod never has less than its latency asks for.
+  when all are whole, a pod is added. Down, if it is below 0.3 of the capacity and ten seconds have passed: quotas
+  fall by 10 points, then pods go. A pod never has less than its latency asks for.
 - A pod's share and batch are those with the least cost within the objective: RaPP predicts that there, the profile
   says it here.
 """

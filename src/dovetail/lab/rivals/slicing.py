@@ -1,9 +1,9 @@
 """What the rivals that scale slices have in common, so that each file holds its own rules and nothing else.
 
 Rules of this file
-- A rival says which slices its stage should have. Where they go is the same for all (`scale.fitting`): on devices that
-  are there, and one more device is asked for when there is no room. A device that has had no slice for some time goes.
-- Rates are counts over time, as the rival's own source has it. Nobody refuses anything here.
+- A rival says which slices its stage should have. Where they go is the same for all (`scale.fitting`): on devices
+  that are there, and one more is asked for when there is no room. A device without a slice for some time goes.
+- Rates are counts over time, as the rival's own source has it. Whom to let in is the scheduler's business.
 - They know one stage: that is what their sources have.
 """
 

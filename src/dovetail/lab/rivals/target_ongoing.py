@@ -1,9 +1,9 @@
 """Ray Serve's rule: as many replicas as keep the ongoing requests of each at a target.
 
-Source of the rules: Ray's documentation and `serve/autoscaling_policy.py` (read 2026-08): the wanted number is that of
-the replicas times their mean ongoing requests over the target, rounded up. It is averaged over `look_back_period_s`
-(30 s), and a change counts when it was wanted for `upscale_delay_s` (30 s) or `downscale_delay_s` (600 s) without a
-break. `target_ongoing_requests` is 2.
+Source of the rules: recollection of Ray's documentation [unverified]. The wanted number is that of the replicas times
+their mean ongoing requests over the target, rounded up. It is averaged over `look_back_period_s` (30 s), and a change
+counts when it was wanted for `upscale_delay_s` (30 s) or `downscale_delay_s` (600 s) without a break.
+`target_ongoing_requests` is 2.
 
 A replica is a whole slice of the most efficient share here, since a replica has a fixed part of a GPU there. Where a
 trace's time is compressed, these times are divided by as much.
@@ -52,5 +52,6 @@ class TargetOngoing(SlicingRival):
         waited_ns = now_ns - self._since[1]
         if have and (way == 0 or waited_ns < (self._up_ns if way > 0 else self._down_ns)):
             return pods
+        self._since = (0, now_ns)
         best = self.points[0]
         return [*pods[:want], *(Pod(best, 100) for _ in range(want - have))]
