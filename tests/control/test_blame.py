@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.control.test_rules import SPEC, controller, joined, of, stage
 
-from dovetail.control import Reject, Reply, RequestArrived, RunBatch, WorkerJoined, WorkerLost
+from dovetail.control import NEVER_NS, Reject, Reply, RequestArrived, RunBatch, WorkerJoined, WorkerLost
+from dovetail.control.controller import MAX_ATTEMPTS
 from dovetail.control.events import BatchFinished, ModelLoaded
 from dovetail.schedule import FirstCome
 from dovetail.schedule.protocol import Refusal
@@ -87,17 +88,22 @@ def test_who_may_not_be_shed_is_not_given_up() -> None:
 
 
 def test_who_waited_behind_the_guilty_at_a_host_loses_nothing() -> None:
-    c = controller([stage("read", kind="python"), stage("write", kind="python")])
-    c.step(WorkerJoined(0, 0, 1, HOST))
-    for name in ("read", "write"):
-        c.step(ModelLoaded(0, 0, 1, name, 0))
-    worker = c.workers[1]
-    c.step(RequestArrived(1, 0, 7, 0))
-    c.step(RequestArrived(2, 0, 8, 1))
-    assert len(worker.running) >= 1
-    for number in range(2, 2 + 4):
-        rejected = of(Reject, c.step(WorkerLost(number * 10, 0, number - 1, "killed by signal 11", at_fault=True)))
-        assert [r.request for r in rejected] == ([7] if number == 2 else [8] if number == 3 else [])
-        c.step(WorkerJoined(number * 10 + 1, 0, number, HOST))
+    stages = [stage("read", kind="python"), stage("write", kind="python")]
+    c = controller(stages, planner=FirstCome(bind_ns=NEVER_NS))
+
+    def come(number: int) -> None:
+        c.step(WorkerJoined(number * 10, 0, number, HOST))
         for name in ("read", "write"):
-            c.step(ModelLoaded(number * 10 + 1, 0, number, name, 0))
+            c.step(ModelLoaded(number * 10, 0, number, name, 0))
+
+    come(1)
+    c.step(RequestArrived(11, 0, 7, 0))
+    c.step(RequestArrived(12, 0, 8, 1))
+    assert len(c.workers[1].running) == 2, "one runs, one waits there"
+    (rejected,) = of(Reject, c.step(WorkerLost(13, 0, 1, "killed by signal 11", at_fault=True)))
+    assert rejected.request == 7
+    for number in range(2, 2 + MAX_ATTEMPTS - 1):  # it has all its attempts left
+        come(number)
+        assert not of(Reject, c.step(WorkerLost(number * 10 + 1, 0, number, "killed by signal 9")))
+    come(9)
+    assert of(Reject, c.step(WorkerLost(91, 0, 9, "killed by signal 9")))
