@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.control.test_rules import SPEC, controller, joined, of, stage
 
-from dovetail.control import NEVER_NS, Reject, Reply, RequestArrived, RunBatch, WorkerJoined, WorkerLost
+from dovetail.control import Reject, Reply, RequestArrived, RunBatch, WorkerJoined, WorkerLost
 from dovetail.control.controller import MAX_ATTEMPTS
 from dovetail.control.events import BatchFinished, ModelLoaded
 from dovetail.schedule import FirstCome
@@ -12,7 +12,7 @@ from dovetail.schedule.protocol import Refusal
 from dovetail.state import WorkerSpec
 from dovetail.units import MS
 
-HOST = WorkerSpec("host", "host", ("python",), enforcement="none")
+HOST = WorkerSpec("host", "gpu", ("python",), enforcement="none")
 
 
 def test_what_ended_its_worker_alone_does_not_get_to_end_another() -> None:
@@ -89,7 +89,7 @@ def test_who_may_not_be_shed_is_not_given_up() -> None:
 
 def test_who_waited_behind_the_guilty_at_a_host_loses_nothing() -> None:
     stages = [stage("read", kind="python"), stage("write", kind="python")]
-    c = controller(stages, planner=FirstCome(bind_ns=NEVER_NS))
+    c = controller(stages, planner=FirstCome(bind_ns=50 * MS))
 
     def come(number: int) -> None:
         c.step(WorkerJoined(number * 10, 0, number, HOST))
