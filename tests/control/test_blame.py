@@ -89,7 +89,7 @@ def test_who_may_not_be_shed_is_not_given_up() -> None:
 
 def test_who_waited_behind_the_guilty_at_a_host_loses_nothing() -> None:
     stages = [stage("read", kind="python"), stage("write", kind="python")]
-    c = controller(stages, planner=FirstCome(bind_ns=50 * MS))
+    c = controller(stages, planner=FirstCome(share_pct=50))
 
     def come(number: int) -> None:
         c.step(WorkerJoined(number * 10, 0, number, HOST))
@@ -99,7 +99,7 @@ def test_who_waited_behind_the_guilty_at_a_host_loses_nothing() -> None:
     come(1)
     c.step(RequestArrived(11, 0, 7, 0))
     c.step(RequestArrived(12, 0, 8, 1))
-    assert len(c.workers[1].running) == 2, "one runs, one waits there"
+    assert len(c.workers[1].running) == 2, "both are there; only the first is to blame"
     (rejected,) = of(Reject, c.step(WorkerLost(13, 0, 1, "killed by signal 11", at_fault=True)))
     assert rejected.request == 7
     for number in range(2, 2 + MAX_ATTEMPTS - 1):  # it has all its attempts left
