@@ -5,14 +5,10 @@ from __future__ import annotations
 from tests.control.test_rules import SPEC, controller, joined, of, stage
 
 from dovetail.control import Reject, Reply, RequestArrived, RunBatch, WorkerJoined, WorkerLost
-from dovetail.control.controller import MAX_ATTEMPTS
 from dovetail.control.events import BatchFinished, ModelLoaded
 from dovetail.schedule import FirstCome
 from dovetail.schedule.protocol import Refusal
-from dovetail.state import WorkerSpec
 from dovetail.units import MS
-
-HOST = WorkerSpec("host", "gpu", ("python",), enforcement="none")
 
 
 def test_what_ended_its_worker_alone_does_not_get_to_end_another() -> None:
@@ -85,25 +81,3 @@ def test_who_may_not_be_shed_is_not_given_up() -> None:
     c.step(RequestArrived(2, 0, 2, 0, sheddable=False))
     rejected = of(Reject, c.step(RequestArrived(20, 0, 3, 0, sheddable=False)))
     assert [r.request for r in rejected] == [1]
-
-
-def test_who_waited_behind_the_guilty_at_a_host_loses_nothing() -> None:
-    stages = [stage("read", kind="python"), stage("write", kind="python")]
-    c = controller(stages, planner=FirstCome(share_pct=50))
-
-    def come(number: int) -> None:
-        c.step(WorkerJoined(number * 10, 0, number, HOST))
-        for name in ("read", "write"):
-            c.step(ModelLoaded(number * 10, 0, number, name, 0))
-
-    come(1)
-    c.step(RequestArrived(11, 0, 7, 0))
-    c.step(RequestArrived(12, 0, 8, 1))
-    assert len(c.workers[1].running) == 2, "both are there; only the first is to blame"
-    (rejected,) = of(Reject, c.step(WorkerLost(13, 0, 1, "killed by signal 11", at_fault=True)))
-    assert rejected.request == 7
-    for number in range(2, 2 + MAX_ATTEMPTS - 1):  # it has all its attempts left
-        come(number)
-        assert not of(Reject, c.step(WorkerLost(number * 10 + 1, 0, number, "killed by signal 9")))
-    come(9)
-    assert of(Reject, c.step(WorkerLost(91, 0, 9, "killed by signal 9")))
