@@ -188,31 +188,29 @@ def _range(values: list[float], digits: int = 1) -> str:
 
 
 def report(rows: list[dict[str, Any]]) -> None:
+    """A table for each application and figure: systems against loads, median (least to most) of the rounds."""
+    figures = (
+        ("answers in time, of the capacity", lambda row: row["goodput"] / row["capacity"], 2),
+        ("p99 of answers, ms", lambda row: row["p99_ms"], 0),
+        ("refused, of the requests", lambda row: row["refused"] / max(1, row["sent"]), 2),
+        ("broken, of the requests", lambda row: row["broken"] / max(1, row["sent"]), 2),
+        ("processor time of the server per answer, ms", lambda row: row["cpu_ms"], 1),
+    )
     for app in ("one", "three"):
         mine = [row for row in rows if row["app"] == app]
+        loads = sorted({row["load"] for row in mine})
         if not mine:
             continue
-        capacity = [row["capacity"] for row in mine]
-        print(f"\n{app}: objective {SLO_MS[app]:.0f} ms, capacity {_range(capacity)} requests/s\n")
-        print(
-            "| system | load | goodput / capacity | p50 ms | p99 ms | refused | broken | CPU ms per answer | rounds |"
-        )
-        print("|---|---|---|---|---|---|---|---|---|")
-        for system in (OWN, *(peer.name for peer in PEERS)):
-            for load in sorted({row["load"] for row in mine}):
-                cells = [row for row in mine if row["system"] == system and row["load"] == load]
-                if not cells:
-                    continue
-                good = [row["goodput"] / row["capacity"] for row in cells]
-                refused = [row["refused"] / max(1, row["sent"]) for row in cells]
-                broken = [row["broken"] / max(1, row["sent"]) for row in cells]
-                p50 = [row["p50_ms"] for row in cells if row["p50_ms"] is not None]
-                p99 = [row["p99_ms"] for row in cells if row["p99_ms"] is not None]
-                cpu = [row["cpu_ms"] for row in cells]
-                print(
-                    f"| {system} | {load:g} | {_range(good, 2)} | {_range(p50, 0)} | {_range(p99, 0)} | "
-                    f"{statistics.mean(refused):.0%} | {statistics.mean(broken):.0%} | {_range(cpu)} | {len(cells)} |"
-                )
+        capacity = _range([row["capacity"] for row in mine])
+        print(f"\n{app}: objective {SLO_MS[app]:.0f} ms, capacity {capacity} requests per second")
+        for what, value, digits in figures:
+            print(f"\n| {what} | " + " | ".join(f"×{load:g}" for load in loads) + " |")
+            print("|---" * (1 + len(loads)) + "|")
+            for system in (OWN, *(peer.name for peer in PEERS)):
+                cells = [[row for row in mine if (row["system"], row["load"]) == (system, load)] for load in loads]
+                if any(cells):
+                    values = [[value(row) for row in cell if value(row) is not None] for cell in cells]
+                    print(f"| {system} | " + " | ".join(_range(each, digits) for each in values) + " |")
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:

@@ -236,12 +236,12 @@ def test_other_sites_and_methods_are_refused(server: LiveServer) -> None:
 
 
 def test_kernels_are_told_while_somebody_watches() -> None:
-    server = LiveServer("tests.live.apps:heavy", kernels="always")
+    server = LiveServer("tests.live.long_app:app", kernels="always")
     try:
-        assert calm(server, "heavy", 1.0).status == 200
+        assert calm(server, "lengthy", 1.0).status == 200
         with Viewer(server.port) as viewer:
             viewer.wait(lambda tick: tick.workers)
-            until(lambda: calm(server, "heavy", 1.0).status == 200 and any(t.kernels for t in list(viewer.ticks)))
+            until(lambda: calm(server, "lengthy", 1.0).status == 200 and any(t.kernels for t in list(viewer.ticks)))
             tick = viewer.wait(lambda tick: tick.kernels)
             assert all(k.begin_ns <= k.end_ns and k.why in ("turn", "fill", "beside", "aged") for k in tick.kernels)
     finally:
@@ -262,3 +262,12 @@ def test_top_says_when_there_is_no_server(capsys: pytest.CaptureFixture[str]) ->
     assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err
     with pytest.raises(DovetailError, match="no answer"):
         next(events(HOST, 1, {}))
+
+
+def test_a_server_may_have_none() -> None:
+    server = LiveServer("tests.live.apps:plain", dashboard=False)
+    try:
+        assert [get(server.port, path).status for path in ("/", "/dashboard", "/dashboard/events")] == [404] * 3
+        assert server.served.watch is None and server.ask("plain", 1.0).status == 200
+    finally:
+        server.stop()

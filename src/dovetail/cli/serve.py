@@ -162,6 +162,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--access-log", type=Path, metavar="FILE", help="add a line of JSON for each answer; '-' is stderr"
     )
+    parser.add_argument("--no-dashboard", action="store_true", help="nobody may watch at /dashboard")
     parser.add_argument(
         "--log-format", choices=("text", "json"), default="text", help="lines on stderr as text, or as JSON"
     )
@@ -297,6 +298,7 @@ def _options(args: argparse.Namespace, app: App, tenants: dict[str, Tenant]) -> 
         policy=_policy(args, app),
         lead_us=LEAD_US if args.lead is None else args.lead // US,
         log=args.log,
+        dashboard=not args.no_dashboard,
         access_log=args.access_log,
         arena_bytes=args.arena or ARENA_BYTES,
         max_body_bytes=args.max_body,

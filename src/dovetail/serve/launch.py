@@ -98,6 +98,8 @@ class Options(msgspec.Struct, frozen=True):
     #: How long before a batch's expected end the next is sent: what a decision takes to come back, and some more.
     lead_us: int = 1000
     log: Path | None = None
+    #: Whether people may watch at /dashboard.
+    dashboard: bool = True
     #: Where a line for each answer goes; "-" is stderr.
     access_log: Path | None = None
     #: Shared memory of the front and of each worker; pages cost nothing until they are written.
@@ -222,8 +224,9 @@ async def launch(
             backend = LiveBackend(system, label=began.label, trust_priority=trusts, tenants=tenants)
             gate = Gate(options.host, options.allow_hosts, options.allow_origins, Access(keys))
             regions = Regions(limits.max_body_bytes) if options.shared_memory else None
-            watch = Watch(system, began.banner, began.header, say)
-            http = await start(backend, options.host, options.port, limits, gate, regions, Pages(watch), tls)
+            watch = Watch(system, began.banner, began.header, say) if options.dashboard else None
+            pages = None if watch is None else Pages(watch)
+            http = await start(backend, options.host, options.port, limits, gate, regions, pages, tls)
             http.access_log = access_log
         except OSError as error:
             where = f"{options.host}:{options.port}"
