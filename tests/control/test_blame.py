@@ -8,10 +8,7 @@ from tests.schedule.almost_first_come import AlmostFirstCome
 from dovetail.control import Reject, Reply, RequestArrived, RunBatch, WorkerJoined, WorkerLost
 from dovetail.control.events import BatchFinished, ModelLoaded
 from dovetail.schedule.protocol import Refusal
-from dovetail.state import WorkerSpec
 from dovetail.units import MS
-
-HOST = WorkerSpec("host", "host", ("python",), enforcement="none")
 
 
 def test_what_ended_its_worker_alone_does_not_get_to_end_another() -> None:
@@ -84,20 +81,3 @@ def test_who_may_not_be_shed_is_not_given_up() -> None:
     c.step(RequestArrived(2, 0, 2, 0, sheddable=False))
     rejected = of(Reject, c.step(RequestArrived(20, 0, 3, 0, sheddable=False)))
     assert [r.request for r in rejected] == [1]
-
-
-def test_who_waited_behind_the_guilty_at_a_host_loses_nothing() -> None:
-    c = controller([stage("read", kind="python"), stage("write", kind="python")])
-    c.step(WorkerJoined(0, 0, 1, HOST))
-    for name in ("read", "write"):
-        c.step(ModelLoaded(0, 0, 1, name, 0))
-    worker = c.workers[1]
-    c.step(RequestArrived(1, 0, 7, 0))
-    c.step(RequestArrived(2, 0, 8, 1))
-    assert len(worker.running) >= 1
-    for number in range(2, 2 + 4):
-        rejected = of(Reject, c.step(WorkerLost(number * 10, 0, number - 1, "killed by signal 11", at_fault=True)))
-        assert [r.request for r in rejected] == ([7] if number == 2 else [8] if number == 3 else [])
-        c.step(WorkerJoined(number * 10 + 1, 0, number, HOST))
-        for name in ("read", "write"):
-            c.step(ModelLoaded(number * 10 + 1, 0, number, name, 0))

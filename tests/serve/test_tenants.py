@@ -148,3 +148,38 @@ def test_a_tenant_beyond_its_rate_gets_429_and_is_booked():
         assert server.outcomes()["shed"] == 1
     finally:
         server.stop()
+
+
+def test_a_success_of_a_lower_class_gives_nothing_back_to_a_higher_one():
+    tenants = Tenants({"a": Tenant(), "b": Tenant()})
+    for number in range(500):
+        assert ask(tenants, "a", 0)
+        if number % 10 == 0:
+            tenants.enter("b", "w", 3, 0)
+            tenants.leave("b", "w", 1.0, 3, True, 0)
+    for _ in range(200):  # fewer than what a has had: b is still below its part
+        tenants.enter("b", "w", 9, 0)
+        tenants.leave("b", "w", 1.0, 9, False, 0)
+    passed = 0
+    for _ in range(20):
+        try:
+            tenants.enter("a", "w", 3, 0)
+            passed += 1
+        except QuotaExceeded:
+            pass
+    assert passed == 0, "one in a hundred passes, as before"
+
+
+def test_who_asks_for_little_leaves_the_rest_to_the_others():
+    tenants = Tenants({"a": Tenant(), "b": Tenant(), "c": Tenant()})
+    for name, count in (("a", 10), ("b", 60), ("c", 50)):
+        for _ in range(count):
+            assert ask(tenants, name, 0)
+    for name, count in (("b", 40), ("c", 50)):
+        for _ in range(count):
+            tenants.enter(name, "w", 1, 0)
+            tenants.leave(name, "w", 1.0, 1, True, 0)
+    # Of 120, a has its 10, and 55 are for each of the others: c has had less, and b has to give way.
+    with pytest.raises(QuotaExceeded, match="'b' has had its part"):
+        for _ in range(5):
+            tenants.enter("b", "w", 1, 0)
