@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-pure test-page test-torch compiled test-compiled check bench mutants clean
+.PHONY: setup demo soak test test-pure test-page test-torch compiled test-compiled check bench mutants clean
 
 setup: $(STAMP)
 
@@ -61,6 +61,10 @@ bench: setup
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/gate.py
 	$(BIN)/python bench/ipc.py
+
+# Half an hour at 70 % of what the machine can do: do memory or latency drift? MINUTES=2 for less.
+soak: setup
+	$(BIN)/python scripts/soak.py --minutes $(or $(MINUTES),30)
 
 # Do the tests bite? Rules are changed on purpose, one at a time. Takes an hour; run it again and it goes on.
 mutants: setup

@@ -5,6 +5,7 @@ And the neighbours: how busy the machine is with what is not ours.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -72,10 +73,12 @@ def child(target: Callable[..., None], *args: Any) -> Iterator[Child]:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=target, args=(theirs, *args))
     process.start()
+    theirs.close()  # so that the end of a child that raises is noticed
     try:
         yield Child(process, ours)
     finally:
-        ours.send(None)
+        with contextlib.suppress(BrokenPipeError):
+            ours.send(None)
         process.join()
 
 

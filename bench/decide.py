@@ -1,6 +1,7 @@
 """How long does a decision of the default policy take, and does it grow with the number of workers?
 
     python bench/decide.py [--json]
+    python bench/decide.py --count [--json]     calls of functions in place of time: the same on any machine
 
 ESG's and Compass's workflows in two classes on simulated T4s whose memory (8 GB) does not hold all models, at a rate
 that grows with the number of workers. What is timed is a whole step of the controller in which batches are decided:
@@ -40,9 +41,9 @@ WORKFLOWS = (
 )
 
 
-def scenario(devices: int, seed: int) -> str:
+def scenario(devices: int, seed: int, requests: int = REQUESTS) -> str:
     """The world as a file says it."""
-    lines = [f"requests = {REQUESTS}", f"seed = {seed}", "target = 0.01"]
+    lines = [f"requests = {requests}", f"seed = {seed}", "target = 0.01"]
     for name in WORKFLOWS:
         lines += ["[[workflows]]", f'catalogue = "{name}"']
     lines += ["[[devices]]", 'kind = "t4"', f"count = {devices}", 'memory = "8GB"', f"host = {devices // 10}"]
@@ -53,24 +54,38 @@ def scenario(devices: int, seed: int) -> str:
     return "\n".join(lines)
 
 
-def run(devices: int, seed: int, folder: Path) -> tuple[list[int], float]:
-    """Nanoseconds per decision, and requests per second of the whole simulation."""
+class Calls:
+    """Counts calls of functions while it is on."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, frame: object, event: str, arg: object) -> None:
+        """What the interpreter says of each call and return."""
+        self.made += event == "call" or event == "c_call"
+
+
+def run(devices: int, seed: int, folder: Path, calls: Calls | None = None) -> tuple[list[int], float]:
+    """Nanoseconds (or calls) per decision, and requests per second of the whole simulation."""
+    requests = REQUESTS // 3 if calls else REQUESTS
     path = folder / f"{devices}-{seed}.toml"
-    path.write_text(scenario(devices, seed))
+    path.write_text(scenario(devices, seed, requests))
     world = ScenarioRun(path)
     controller = world.controller
-    step, clock = controller.step, time.thread_time_ns
+    step, clock = controller.step, time.thread_time_ns if calls is None else lambda: calls.made
     taken: list[int] = []
     seen = 0
 
     def timed(event: Any) -> Any:
         nonlocal seen
         begin = clock()
+        sys.setprofile(calls)
         actions = step(event)
+        sys.setprofile(None)
         spent = clock() - begin
         seen += type(event) is RequestArrived
         decided = sum(type(a) is RunBatch for a in actions)
-        if decided and seen > REQUESTS // 2:
+        if decided and seen > requests // 2:
             taken.append(spent // decided)
         return actions
 
@@ -78,7 +93,26 @@ def run(devices: int, seed: int, folder: Path) -> tuple[list[int], float]:
     gc.collect()
     begin = time.perf_counter()
     world.go()
-    return taken, REQUESTS / (time.perf_counter() - begin)
+    return taken, requests / (time.perf_counter() - begin)
+
+
+def counted() -> dict[str, Any]:
+    """Calls per decision, all sizes once."""
+    rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for size in track(SIZES, "sizes", console=Console(stderr=True), transient=True):
+            ordered = sorted(run(size, 401, Path(folder), Calls())[0])
+            p50, p99 = ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]
+            rows[str(size)] = {"p50": p50, "p99": p99, "most": ordered[-1], "decisions": len(ordered)}
+    return {"calls": rows}
+
+
+def show_counted(result: dict[str, Any]) -> None:
+    """A table for people."""
+    table = Table("workers", "calls in a decision, p50", "p99", "most", "decisions", box=None)
+    for size, row in result["calls"].items():
+        table.add_row(f"{int(size):,}", *(f"{row[key]:,}" for key in ("p50", "p99", "most", "decisions")))
+    Console(width=120).print(table)
 
 
 def measure() -> dict[str, Any]:
@@ -124,4 +158,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(table_or_json(__doc__, measure, show))
+    count = "--count" in sys.argv
+    if count:
+        sys.argv.remove("--count")
+    sys.exit(table_or_json(__doc__, counted if count else measure, show_counted if count else show))

@@ -58,6 +58,8 @@ BATCHES = (1, 8)
 #: Requests kept open: the batch that runs, the one that waits, and two more on their way.
 OPEN_BEYOND = 2
 ROUNDS, SECONDS = 9, 1.0
+#: Requests by which a server learns how long its model takes before it is measured.
+FIRST_REQUESTS = 16
 #: Turns that the model alone and the server take at half load within a round.
 TURNS = 4
 
@@ -195,6 +197,9 @@ def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[
         ):
             echo_port = echoing.pipe.recv()
             echoing.ask(*asking.ask("one", one.port))
+            # Before it has run anything, a server only guesses how long a batch takes, and may refuse many at once.
+            for _ in range(FIRST_REQUESTS):
+                asking.ask("one", many.port)
             servers = dict(zip(BATCHES, (one, many), strict=True))
             bench = Bench(alone, asking, servers, logged, echo_port, seconds, progress)
             bench.round(rng)  # warms up

@@ -3,6 +3,7 @@
     python bench/simulator.py                    speed: rounds of both, interleaved, so that a busy machine hits both
     python bench/simulator.py --memory           peak resident memory of 100,000 and of 1,000,000 requests
     python bench/simulator.py --memory --requests 10000000    the same with ten million (a quarter of an hour)
+    python bench/simulator.py --default          the default policy on 1,000 devices: ESG's and Compass's workflows
 
 SimPy moves customers through three first-come queues with one server each and does nothing else. We run the whole
 controller: queues, batches, deadlines, books. Both get the same arrivals and the same constant service time at
@@ -17,11 +18,14 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 
 import simpy
 
+import decide
 from dovetail.control import Controller, Policy
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
@@ -31,6 +35,7 @@ from dovetail.schedule import FirstCome
 from dovetail.sim import SimDevice, Simulation
 from dovetail.sim.arrivals import Poisson, Stream, requests, stream_rng
 from dovetail.state import WorkerSpec
+from dovetail.tools.simulate import ScenarioRun
 from dovetail.units import MS, SECOND
 from dovetail.workflow.graph import StageSpec, chain
 
@@ -40,6 +45,8 @@ SERVICE_NS = 700_000
 #: Batch size -> arrivals per second: both keep each worker about 70 % busy.
 RATES = {1: 1000.0, 8: 3000.0}
 ROUNDS = 7
+#: The default policy: rounds, devices.
+DEFAULT_ROUNDS, DEFAULT_DEVICES = 3, 1_000
 #: A batch of 8 takes three times as long as one item, as a GPU does.
 BATCH_OF_8_NS = 3 * SERVICE_NS
 
@@ -127,6 +134,31 @@ def speed(count: int) -> dict[str, object]:
     }
 
 
+def default_policy(count: int) -> dict[str, object]:
+    """Requests per second with the default policy in the world of bench/decide.py, on 1,000 devices."""
+    rates: list[float] = []
+    in_time: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(DEFAULT_ROUNDS):
+            path = Path(folder, f"{number}.toml")
+            path.write_text(decide.scenario(DEFAULT_DEVICES, SEED + number, count))
+            run = ScenarioRun(path)
+            begin = time.perf_counter()
+            run.go()
+            rates.append(count / (time.perf_counter() - begin))
+            lines = run.ledger.summary()
+            in_time.append(
+                sum(line.hit_rate * line.requests for line in lines) / sum(line.requests for line in lines)
+            )
+    return {
+        "devices": DEFAULT_DEVICES,
+        "requests": count,
+        "rounds": DEFAULT_ROUNDS,
+        "per_s": spread(rates),
+        "in_time": spread(in_time),
+    }
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, least and most."""
     return {"median": statistics.median(values), "least": min(values), "most": max(values)}
@@ -143,6 +175,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=0, help="requests of each run (default: 30,000; see above)")
     parser.add_argument("--memory", action="store_true", help="measure memory rather than speed")
+    parser.add_argument("--default", action="store_true", help="the default policy on 1,000 devices")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -158,6 +191,17 @@ def main() -> int:
         else:
             for n, peak in peaks.items():
                 print(f"{int(n):>12,} requests: peak {peak / 1e6:6.1f} MB")
+        return 0
+    if args.default:
+        found = default_policy(args.requests or 12_000)
+        if args.json:
+            print(json.dumps(found, indent=2))
+        else:
+            row: dict[str, float] = found["per_s"]  # type: ignore[assignment]
+            late: dict[str, float] = found["in_time"]  # type: ignore[assignment]
+            print(f"{found['rounds']} rounds of {found['requests']:,} requests on {found['devices']:,} devices")
+            print(f"  default policy       {row['median']:>8,.0f}/s  ({row['least']:,.0f} to {row['most']:,.0f})")
+            print(f"  answered in time     {100 * late['median']:>8.1f} %")
         return 0
     result = speed(args.requests or 30_000)
     if args.json:

@@ -6,8 +6,8 @@ Three models: OpenNSFW (convolutions, 23.6 MB), the small reader (matrix product
 size of BERT-base (matrix products, 340 MB). Every instance has run a batch. Memory is proportional (`Pss` of
 /proc/PID/smaps_rollup): a page that several map counts in parts. Sessions are counted above the process without a
 model. Workers are real ones of a system that serves; they are counted above as many workers with a model of nothing,
-and whole. `shared` is what `dovetail serve` does, `own` is `--weights own`. Speed is shared over own: processor time of
-one batch, in turn, by the median of each round. Results: docs/results/memory.md.
+and whole. `shared` is what `dovetail serve` does, `own` is `--weights own`. Speed is shared over own: processor time
+of one batch, in turn, by the median of each round. Results: docs/results/memory.md.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _figures import machine, over_rounds
 from _models import make_model
 from _serverproc import child
-from examples import weights
-
 from dovetail.live.front.fleet import Settings
 from dovetail.live.front.system import LiveSystem
 from dovetail.live.kernels.optimised import GRAPH
@@ -46,6 +44,7 @@ from dovetail.workflow.graph import StageSpec
 from dovetail.workflow.runners import OnnxRunner
 from dovetail.workflow.stage import onnx as stage_of
 from dovetail.workflow.trace import workflow
+from examples import weights
 
 #: Of the made model: layers, width, inner width and rows of an item.
 LAYERS, WIDTH, INNER, ROWS = 12, 768, 3072, 32

@@ -7,7 +7,7 @@ has does.
 from dovetail import App, onnx, tensor, workflow
 from examples import weights
 
-PICTURE, LINE = tensor("float32", 3, 224, 224), tensor("float32", 3, 48, 320)
+PICTURE, LINE, PAGE = tensor("float32", 3, 224, 224), tensor("float32", 3, 48, 320), tensor("float32", 3, 640, 640)
 
 
 def _model(path, name, quota, item, priority=1):
@@ -35,7 +35,7 @@ four = App(
 
 #: A high class that asks now and then beside two low ones that always have work.
 classes = App(
-    _model(weights.tiny_reader(), "read", 40, LINE),
+    _model(weights.text_detector(), "detect", 40, PAGE),
     _model(weights.page_way(), "page_way", 45, PICTURE, priority=2),
     _model(weights.small_reader(), "read_carefully", 15, LINE, priority=2),
 )

@@ -82,7 +82,7 @@ class Body:
 class Backend:
     """Answers at once with what it was given."""
 
-    def body(self, model: str, nbytes: int, priority: int = 0) -> Body:
+    def body(self, model: str, nbytes: int, priority: int = 0, generation: int = 0) -> Body:
         """Always room."""
         assert nbytes < 8 << 20, nbytes
         return Body(nbytes)
@@ -91,8 +91,16 @@ class Backend:
         """So that the class is looked for in the beginning of a body, too."""
         return True
 
-    def claims(self, model: str, priority: int) -> None:
+    def claims(self, model: str, priority: int, who: Any = None) -> int:
         """Anybody may."""
+        return priority
+
+    def let_in(self, model: str, priority: int, who: Any) -> None:
+        """Everybody."""
+
+    def slices(self) -> list[dict[str, Any]]:
+        """None."""
+        return []
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All."""

@@ -15,7 +15,9 @@ __all__ = [
     "ModelError",
     "Overloaded",
     "ProfileError",
+    "QuotaExceeded",
     "ScenarioError",
+    "Unauthorized",
 ]
 
 
@@ -55,6 +57,10 @@ class Forbidden(BadRequest):
     """A request for what its client may not have; the reason goes back to the client."""
 
 
+class Unauthorized(DovetailError):
+    """A request without a key, or with one that is not good."""
+
+
 class Overloaded(DovetailError):
     """There is no room now; the client may come back after `retry_after_ms`."""
 
@@ -63,3 +69,7 @@ class Overloaded(DovetailError):
         self.retry_after_ms = retry_after_ms
         #: The number by which the log knows the request that was turned away; 0 if it does not.
         self.request = 0
+
+
+class QuotaExceeded(Overloaded):
+    """A tenant has had what it may have for now; others may still be let in."""

@@ -24,16 +24,17 @@ from .plan import Space
 from .predict import Estimator, EstimatorState, Predictor
 from .predict.interference import Interference
 from .profile.table import Entry, ProfileTable
-from .scale import FetchOnDemand, LoadEverything
+from .scale import FetchOnDemand, LoadEverything, LoadScaler, Scaler, ScaleSettings
 from .schedule import Dovetail, FirstCome, Goal, PlannerSettings
 from .state.worker import FULL_SHARE
-from .units import US
+from .units import MS, SECOND, US
 from .workflow.graph import Graph
 
 __all__ = [
     "POLICIES",
     "PolicyEntry",
     "PolicySpec",
+    "ScaleSpec",
     "find_policy",
     "make_controller",
     "make_policy",
@@ -45,6 +46,38 @@ __all__ = [
 
 Count = Annotated[int, Meta(ge=1)]
 Share = Annotated[int, Meta(ge=1, le=FULL_SHARE)]
+
+
+class ScaleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the scaler of `dovetail` may do, as scenario files and logs say it."""
+
+    #: Devices at the least and at the most.
+    least: Annotated[int, Meta(ge=0)] = 1
+    most: Count = 1
+    #: Stages have slices of devices, which are limits; otherwise only devices come and go.
+    slices: bool = True
+    #: How long a device takes to start.
+    start_ms: Annotated[int, Meta(ge=0)] = 0
+    #: A stage that nothing has come for in this time has no slice any more; 0: it always has one.
+    zero_s: Annotated[int, Meta(ge=0)] = 60
+    #: Only say what would be done.
+    dry: bool = False
+
+    def __post_init__(self) -> None:
+        if self.least > self.most:
+            raise ValueError(f"at least {self.least} devices are more than the {self.most} that there may be at most")
+
+    @property
+    def settings(self) -> ScaleSettings:
+        """As the scaler takes it."""
+        return ScaleSettings(
+            least=self.least,
+            most=self.most,
+            slices=self.slices,
+            start_ns=self.start_ms * MS,
+            zero_ns=self.zero_s * SECOND,
+            dry=self.dry,
+        )
 
 
 class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +107,8 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interference: bool = True
     #: Of what is left to chance: Aquatope's trials, the hashes of `hash` and `jit`.
     seed: int = 0
+    #: For `dovetail`: slices and devices follow the load; None: devices are as they are, and shared freely.
+    scale: ScaleSpec | None = None
 
     @property
     def space(self) -> Space:
@@ -107,12 +142,16 @@ class PolicyEntry(msgspec.Struct, frozen=True):
 
 
 def own_policy(
-    predictor: Predictor, settings: PlannerSettings, own: OwnSettings | None = None, *, bind_ns: int = 0
+    predictor: Predictor,
+    settings: PlannerSettings,
+    own: OwnSettings | None = None,
+    *,
+    bind_ns: int = 0,
+    scaler: Scaler | None = None,
 ) -> Policy:
     """Dovetail with these settings, on workers that it has to itself."""
-    return Policy(
-        Dovetail(predictor, OwnWorkers(predictor, own, bind_ns=bind_ns), settings), LoadEverything(), predictor
-    )
+    scheduler = Dovetail(predictor, OwnWorkers(predictor, own, bind_ns=bind_ns), settings)
+    return Policy(scheduler, scaler or LoadEverything(), predictor)
 
 
 def shared_policy(predictor: Predictor, settings: PlannerSettings, where: SharedWorkers) -> Policy:
@@ -142,10 +181,16 @@ def _by_class(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
 def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
     settings = PlannerSettings(space=spec.space, goal=spec.goal, percentile=spec.percentile, max_open=spec.max_open)
     if home or spec.several:
+        if spec.scale is not None:
+            raise DeclarationError(
+                "several ingresses share the workers, and none of them may scale them; leave scale out"
+            )
         delays, router = (LocalDelays(), LOCAL_SETTINGS) if spec.near else (None, None)
         where = SharedWorkers(predictor, router, ingress=home, home=home, delays=delays)
         return shared_policy(predictor, settings, where)
-    return own_policy(predictor, settings, LOCAL_OWN if spec.near else None, bind_ns=spec.lead_us * US)
+    scaler = None if spec.scale is None else LoadScaler(predictor, (), spec.scale.settings)
+    own = LOCAL_OWN if spec.near else None
+    return own_policy(predictor, settings, own, bind_ns=spec.lead_us * US, scaler=scaler)
 
 
 #: What a policy with one fixed configuration looks at, one that plans, and one that sends work as soon as it is
@@ -162,7 +207,7 @@ POLICIES: dict[str, PolicyEntry] = {
     "dovetail": PolicyEntry(
         "batch, share, worker and memory decided together before every batch; early refusal",
         _dovetail,
-        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several", "interference"),
+        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several", "interference", "scale"),
         shares=True,
     ),
     "place": PolicyEntry(
@@ -300,7 +345,10 @@ def make_controller(
     delays = LocalDelays() if spec.near else Delays()
     neighbours = Interference() if spec.interference and "interference" in find_policy(spec.name).reads else None
     predictor = Estimator(table, learned, load_ns=delays.load_ns, interference=neighbours)
-    return Controller(graphs, make_policy(spec, predictor, cores, home), ingress)
+    policy = make_policy(spec, predictor, cores, home)
+    if isinstance(policy.scaler, LoadScaler):
+        policy.scaler.graphs = tuple(graphs)
+    return Controller(graphs, policy, ingress)
 
 
 def _check_profiles(stages: Iterable[str], policy: str, table: ProfileTable) -> None:

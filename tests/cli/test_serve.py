@@ -225,7 +225,7 @@ def test_the_end_of_a_terminal_does_not_end_the_server(serve):
     workers = worker_pids(serving)
     for pid in (*workers, serving.process.pid):
         os.kill(pid, signal.SIGHUP)
-    until(lambda: any("SIGHUP" in line for line in serving.said))
+    until(lambda: any("reloaded; serving" in line for line in serving.said))
     assert serving.infer("gated", 0) == 200
     assert worker_pids(serving) == workers
 

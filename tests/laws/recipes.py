@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from dovetail import tensor
 from dovetail.workflow.graph import WHOLE, Graph, StageSpec
+from dovetail.workflow.handles import Handle
 from dovetail.workflow.local import run_graph
 from dovetail.workflow.runners import StageFailed
 from dovetail.workflow.stage import Stage
-from dovetail.workflow.trace import Handle, Workflow
+from dovetail.workflow.trace import Workflow
 
 LIST = tensor("int32", -1)
 MAX_LENGTH = 3

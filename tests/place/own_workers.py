@@ -48,7 +48,8 @@ class Shop:
         self, ident: int, *, swaps: bool, memory_bytes: int = 0, preempts: bool = False, cores: int = 0
     ) -> Worker:
         spec = WorkerSpec(f"gpu{ident}", "gpu", ("model",), cores, memory_bytes=memory_bytes, preempts=preempts)
-        worker = self.cluster.workers[ident] = Worker(ident, spec)
+        worker = Worker(ident, spec)
+        self.cluster.join(worker)
         worker.swaps = swaps
         for name in self.stages:
             self.cluster.hold(name, worker)

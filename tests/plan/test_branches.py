@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dovetail.plan.branches import GraphChances, _times, steps_for
 from dovetail.plan.chance import ChainChances, StageOptions, laws_of
 from dovetail.plan.options import Option
+from dovetail.plan.stepwise import finish
 from dovetail.state import Config
 from dovetail.units import MS
 
@@ -37,7 +38,8 @@ def tables(
 ) -> GraphChances:
     steps = steps_for(len(stages))
     step_ns = objective_ms * MS // steps + 1
-    return GraphChances(after, *laws_of(stages, step_ns, steps), step_ns, late_usd, rounds=rounds)
+    laws = finish(laws_of(stages, step_ns, steps))
+    return finish(GraphChances(after, *laws, step_ns, late_usd, rounds=rounds).make())
 
 
 def length(after: After, times: Sequence[float]) -> float:
@@ -79,7 +81,7 @@ def test_a_chain_is_worth_what_the_tables_of_chains_say(rows: list[Rows], spread
     steps = steps_for(len(rows))
     step_ns = 120 * MS // steps + 1
     graph = tables(after, stages, 120, 5.0)
-    chain = ChainChances(*laws_of(stages, step_ns), step_ns, 5.0)  # the same steps, and more of them
+    chain = finish(ChainChances(*finish(laws_of(stages, step_ns)), step_ns, 5.0).make())
     found, expected = graph.weigh(0, left_ms * MS, 1), chain.weigh(0, left_ms * MS, 1)
     assert found is not None and expected is not None
     assert found.value_usd == pytest.approx(expected.value_usd, abs=1e-6)
@@ -114,10 +116,10 @@ def test_others_who_are_late_do_not_make_everybody_give_up() -> None:
     stages = [stage((10, 0.1)), stage((90, 1.0), (30, 3.0)), stage((90, 1.0), (30, 3.0))]
     after: After = [[1, 2], [], []]
     step_ns = 60 * MS // steps_for(3) + 1
-    laws = laws_of(stages, step_ns, steps_for(3))
-    low = GraphChances(after, *laws, step_ns, 0.5)
+    laws = finish(laws_of(stages, step_ns, steps_for(3)))
+    low = finish(GraphChances(after, *laws, step_ns, 0.5).make())
     assert low.late == pytest.approx(1.0)
-    assert GraphChances(after, *laws, step_ns, 50.0, like=low).late == pytest.approx(0.0)
+    assert finish(GraphChances(after, *laws, step_ns, 50.0, like=low).make()).late == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("after", [DIAMOND, TANGLE])
@@ -139,7 +141,7 @@ def test_products_are_what_they_should_be() -> None:
     rng = np.random.default_rng(3)
     for places in (3, 129, 257):
         a, b = np.tril(rng.random((places, places))), np.tril(rng.random((places, places)))
-        assert np.allclose(_times(a, b), a @ b)
+        assert np.allclose(finish(_times(a, b)), a @ b)
 
 
 def test_large_graphs_are_counted_in_fewer_steps() -> None:

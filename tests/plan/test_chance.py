@@ -12,6 +12,7 @@ from dovetail.plan.options import Option
 from dovetail.plan.price import funded_price_usd, weighed
 from dovetail.plan.quantile import z_value
 from dovetail.plan.series_parallel import decompose
+from dovetail.plan.stepwise import finish
 from dovetail.state import Config
 from dovetail.units import MS
 
@@ -26,8 +27,10 @@ def stage(*rows, spread=0.0):
 
 def tables(stages, objective_ms, *, late, premium=ALL_THE_MONEY, most_late=1.0):
     after = [[i] for i in range(1, len(stages))] + [[]]
-    price_usd = funded_price_usd(stages, after, objective_ms * MS, late=late, premium=premium, most_late=most_late)
-    return weighed(stages, after, objective_ms * MS, price_usd, late=late, most_late=most_late)
+    steps = funded_price_usd(stages, after, objective_ms * MS, late=late, premium=premium, most_late=most_late)
+    price_usd = finish(steps)
+    tables = weighed(stages, after, objective_ms * MS, price_usd, late=late, premium=0.0, most_late=most_late)
+    return finish(tables)
 
 
 def test_one_stage_costs_its_price_and_its_chance_of_being_late():
@@ -111,3 +114,13 @@ def test_an_option_far_slower_than_the_objective_is_only_late():
     chances = tables([stage((10, 1.0), (3_600_000, 0.5), spread=0.2)], 20, late=10.0)
     assert chances.weigh(0, 20 * MS, 1).config.share_pct == 1
     assert chances.weigh(0, 0, 1).config.share_pct == 2
+
+
+def test_certainty_that_costs_less_than_the_premium_is_bought_though_the_price_is_low():
+    stages = [stage((50, 1.0), spread=0.1), stage((60, 1.0), (40, 1.001), spread=0.1)]
+    found = {
+        premium: finish(weighed(stages, [[1], []], 120 * MS, 0.005, late=20.0, premium=premium, most_late=0.5))
+        for premium in (0.0, 0.0025)
+    }
+    assert found[0.0025].late < found[0.0].late / 2
+    assert found[0.0].work_usd < found[0.0025].work_usd <= found[0.0].work_usd * 1.0025

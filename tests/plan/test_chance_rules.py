@@ -7,6 +7,7 @@ import pytest
 from dovetail.plan.chance import StageOptions
 from dovetail.plan.options import Option
 from dovetail.plan.price import HALVINGS, funded_price_usd, weighed
+from dovetail.plan.stepwise import finish
 from dovetail.state import Config
 from dovetail.units import MS
 
@@ -23,7 +24,7 @@ HIGHEST_USD = LATE * 6.5
 
 
 def price_usd(premium: float, *, slo_ms: int = 421, most_late: float = 1.0) -> float:
-    return funded_price_usd(STAGES, AFTER, slo_ms * MS, late=LATE, premium=premium, most_late=most_late)
+    return finish(funded_price_usd(STAGES, AFTER, slo_ms * MS, late=LATE, premium=premium, most_late=most_late))
 
 
 @pytest.mark.parametrize(
@@ -45,14 +46,15 @@ def test_the_price_is_not_halved_to_where_too_many_would_be_late() -> None:
     assert HIGHEST_USD / 2**HALVINGS < found_usd < HIGHEST_USD
 
     def late(usd: float) -> float:
-        return weighed(STAGES, AFTER, 421 * MS, usd, late=LATE, most_late=1.0).late
+        return finish(weighed(STAGES, AFTER, 421 * MS, usd, late=LATE, premium=0.0, most_late=1.0)).late
 
     assert late(found_usd) <= most_late < late(found_usd / 2)
 
 
 def test_a_price_at_which_too_many_would_be_late_is_doubled_until_it_is_the_highest() -> None:
     low_usd = HIGHEST_USD / 4096
-    assert weighed(STAGES, AFTER, 421 * MS, low_usd, late=LATE, most_late=1.0).late > 0.05
-    assert weighed(STAGES, AFTER, 421 * MS, low_usd, late=LATE, most_late=0.01).late <= 0.01
+    assert finish(weighed(STAGES, AFTER, 421 * MS, low_usd, late=LATE, premium=0.0, most_late=1.0)).late > 0.05
+    assert finish(weighed(STAGES, AFTER, 421 * MS, low_usd, late=LATE, premium=0.0, most_late=0.01)).late <= 0.01
     # 200 ms are less than the fastest plan takes: everybody is late at any price, and the search ends.
-    assert weighed(STAGES, AFTER, 200 * MS, low_usd, late=LATE, most_late=0.01).late == pytest.approx(1.0, abs=1e-6)
+    late = finish(weighed(STAGES, AFTER, 200 * MS, low_usd, late=LATE, premium=0.0, most_late=0.01)).late
+    assert late == pytest.approx(1.0, abs=1e-6)

@@ -8,6 +8,7 @@ from dovetail.plan import price
 from dovetail.plan.chance import StageOptions
 from dovetail.plan.options import Option
 from dovetail.plan.price import funded, is_chain
+from dovetail.plan.stepwise import finish
 from dovetail.state import Config
 from dovetail.units import MS
 
@@ -33,7 +34,8 @@ def stages(faster_usd: float, spread: float = 0.1) -> list[StageOptions]:
 def late_and_usd(
     faster_usd: float, slo_ms: int, *, premium: float = 0.0, most_late: float = 0.05
 ) -> tuple[float, float]:
-    found = funded(stages(faster_usd), AFTER, slo_ms * MS, late=LATE, premium=premium, most_late=most_late)
+    steps = funded(stages(faster_usd), AFTER, slo_ms * MS, late=LATE, premium=premium, most_late=most_late)
+    found = finish(steps)
     return found.late, found.work_usd
 
 
@@ -73,7 +75,7 @@ def test_where_certainty_costs_nothing_more_the_price_is_raised_until_it_is_sure
     rows = [*stages(1.0)[:3], stage((100, 1.0), (60, 1.002), spread=0.3)]
 
     def found() -> float:
-        return funded(rows, AFTER, 300 * MS, late=0.04, premium=0.0, most_late=0.05).late
+        return finish(funded(rows, AFTER, 300 * MS, late=0.04, premium=0.0, most_late=0.05)).late
 
     monkeypatch.setattr(price, "_on_average_usd", lambda *_: 4.1)
     raised = found()

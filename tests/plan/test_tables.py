@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dovetail.plan.space import Space
+from dovetail.plan.stepwise import finish
 from dovetail.plan.tables import WorkflowPlan, _likely_fill_ns
 from dovetail.predict import Estimate
 from dovetail.state import Config, Worker, WorkerSpec
@@ -273,18 +274,18 @@ def test_lean_options_cost_a_tenth_more_than_the_least_at_most() -> None:
 
 def test_the_cheapest_is_what_costs_least_of_the_batches_at_hand() -> None:
     plan = plan_of(two())
-    assert plan.cheapest(0, 1) == Config(1, 1, 50)
-    assert plan.cheapest(0, 3) == Config(1, 1, 50)
-    assert plan.cheapest(0, 4) == Config(4, 1, 50)
-    assert plan.cheapest(0, 9) == Config(4, 1, 50)
+    assert plan.cheapest(0, 1).config == Config(1, 1, 50)
+    assert plan.cheapest(0, 3).config == Config(1, 1, 50)
+    assert plan.cheapest(0, 4).config == Config(4, 1, 50)
+    assert plan.cheapest(0, 9).config == Config(4, 1, 50)
     free = plan_of(two(), spec=WorkerSpec("gpu", "v100", ("model",)))
-    assert free.cheapest(0, 1) == Config(1, 1, 50), "where nobody pays, what takes least of the device"
+    assert free.cheapest(0, 1).config == Config(1, 1, 50), "where nobody pays, what takes least of the device"
 
 
 def test_the_smallest_batch_is_taken_even_if_less_is_at_hand() -> None:
     large = StageSpec("large", "model", (4, 8), model="large")
     plan = plan_of(chain("flow", 200 * MS, [large]))
-    assert plan.cheapest(0, 1).batch == 4
+    assert plan.cheapest(0, 1).config.batch == 4
 
 
 def test_a_plan_is_made_for_workers_like_these_whatever_their_names() -> None:
@@ -295,3 +296,23 @@ def test_a_plan_is_made_for_workers_like_these_whatever_their_names() -> None:
     assert plan.made_for(holders)
     assert not plan.made_for({**holders, "second": {3: Worker(3, dearer), 2: Worker(2, GPU)}})
     assert plan.made_for({**holders, "second": {2: Worker(2, GPU), 3: Worker(3, dearer)}}), "the first counts"
+
+
+@pytest.mark.parametrize("lean", [False, True])
+def test_a_successor_made_in_short_steps_is_what_would_have_been_made_at_once(lean: bool) -> None:
+    graph = two()
+    holders = {s.name: {1: Worker(1, GPU)} for s in graph.stages}
+    rare, frequent = ({"first": ns, "second": ns} for ns in (10**9, 2 * MS))
+    plan = plan_of(graph, intervals_ns=rare)
+    assert plan.chances(lean=lean) is not None
+    assert len(list(plan.again(holders, frequent))) > 5, "it is made in short steps"
+    fresh, at_once = finish(plan.again(holders, frequent)), plan_of(graph, intervals_ns=frequent)
+    for left_ms in range(0, 200, 10):
+        for batch in (1, 4):
+            same = at_once.chances(lean=lean).weigh(0, left_ms * MS, batch)
+            assert fresh.chances(lean=lean).weigh(0, left_ms * MS, batch) == same
+    assert (fresh.quick_ns, fresh.path_ns, fresh.least_work) == (
+        at_once.quick_ns,
+        at_once.path_ns,
+        at_once.least_work,
+    )

@@ -175,7 +175,7 @@ def test_a_store_of_the_first_schema_is_read_as_it_is_and_brought_up_when_writte
     assert store.kernels(HERE) == {} and store.cuts(HERE) == {}
     assert store.path.read_bytes() == before
     store.put(key, [Measured(2, 1, 5, 5, 5, 0.1, 0.1, 3)], 9, items="f")
-    assert schema_of(store) == 3
+    assert schema_of(store) == 4
     store.put_kernels([learned()], HERE)
     record = store.get(key)
     assert record is not None and [p.batch for p in record.points] == [1, 2]

@@ -238,7 +238,7 @@ def test_a_store_of_another_schema_is_refused_by_name(schema: int, age: str, sto
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {schema}")
     db.close()
-    with pytest.raises(ProfileError, match=rf"of {age} dovetail \(schema {schema}, this one reads 1 to 3\)"):
+    with pytest.raises(ProfileError, match=rf"of {age} dovetail \(schema {schema}, this one reads 1 to 4\)"):
         store.status([DETECT], HERE)
 
 

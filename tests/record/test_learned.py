@@ -149,6 +149,7 @@ def test_a_store_of_the_second_schema_is_read_and_brought_up_when_written(store:
     store.create()
     db = sqlite3.connect(store.path, isolation_level=None)
     db.execute("DROP TABLE learned")
+    db.execute("DROP TABLE slices")
     db.execute("PRAGMA user_version = 2")
     db.close()
     assert store.learned() == [] and store.kernels(HERE) == {}

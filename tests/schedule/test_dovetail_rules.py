@@ -74,7 +74,7 @@ def share_for(built: Controller, planner: Dovetail, name: str, now_ns: int) -> i
     """The first choice for what waits in the queue."""
     choice = planner.choose(built.queues[name], now_ns)
     assert not isinstance(choice, Hold)
-    return next(iter(choice)).share_pct
+    return next(iter(choice)).config.share_pct
 
 
 def test_a_higher_class_goes_first_even_if_it_has_far_more_time() -> None:
@@ -125,7 +125,7 @@ def test_what_waits_on_purpose_keeps_nobody_out() -> None:
         built.step(RequestArrived(0, 0, request, 0))
     queue = built.queues["read"]
     assert queue.size and planner._wait_ns(1, 60 * MS)
-    queue.held_until_ns = 1 * MS
+    queue.hold(1 * MS)
     assert not planner._wait_ns(1, 60 * MS)
 
 
@@ -268,7 +268,7 @@ def test_a_batch_is_in_time_for_one_of_a_lower_class_that_goes_with_it(low_ms: i
     queue = next(iter(built.queues.values()))
     chosen = planner.choose(queue, 0)
     assert not isinstance(chosen, Hold)
-    joined = next(config for config in chosen if config.batch == 2)
+    joined = next(ranked.config for ranked in chosen if ranked.config.batch == 2)
     assert joined.share_pct == share_pct
 
 
@@ -290,7 +290,7 @@ def fast(curve: Curve, batch: tuple[int, ...], waiting: int, *, waited_ns: int =
     planner._waits["read"].value = waited_ns
     choice = planner.choose(built.queues["read"], 0)
     assert not isinstance(choice, Hold)
-    return next(iter(choice))
+    return next(iter(choice)).config
 
 
 #: A batch of four takes as long per item as four of one; and one that takes half as long.

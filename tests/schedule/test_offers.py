@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dovetail.control import Controller, ModelLoaded, Policy, Reject, RequestArrived, RunBatch, WorkerJoined
 from dovetail.place import OwnWorkers, Spot
 from dovetail.plan import Space
@@ -10,6 +12,7 @@ from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.scale import LoadEverything
 from dovetail.schedule import Dovetail, PlannerSettings
+from dovetail.schedule.ranked import Ranked
 from dovetail.state import Config, Item, Queue, WorkerSpec
 from dovetail.units import MS
 from dovetail.workflow.graph import StageSpec, chain
@@ -17,6 +20,10 @@ from dovetail.workflow.graph import StageSpec, chain
 #: 24 ms at a quarter of the device, 12 ms at half of it, which cost the same; 10 ms at all of it, which costs more.
 CURVE = Curve((1,), (10 * MS,), (6 * MS,))
 GPU = WorkerSpec("gpu", "v100", ("model",), usd_per_hour=3.6)
+
+
+#: The better configuration, and one that costs more.
+HALF_OR_QUARTER = (Ranked(Config(1, 1, 50), 1.0), Ranked(Config(1, 1, 25), 3.0))
 
 
 class View(OwnWorkers):
@@ -83,11 +90,36 @@ def test_a_plan_is_made_for_what_a_fetch_leaves() -> None:
 
 def test_a_configuration_that_somebody_is_ready_for_goes_before_a_better_one_that_is_fetched_first() -> None:
     built, scheduler = make(100, ready_pct=25)
-    scheduler.choose = lambda queue, now_ns: (Config(1, 1, 50), Config(1, 1, 25))  # type: ignore[method-assign]
-    assert taken(built) == [(25, "")]
+    scheduler.choose = lambda queue, now_ns: HALF_OR_QUARTER  # type: ignore[method-assign]
+    assert taken(built) == [(25, "")], "where waiting has no price, nobody waits while somebody is ready"
+
+
+@pytest.mark.parametrize(("later_usd", "expected"), [(2.9, (50, "fetches it first")), (3.1, (25, ""))])
+def test_the_least_score_wins_and_a_fetch_is_part_of_it(later_usd: float, expected: tuple[int, str]) -> None:
+    built, scheduler = make(100, ready_pct=25)
+    asked = []
+
+    def score_later(ranked: Ranked, later_ns: int) -> float:
+        asked.append((ranked.config.share_pct, later_ns))
+        return later_usd
+
+    scheduler.choose = lambda queue, now_ns: HALF_OR_QUARTER  # type: ignore[method-assign]
+    scheduler.score_later = score_later  # type: ignore[method-assign]
+    assert taken(built) == [expected]
+    assert (50, 5 * MS) in asked and {share for share, _ in asked} == {50}, "what starts now has its score already"
+
+
+def test_an_eviction_is_charged_at_the_price_of_the_device() -> None:
+    built, scheduler = make(100)
+    scheduler.score_later = lambda ranked, later_ns: later_ns / MS  # type: ignore[method-assign]
+    worker, queue = built.workers[1], built.queues["read"]
+    spot = Spot(worker, 3 * MS, 5 * MS, toll_ns=20 * MS)
+    score = scheduler._score(queue, HALF_OR_QUARTER[0], spot, 1 * MS)
+    assert score == pytest.approx(7.0 + 20 * MS * worker.usd_per_ns(Config(1, 1, 50)))
+    assert scheduler._score(queue, HALF_OR_QUARTER[0], Spot(worker, 0), 1 * MS) == 1.0
 
 
 def test_if_nobody_is_ready_the_best_configuration_goes_where_it_starts_first() -> None:
     built, scheduler = make(100, ready_pct=0)
-    scheduler.choose = lambda queue, now_ns: (Config(1, 1, 50), Config(1, 1, 25))  # type: ignore[method-assign]
+    scheduler.choose = lambda queue, now_ns: HALF_OR_QUARTER  # type: ignore[method-assign]
     assert taken(built) == [(50, "fetches it first")]

@@ -20,6 +20,7 @@ from dovetail.serve.backend import BODY_ALIGN_BYTES, Answer, Call, Metric, Model
 from dovetail.serve.framing import Limits
 from dovetail.serve.http import HttpServer
 from dovetail.serve.inference import Inference
+from dovetail.serve.keys import Key
 from dovetail.serve.oip import start
 from dovetail.serve.shared_memory import Regions
 from dovetail.workflow.graph import Port
@@ -106,7 +107,7 @@ class MemoryBackend:
     cancelled: threading.Event = field(default_factory=threading.Event)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def body(self, model: str, nbytes: int, priority: int = 0) -> MemoryBody:
+    def body(self, model: str, nbytes: int, priority: int = 0, generation: int = 0) -> MemoryBody:
         self.classes.append(priority)
         if nbytes > self.room_bytes:
             raise Overloaded("no room for the body", 1500)
@@ -118,9 +119,13 @@ class MemoryBackend:
     def crowded(self) -> bool:
         return self.is_crowded
 
-    def claims(self, model: str, priority: int) -> None:
+    def claims(self, model: str, priority: int, who: Key | None = None) -> int:
         if priority > 10:
             raise BadRequest("there are ten classes")
+        return priority
+
+    def let_in(self, model: str, priority: int, who: Key | None) -> None:
+        """Nobody is limited."""
 
     def models(self) -> Mapping[str, ModelInfo]:
         return MODELS

@@ -8,6 +8,8 @@ import pytest
 from tests.serve.live_support import LiveServer
 from tests.serve.support import Wire
 
+from dovetail.control import RunBatch
+from dovetail.live.front.statistics import Statistics
 from dovetail.record.ledger import Histogram
 from dovetail.serve.metrics import BOUNDS_S, Exposition
 from dovetail.units import MS, SECOND
@@ -72,6 +74,12 @@ def test_a_live_server_tells_what_its_books_say():
         assert found["dovetail_goodput_requests_total"]['workflow="big",class="1"'] == answered[0]
         assert found["dovetail_stage_execute_seconds_count"]['stage="weigh"'] >= 1
         assert found["dovetail_stage_batch_size_sum"]['stage="weigh"'] == 3
+        assert found["dovetail_stage_queue_seconds_count"]['stage="weigh"'] == 3
+        assert 0 < found["dovetail_stage_queue_seconds_sum"]['stage="weigh"'] < 60
+        device = found["dovetail_stage_device_seconds_total"]['stage="weigh"']
+        assert device == pytest.approx(found["dovetail_stage_execute_seconds_sum"]['stage="weigh"'])
+        predicted = found["dovetail_prediction_error_ratio_count"]['stage="weigh"']
+        assert 0 <= found["dovetail_prediction_covered_total"]['stage="weigh"'] <= predicted <= 3
         assert found["dovetail_stage_queue_depth"]['stage="weigh"'] == 0
         assert found["dovetail_worker_up"]['worker="host-0",kind="host"'] == 1
         assert found["dovetail_arena_size_bytes"]['arena="front"'] == 1 << 30
@@ -79,3 +87,14 @@ def test_a_live_server_tells_what_its_books_say():
         assert found["dovetail_requests_open"][""] == 0
     finally:
         server.stop()
+
+
+def test_predictions_are_judged_by_what_came():
+    counted = Statistics(())
+    batch = RunBatch(1, 1, 1, "read", ((1, 0, 0), (2, 0, 0)), 1, 50, 0, 0, 10 * MS, spread=0.1)
+    for took_ms in (10, 12, 13):  # as predicted, just within two deviations, and beyond
+        counted.batch(batch, took_ms * MS, 4 * MS)
+    counts = counted.stages["read"]
+    assert (counts.predicted, counts.held, counts.items, counts.waited_ns) == (3, 2, 6, 12 * MS)
+    assert counts.error == pytest.approx(0.5)
+    assert counts.device_ns == pytest.approx(35 / 2 * MS)

@@ -25,7 +25,7 @@ GATE = 4000
 
 @pytest.fixture(scope="module")
 def server():
-    server = LiveServer("tests.live.apps:app", grpc_port=0, shared_memory=True)
+    server = LiveServer("tests.live.apps:app", grpc_port=0, shared_memory=True, serve_stages=True)
     yield server
     assert server.stop()
 
@@ -92,9 +92,24 @@ def test_shared_memory(client, server):
         shm.destroy_shared_memory_region(handle)
 
 
+def test_stages_by_their_own_names(client, server):
+    """Models of stages, beside the workflows; Python stages have no types, and are not there."""
+    models = {each.name for each in client.get_model_repository_index().models}
+    assert {"double", "slow"} <= models and "add" not in models
+    said = client.get_model_metadata("double")
+    given = triton.InferInput(said.inputs[0].name, [3], "FP32")
+    given.set_data_from_numpy(np.arange(3, dtype=np.float32))
+    answer = client.infer("double", [given])
+    np.testing.assert_array_equal(answer.as_numpy(said.outputs[0].name), 2 * np.arange(3, dtype=np.float32))
+    with Wire(server.port) as wire:
+        assert wire.ask("GET", "/v2/models/double").json["inputs"][0]["shape"] == [3]
+
+
 def test_the_end():
     """What was admitted is answered, then nobody listens."""
     server = LiveServer("tests.live.apps:hosted", grpc_port=0)
+    with Wire(server.port) as wire:
+        assert wire.ask("GET", "/v2/models/double").status == 404  # stages are not served unless that is asked for
     address = f"{HOST}:{server.served.grpc.port}"
     with triton.InferenceServerClient(address) as client:
         answers = []

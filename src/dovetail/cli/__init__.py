@@ -22,6 +22,8 @@ __all__ = ["main"]
 #: Verb -> module of this package and its one-line help.
 VERBS = {
     "serve": ("serve", "serve an application over HTTP (Open Inference Protocol v2)"),
+    "keys": ("keys", "make, show and revoke the keys that clients of a server need"),
+    "config": ("config", "show the settings that serve would have, and where each comes from"),
     "demo": ("demo", "serve the document workflow, send it requests at a rising rate, and show a table"),
     "top": ("top", "show what a server does, live, in the terminal"),
     "load": ("load", "send requests to a server at a fixed rate, and say what became of them"),
@@ -32,6 +34,8 @@ VERBS = {
     "replay": ("replay", "run the controller again on a recorded log and compare its actions"),
     "explain": ("explain", "tell the story of a request from a log"),
     "trace": ("trace", "draw the lanes of a device kernel by kernel, simulated or from a live log"),
+    "spans": ("spans", "hand a log to a collector of OpenTelemetry, as spans"),
+    "slices": ("slices", "list what clients have of the devices of a running server, and change it"),
     "verify-shares": ("verify_shares", "run real models against the slices that they declare, and say what each got"),
     "reproduce": ("reproduce", "run an experiment and judge its claims"),
     "catalogue": ("catalogue", "list the devices, models and workflows that can be simulated"),
@@ -55,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             module.configure(sub)
             sub.set_defaults(run=module.run)
     args = parser.parse_args(arguments)
+    args.words = arguments[arguments.index(args.verb) + 1 :]
     try:
         return int(args.run(args))
     except DovetailError as error:

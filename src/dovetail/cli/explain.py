@@ -14,13 +14,16 @@ from rich.measure import Measurement
 from rich.padding import Padding
 from rich.text import Text
 
+from ..control import WorkerJoined
 from ..errors import DovetailError
 from ..record.log import LogReader
+from ..record.scaling import Decisions
 from ..record.story import Moment, Story, UnknownRequest, story
 from ..record.verdict import Leg
 from ..record.worst import Ending, worst
 from ..state import OUTCOMES
 from ..tools.offers import Decision, decisions
+from ..tools.scaling import print_decisions
 from ..tools.table import results_console
 from ..units import MS, format_ns
 from .flags import refuse, whole
@@ -44,6 +47,8 @@ _KINDS = {
     "failure": "red",
     "model": "magenta",
     "worker": "magenta",
+    "slice": "magenta",
+    "scale": "cyan",
 }
 
 
@@ -63,12 +68,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="list the N requests furthest past their objective",
     )
+    parser.add_argument(
+        "--scaling", action="store_true", help="list what the scaler decided, and why (docs/scale.md)"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Tell a story or list requests; the exit code."""
     name = args.request
+    if args.scaling:
+        if name is not None or args.worst is not None:
+            raise DovetailError("--scaling tells of the scaler, not of requests; leave the request and --worst out")
+        _scaling(args.log, as_json=args.json)
+        return 0
     if name is None:
         refuse(args, "--id", because="say which request has that id")
     if name is None and args.worst is None:
@@ -104,6 +117,19 @@ def _story(path: Path, name: str, is_id: bool) -> Story:
             except UnknownRequest as error:
                 unknown = unknown or error
     raise UnknownRequest(f"{path}: {unknown}")
+
+
+def _scaling(path: Path, *, as_json: bool) -> None:
+    found, names = Decisions(), dict[int, str]()
+    with LogReader(path) as log, progress_bar(f"reading {path.name}") as progress:
+        for step in watched(log, progress):
+            if isinstance(step.event, WorkerJoined):
+                names[step.event.worker] = step.event.spec.name
+            found.take(step.event.at_ns, step.actions, lambda worker: names.get(worker, f"worker {worker}"))
+    if as_json:
+        print_json(found.found)
+    else:
+        print_decisions(found.found)
 
 
 def _worst(path: Path, count: int, outcome: str) -> list[Ending]:
@@ -146,10 +172,18 @@ def _print_story(out: Console, told: Story) -> None:
         out.print(_path(told.path))
 
 
+#: What scores of offers are in.
+_UNITS = {"usd": "$ for 1,000 such requests from here on", "ns": "ms per item"}
+
+
+def _score(score: float, unit: str) -> str:
+    return f"{score * 1000:.4g}" if unit == "usd" else _ms(round(score))
+
+
 def _print_offers(out: Console, weighed: list[Decision], why_not: str) -> None:
     """What was weighed for each batch; the first line of each is the one that was taken."""
     if weighed:
-        heads = (">batch", "stage", "worker", ">items", ">cores", ">share", ">starts ms", ">ends ms", ">$/1000", "~")
+        heads = (">batch", "stage", "worker", ">items", ">cores", ">share", ">starts ms", ">ends ms", ">score", "~")
         table = new_table(*heads)
         for decision in weighed:
             for number, offer in enumerate(decision.offers[:_MAX_OFFERS]):
@@ -163,13 +197,15 @@ def _print_offers(out: Console, weighed: list[Decision], why_not: str) -> None:
                     f"{offer.share_pct} %",
                     _ms(offer.start_ns + offer.fetch_ns),
                     _ms(offer.end_ns),
-                    f"{offer.usd * 1000:.3g}",
+                    _score(offer.score, decision.unit),
                     Text(offer.note, "green" if first else ""),
                 )
             more = len(decision.offers) - _MAX_OFFERS
             if more > 0:
                 table.add_row("", "", *[""] * 7, f"{more} more; --json has them all")
-        out.print(Padding(Group("offers that were weighed, times from each decision on", table), (1, 0, 0, 0)))
+        units = sorted({_UNITS[decision.unit] for decision in weighed})
+        head = f"offers that were weighed, times from each decision on; score in {' or '.join(units)}, the least wins"
+        out.print(Padding(Group(head, table), (1, 0, 0, 0)))
     if why_not:
         out.print(printable(f"offers are not told{' further' if weighed else ''}: {why_not}"))
 

@@ -7,11 +7,13 @@ looked at here have None, False or nothing as their default.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 
 from ..errors import DeclarationError
+from ..units import parse_bytes, parse_duration
 
-__all__ = ["given", "refuse", "seconds", "whole"]
+__all__ = ["ANY_SECONDS", "SIZE", "given", "patience", "port", "refuse", "seconds", "some_bytes", "time_ns", "whole"]
 
 
 def given(args: argparse.Namespace, flag: str) -> bool:
@@ -52,3 +54,46 @@ def seconds(least: float, most: float, what: str) -> Callable[[str], float]:
         return value
 
     return read
+
+
+def _refusing(read: Callable[[str], int]) -> Callable[[str], int]:
+    """What refuses a declaration, as a flag's type."""
+
+    def checked(text: str) -> int:
+        try:
+            return read(text)
+        except DeclarationError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return checked
+
+
+def time_ns(flag: str) -> Callable[[str], int]:
+    """Reads a duration, or 0."""
+    return _refusing(lambda text: 0 if text == "0" else parse_duration(text, flag))
+
+
+#: Reads a number of bytes, or of seconds.
+SIZE = _refusing(parse_bytes)
+ANY_SECONDS = seconds(0, sys.float_info.max, "a number of seconds")
+
+
+def some_bytes(text: str) -> int:
+    """Reads a number of bytes above 0."""
+    if not SIZE(text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0")
+    return SIZE(text)
+
+
+def port(text: str) -> int:
+    """Reads the number of a port; 0 is any."""
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a port from 0 to 65535")
+    return int(text)
+
+
+def patience(text: str) -> float:
+    """Reads a number of seconds above 0."""
+    if not ANY_SECONDS(text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0: no batch ends at once")
+    return float(text)

@@ -30,7 +30,8 @@ from ..profile.table import ProfileTable
 from ..record.learned import judge_learned, learned_figures
 from ..units import MS, SECOND, format_ns
 from ..workflow.app import App, load_target
-from .flags import refuse
+from .flags import refuse, whole
+from .profile_slices import MOST_POINTS, measure_slices
 from .reading import new_table, print_json
 from .stores import add_store, chosen_store, to_stderr
 
@@ -58,6 +59,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--stage", action="append", default=[], metavar="NAME", help="only this stage; repeatable")
     parser.add_argument("--batch", type=_sizes, default=(), metavar="N,N", help="only these batch sizes")
+    parser.add_argument(
+        "--slices",
+        nargs="?",
+        type=whole(8, 1000),
+        const=MOST_POINTS,
+        metavar="POINTS",
+        help=f"by batch, share and quota instead, with so many points a stage at most ({MOST_POINTS})",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer repeats: 5 %% instead of 2 %%, 0.2 s a point")
     parser.add_argument("--again", action="store_true", help="measure also what the store already has")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -71,8 +80,11 @@ def run(args: argparse.Namespace) -> int:
         raise DeclarationError("--forget lets go of what --kernels or --learned shows; give one of them with it")
     if args.kernels or args.learned:
         shown = "--kernels" if args.kernels else "--learned"
-        measuring = ("--status", "--stage", "--batch", "--quick", "--again")
+        measuring = ("--status", "--stage", "--batch", "--quick", "--again", "--slices")
         refuse(args, *measuring, because=f"{shown} shows what was learned while serving; leave one of the two out")
+    if args.slices is not None:
+        others = ("--status", "--batch", "--quick")
+        refuse(args, *others, because="--slices measures by batch, share and quota; leave one of the two out")
     if args.status:
         because = "--status measures nothing; leave one of the two out"
         refuse(args, "--batch", "--quick", "--again", because=because)
@@ -90,6 +102,9 @@ def run(args: argparse.Namespace) -> int:
     assert app is not None
     rule = QUICK if args.quick else FULL
     request = ProfileRequest(rule=rule, stages=tuple(args.stage), batches=args.batch, again=args.again)
+    if args.slices is not None:
+        with _progress() as watch:
+            return measure_slices(app, store, identity, request, args.slices, as_json=args.json, watch=watch)
     if args.status:
         specs = [stage.spec for stage in chosen_stages(app, request)]
         return _report_status(store, store.status(specs, identity), identity, args)

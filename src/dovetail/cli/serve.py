@@ -17,23 +17,33 @@ import json
 import logging
 import os
 import signal
-import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
 from ..schedule import Goal
 from ..serve.gate import is_loopback
 from ..serve.launch import Options, Served, launch
+from ..serve.operate import Operation, Wanted, forget_modules
+from ..serve.tenants import Tenant
 from ..serve.voice import LogToVoice, Voice, keep_standard_descriptors
 from ..state.worker import FULL_SHARE
 from ..tools.knowledge import outlook
-from ..units import US, format_bytes, parse_bytes, parse_duration
+from ..units import US, format_bytes
 from ..wiring import POLICIES, PolicySpec, find_policy
 from ..workflow.app import App, load_target
-from .flags import given, refuse, seconds, whole
+from .flags import ANY_SECONDS as _SECONDS
+from .flags import SIZE as _SIZE
+from .flags import given, refuse, whole
+from .flags import patience as _patience
+from .flags import port as _port
+from .flags import some_bytes as _some_bytes
+from .flags import time_ns as _time_ns
+from .layers import Layered, add_config, effective
 from .stores import add_store, chosen_store
 
 __all__ = ["configure", "run"]
@@ -43,32 +53,17 @@ LEAD_US = 1000
 ARENA_BYTES = 1 << 30
 #: Processes for Python stages [our choice]: each takes some 50 MB and a start.
 MOST_HOSTS = 64
-_SECONDS = seconds(0, sys.float_info.max, "a number of seconds")
-
-
-def _refusing(read: Callable[[str], int]) -> Callable[[str], int]:
-    """What refuses a declaration, as a flag's type."""
-
-    def checked(text: str) -> int:
-        try:
-            return read(text)
-        except DeclarationError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return checked
-
-
-def _time_ns(flag: str) -> Callable[[str], int]:
-    return _refusing(lambda text: 0 if text == "0" else parse_duration(text, flag))
-
-
-_SIZE = _refusing(parse_bytes)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     others = ", ".join(name for name in POLICIES if name != "dovetail")
-    parser.add_argument("target", help="module:attribute of an App or a workflow, such as examples.quickstart:app")
+    parser.add_argument(
+        "target",
+        nargs="*",
+        help="module:attribute of an App or a workflow, such as examples.quickstart:app; or several",
+    )
+    add_config(parser)
     parser.add_argument("--port", type=_port, default=8000, help="HTTP port; 0 takes a free one (default: 8000)")
     parser.add_argument(
         "--grpc-port",
@@ -78,6 +73,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--shared-memory", action="store_true", help="let clients of this machine put tensors into shared memory"
+    )
+    parser.add_argument(
+        "--serve-stages", action="store_true", help="let clients call models by the names of their stages, too"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     parser.add_argument(
@@ -89,6 +87,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-priority", action="store_true", help="let clients elsewhere claim a higher class than a workflow's"
     )
+    parser.add_argument(
+        "--keys", type=Path, metavar="FILE", help="keys that clients need (dovetail keys); read anew when it changes"
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate, for HTTPS")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its key, if that is in a file of its own")
     parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
     parser.add_argument("--hosts", type=whole(1, MOST_HOSTS), metavar="N", help="processes for Python stages (1)")
     parser.add_argument("--workers", type=whole(1), metavar="N", help="processes for models on the cores (1)")
@@ -161,6 +164,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-dashboard", action="store_true", help="nobody may watch at /dashboard")
     parser.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="lines on stderr as text, or as JSON"
+    )
+    parser.add_argument(
         "--drain", type=_SECONDS, default=30.0, metavar="S", help="seconds to finish what was admitted"
     )
     parser.add_argument(
@@ -168,32 +174,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _some_bytes(text: str) -> int:
-    if not _SIZE(text):
-        raise argparse.ArgumentTypeError(f"{text!r} must be above 0")
-    return _SIZE(text)
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a port from 0 to 65535")
-    return int(text)
-
-
-def _patience(text: str) -> float:
-    if not _SECONDS(text):
-        raise argparse.ArgumentTypeError(f"{text!r} must be above 0: no batch ends at once")
-    return float(text)
-
-
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     keep_standard_descriptors()
-    voice = Voice()
-    handler = LogToVoice(voice.say)
+    layered = effective(configure, args.words)
+    voice = Voice(as_json=layered.args.log_format == "json")
+    handler = LogToVoice(partial(voice.say, level="warning"))
     logging.getLogger().addHandler(handler)
     try:
-        return asyncio.run(_serve(args, voice))
+        return asyncio.run(_serve(layered, args.words, voice))
     finally:
         logging.getLogger().removeHandler(handler)
         voice.close()
@@ -259,23 +248,45 @@ def _check_join(args: argparse.Namespace) -> None:
             )
 
 
-async def _serve(args: argparse.Namespace, voice: Voice) -> int:
-    say = voice.say
+class _Prepared(NamedTuple):
+    """What is to be served, and how."""
+
+    args: argparse.Namespace
+    app: App
+    options: Options
+
+
+def _prepare(layered: Layered) -> _Prepared:
+    """Read and check everything that can be before anything is started."""
+    args = layered.args
+    args.target = ",".join(args.target or [])
+    if not args.target:
+        raise DeclarationError(
+            "nothing to serve: name module:attribute, such as examples.quickstart:app, or set apps"
+        )
     _check_flags(args)
     _check_join(args)
     app = _load(args.target)
     if not any(spec.on_host for spec in app.specs):
         refuse(args, "--hosts", because=f"{args.target} has no Python stage; leave it out")
-    device = args.device or "cpu"
-    options = Options(
-        device=device,
+    return _Prepared(args, app, _options(args, app, layered.tenants))
+
+
+def _options(args: argparse.Namespace, app: App, tenants: dict[str, Tenant]) -> Options:
+    return Options(
+        device=args.device or "cpu",
         host=args.host,
         allow_hosts=tuple(args.allow_host),
         allow_origins=tuple(args.allow_origin),
         trust_priority=True if args.trust_priority else None,
+        keys=args.keys,
+        tenants=tenants,
+        tls_cert=args.tls_cert,
+        tls_key=args.tls_key,
         port=args.port,
         grpc_port=args.grpc_port,
         shared_memory=args.shared_memory,
+        serve_stages=args.serve_stages,
         hosts=args.hosts or 1,
         workers=args.workers or 1,
         kernels=args.kernels or "auto",
@@ -296,6 +307,11 @@ async def _serve(args: argparse.Namespace, voice: Voice) -> int:
         share_workers=args.share_workers,
         join=args.join,
     )
+
+
+async def _serve(layered: Layered, words: Sequence[str], voice: Voice) -> int:
+    say = voice.say
+    args, app, options = _prepare(layered)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -304,9 +320,9 @@ async def _serve(args: argparse.Namespace, voice: Voice) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    # The end of the terminal is no reason to stop, and there is nothing to read anew.
-    loop.add_signal_handler(signal.SIGHUP, lambda: say("SIGHUP: nothing is read anew; SIGTERM stops the server"))
-    where = f"on {device}" if args.join is None else f"with the workers at {args.join}"
+    # The end of the terminal is no reason to stop.
+    loop.add_signal_handler(signal.SIGHUP, lambda: say("SIGHUP before it was ready: everything is being read"))
+    where = f"on {options.device}" if args.join is None else f"with the workers at {args.join}"
     say(f"loading {args.target} {where} ...")
     store = chosen_store(args, say)
     entries = store.entries(app.specs, this_machine())
@@ -319,15 +335,30 @@ async def _serve(args: argparse.Namespace, voice: Voice) -> int:
         say("stopped before it was ready")
         return 1
     served = starting.result()
+
+    def read_anew() -> Wanted:
+        forget_modules(args.target)
+        again = _prepare(effective(configure, words))
+        known = store.entries(again.app.specs, this_machine())
+        return Wanted(again.app, again.args.target, again.options, known)
+
+    operation = Operation(served, Wanted(app, args.target, options, entries), store, say, args.drain)
+    for number, anyway in ((signal.SIGHUP, False), (signal.SIGUSR2, True)):
+        loop.add_signal_handler(number, operation.reload_soon, read_anew, anyway)
     _announce(served, app, args, voice)
     # What was loaded stays: keep the collector from walking it every time.
     gc.collect()
     gc.freeze()
-    await asyncio.wait((stopping, served.system.fault), return_when=asyncio.FIRST_COMPLETED)
+    while not stop.is_set() and not served.system.fault.done():
+        changed = asyncio.ensure_future(operation.changed.wait())
+        await asyncio.wait((stopping, served.system.fault, changed), return_when=asyncio.FIRST_COMPLETED)
+        changed.cancel()
+        operation.changed.clear()
     if stop.is_set():
         count = len(served.system.controller.requests)
         say(f"draining {count} open request(s), up to {args.drain:g} s; once more to stop at once")
     stopping.cancel()
+    await operation.close()
     clean = await served.stop(args.drain, hurry)
     say("stopped" if clean else "stopped; some requests were not answered")
     return 0 if clean else 1
@@ -339,7 +370,10 @@ def _announce(served: Served, app: App, args: argparse.Namespace, voice: Voice) 
     if served.label:
         say(f"EMULATED device {served.label}: times are a GPU's, answers are held from the first input")
     if not is_loopback(args.host):
-        say(f"WARNING: {args.host} can be reached from elsewhere, and there is neither encryption nor a password")
+        lacks = [] if args.keys else ["anybody may ask: --keys"]
+        lacks += [] if args.tls_cert else ["what is said can be read on the way: --tls-cert, or a proxy that has it"]
+        for lack in lacks:
+            say(f"WARNING: {args.host} can be reached from elsewhere, and {lack}")
     for line in memory_lines(served):
         say(line)
     controller = served.system.controller
@@ -347,7 +381,7 @@ def _announce(served: Served, app: App, args: argparse.Namespace, voice: Voice) 
     for line in outlook(app.graphs, workers, controller.policy.predictor):
         say(line)
     for name in app.workflows:
-        say(f"ready at http://{args.host}:{port}/v2/models/{name}/infer")
+        say(f"ready at http{'s' if args.tls_cert else ''}://{args.host}:{port}/v2/models/{name}/infer")
     models = list(app.workflows)
     ready: dict[str, object] = {"ready": True, "host": args.host, "port": port, "pid": os.getpid(), "models": models}
     if served.grpc is not None:

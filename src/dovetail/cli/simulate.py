@@ -21,7 +21,8 @@ from ..extras import need
 from ..record.log import LogWriter
 from ..sim.driver import Observer
 from ..tools.resimulate import Resimulation
-from ..tools.simulate import DeviceUse, Result, ScenarioRun
+from ..tools.scaling import print_decisions
+from ..tools.simulate import DeviceUse, Result, ScaledUse, ScenarioRun
 from ..tools.table import render, results_console
 from ..wiring import POLICIES
 from .flags import whole
@@ -52,6 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw latencies and time line into this directory")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write a log for dovetail replay and explain")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what the scaler would do, and do none of it (docs/scale.md)"
+    )
     parser.add_argument("--check", action="store_true", help="check all invariants after every step (slow)")
 
 
@@ -63,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         return _resimulate(args)
     if args.plot is not None:
         need("matplotlib", extra="plot", for_="--plot")
-    simulated = ScenarioRun(args.scenario, policy=args.policy, seed=args.seed)
+    simulated = ScenarioRun(args.scenario, policy=args.policy, seed=args.seed, dry_run=args.dry_run)
     if len(simulated.controllers) > 1:
         one = [name for name in ("log", "trace", "plot") if getattr(args, name) is not None]
         if one:
@@ -90,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
 def _resimulate(args: argparse.Namespace) -> int:
     """Simulate what a log recorded, and show both."""
     given = [name for name in ("plot", "trace", "log") if getattr(args, name) is not None]
+    given += ["dry-run"] if args.dry_run else []
     if given or args.check:
         raise DovetailError(f"--{(given or ['check'])[0]} goes with a scenario; leave it out with --recorded")
     simulated = Resimulation(args.recorded, policy=args.policy, seed=1 if args.seed is None else args.seed)
@@ -113,11 +118,22 @@ def _say(text: str) -> None:
 
 def _print(result: Result) -> None:
     out = results_console()
+    if result.scaled is not None and result.scaled.advice:
+        print_decisions(result.scaled.advice)
+        out.print()
     out.print(render(result.summaries, target=result.target))
     busy = _busy(result.devices)
     out.print(Text(f"\n{result.policy.name}, seed {result.seed}, {result.simulated_s:,.1f} s; busy: {busy}"))
+    if result.scaled is not None:
+        out.print(Text(_scaled(result.scaled)))
     goal = f"{result.target:.0%} of the requests of each class within the objective"
     out.print(f"[green]met[/]: {goal}" if result.met else f"[bold red]missed[/]: {goal}")
+
+
+def _scaled(use: ScaledUse) -> str:
+    would = "would have reserved" if use.advice else "reserved"
+    slices = f"{use.gpu_s:,.1f} GPU-seconds in slices, {use.changes:,} changes, " if use.changes else ""
+    return f"the scaler {would} {slices}{use.device_s:,.1f} device-seconds, at most {use.most_devices} devices"
 
 
 def _busy(devices: Sequence[DeviceUse]) -> str:

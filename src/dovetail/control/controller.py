@@ -13,7 +13,7 @@ are `roster.py`; the walk through a graph (fan-out, joins, conditions) is `walk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..predict.companions import Companions
@@ -33,6 +33,7 @@ from .events import (
     RequestArrived,
     RequestCancelled,
     RequestRefused,
+    SliceChanged,
     TimerFired,
     WorkerJoined,
     WorkerLost,
@@ -40,6 +41,7 @@ from .events import (
 from .launch import MAX_REFUSALS, Launcher
 from .policy import Policy
 from .roster import Roster
+from .slicing import Slicing
 from .step import Step
 from .walk import FanOutMismatch, arrive, item_done
 
@@ -82,6 +84,7 @@ class Controller:
         self._launcher = launcher = Launcher(cluster, policy, step, ingress)
         self._touched = launcher.touched
         self._roster = roster = Roster(cluster, self.stages, policy, step, launcher)
+        self._slicing = Slicing(cluster, self.stages, launcher)
         self._scheduler = policy.scheduler
         #: Workers keep the queues, and may refuse what they could not start in time.
         self.binds_at_once = policy.scheduler.bind_ns == NEVER_NS
@@ -102,12 +105,18 @@ class Controller:
             WorkerLost: self._worker_lost,
             TimerFired: self._timer_fired,
             DrainStarted: self._drain_started,
+            SliceChanged: self._slicing.changed,
         }
 
     @property
     def now_ns(self) -> int:
         """Time of the last event."""
         return self._step.now_ns
+
+    @property
+    def homes(self) -> Mapping[str, int]:
+        """Stage with a quota -> the worker that its batches go to, where somebody said so; 0: any."""
+        return self._launcher.homes
 
     @property
     def step_number(self) -> int:
@@ -125,10 +134,15 @@ class Controller:
         step.out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
         for request, refusal in self._scheduler.hopeless(event.at_ns):
-            self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
-        self._launcher.start()
+            if request.sheddable:
+                self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
+        launcher = self._launcher
+        last = launcher.last_batch
+        launcher.start()
         if self._scaler_adjusts and self._roster.adjust():
-            self._launcher.start()
+            launcher.start()
+        if launcher.last_batch == last:
+            self._scheduler.idle(event.at_ns)
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             out.append(Drained(step.number))
@@ -150,12 +164,14 @@ class Controller:
             outcome, reason = "expired", "its deadline had passed when it arrived"
         else:
             refusal = self._scheduler.admit(graph, priority, objective, now)
-            if refusal is not None:
+            if refusal is not None and (event.sheddable or refusal.firm):
                 outcome, reason, retry_ns = "shed", refusal.reason, refusal.retry_after_ns
+                for node in graph.entries:
+                    node.queue.arrived += 1  # it was asked for, which the scaler has to know
         if outcome:
             self._reject(event, priority, outcome, reason, retry_ns)
             return
-        request = Request(event.request, graph, priority, now, objective, event.deadline_ns)
+        request = Request(event.request, graph, priority, now, objective, event.deadline_ns, event.sheddable)
         self.requests[request.id] = request
         if event.deadline_ns:
             request.timer = self._step.set_timer(event.deadline_ns, request.id)
@@ -287,8 +303,12 @@ class Controller:
         if batch is not None:
             self._retry(batch, f"{event.reason}: {event.detail}" if event.detail else event.reason, event.reason)
 
-    def _retry(self, batch: Batch, why: str, reason: str) -> None:
-        """Give the items of a failed batch another chance, or fail their requests."""
+    def _retry(self, batch: Batch, why: str, reason: str, guilty: bool | None = None) -> None:
+        """Give the items of a failed batch another chance, or fail their requests.
+
+        A lone item that is `guilty` of the end of its worker does not get to end another one. One that is known not
+        to be has lost nothing but time; of others (None) we do not know.
+        """
         queue = batch.queue
         alone = len(batch.items) == 1
         self._scheduler.ended(batch, self._step.now_ns, False)
@@ -305,14 +325,14 @@ class Controller:
                 if self.binds_at_once and item.refused > MAX_REFUSALS and request.deadline_ns:
                     self._close(request, "expired", "no worker could start it before its deadline")
                     continue
-            else:
+            elif guilty is not False:
                 item.attempts += 1
-                if (reason == "error" and alone) or item.attempts >= MAX_ATTEMPTS:
+                if ((reason == "error" or guilty) and alone) or item.attempts >= MAX_ATTEMPTS:
                     self._close(request, "failed", why)
                     continue
             # One of several items may be what raised, killed the worker or was too large: run them alone, so that
             # it fails by itself.
-            item.alone = item.alone or reason != "too_late"
+            item.alone = item.alone or (reason != "too_late" and guilty is not False)
             queue.push(self._scheduler.order(request, item.node), item)
             self._touched.append(queue)
 
@@ -322,10 +342,15 @@ class Controller:
             self._companions.lost(event.worker)
         if worker is None:
             return
-        for ident in list(worker.running):
+        self._slicing.lost(event.worker)
+        running = list(worker.running)
+        # A host process runs one batch after another, as they were sent; of a device we know only if there was one.
+        guilty = running[0] if event.at_fault and (len(running) == 1 or (running and worker.spec.on_host)) else None
+        for ident in running:
             batch = self._launcher.release(ident)
             if batch is not None:
-                self._retry(batch, f"worker {worker.spec.name} was lost: {event.detail}", "worker_lost")
+                why = f"worker {worker.spec.name} was lost: {event.detail}"
+                self._retry(batch, why, "worker_lost", None if guilty is None else ident == guilty)
 
     # -- time -------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ __all__ = [
     "RequestArrived",
     "RequestCancelled",
     "RequestRefused",
+    "SliceChanged",
     "TimerFired",
     "WorkerJoined",
     "WorkerLost",
@@ -47,6 +48,8 @@ class RequestArrived(_Event, frozen=True, gc=False, array_like=True, tag=True):
     deadline_ns: int = 0
     #: Counts of the inputs that are mapped over or tested, in the order of `Graph.counted_inputs`.
     counts: tuple[int, ...] = ()
+    #: Whether it may be refused, or given up, because it would be late; else it is served late.
+    sheddable: bool = True
 
 
 class RequestRefused(_Event, frozen=True, gc=False, array_like=True, tag=True):
@@ -139,6 +142,8 @@ class WorkerLost(_Event, frozen=True, gc=False, array_like=True, tag=True):
 
     worker: int
     detail: str
+    #: It hung or crashed at its work, so what it worked on is to blame; else somebody took it away.
+    at_fault: bool = False
 
 
 class TimerFired(_Event, frozen=True, gc=False, array_like=True, tag=True):
@@ -149,6 +154,16 @@ class TimerFired(_Event, frozen=True, gc=False, array_like=True, tag=True):
 
 class DrainStarted(_Event, frozen=True, gc=False, array_like=True, tag=True):
     """Take nothing new; finish what was admitted."""
+
+
+class SliceChanged(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """Somebody wants a client to have another slice from now on."""
+
+    client: str
+    share_pct: int
+    quota_pct: int
+    #: The worker that its batches go to from now on; 0: any.
+    worker: int = 0
 
 
 Event = (
@@ -165,4 +180,5 @@ Event = (
     | WorkerLost
     | TimerFired
     | DrainStarted
+    | SliceChanged
 )

@@ -9,7 +9,8 @@ Rules of this file
   hold is over. The answers of a restless scheduler change by themselves: its queues are asked in every step, and once
   more if another batch has started since.
 - Queues wait in one heap, the one with the first item first. Asking stops when the scheduler says that there is no
-  room for anything, so a step does not look at all queues.
+  room for anything, and a queue for whose stage nobody has room sleeps until somebody does. So a step does not look
+  at all queues.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Launcher:
     def __init__(self, cluster: Cluster, policy: Policy, step: Step, ingress: int = 0) -> None:
         self._ingress = ingress
         self._cluster = cluster
+        #: Stage with a quota -> the worker that its batches go to, where somebody said so.
+        self.homes: dict[str, int] = {}
         self._batches, self._holders = cluster.batches, cluster.holders
         self._scheduler, self._predictor = policy.scheduler, policy.predictor
         self._bind_ns = policy.scheduler.bind_ns
@@ -63,11 +66,15 @@ class Launcher:
         #: Queue -> its valid entry there.
         self._entries: dict[Queue, _Entry] = {}
         self._entered = 0
-        #: Queues with a hold that has not been ended.
-        self._held: dict[str, Queue] = {}
+        #: Stage -> queues with work that are not asked until somebody has room for the stage.
+        self._asleep: dict[str, dict[str, Queue]] = {}
+        #: (end, number, queue) of holds, the first to end first; what does not hold any more is dropped at its end.
+        self._holds: list[tuple[int, int, Queue]] = []
+        self._held = 0
         #: When queues are asked next because a worker is about to be free; 0: no timer is set.
         self._look_ns = 0
-        self._last_batch = 0
+        #: Number of the batch that was started last.
+        self.last_batch = 0
 
     # -- what waits -------------------------------------------------------------------------------------------
 
@@ -87,8 +94,13 @@ class Launcher:
 
     def start(self) -> None:
         """Start whatever can be started now that the event's own changes are made."""
-        if self._held:
+        if self._holds and self._holds[0][0] <= self._step.now_ns:
             self._end_holds()
+        if self._asleep:
+            for stage in self._scheduler.woken():
+                for queue in self._asleep.pop(stage, {}).values():
+                    if queue.size:
+                        self._enter(queue)
         touched = self.touched
         every = self.freed or self._restless
         if 0 < self._look_ns <= self._step.now_ns:
@@ -126,23 +138,21 @@ class Launcher:
 
     def _end_holds(self) -> None:
         """Ask the queues whose time has come, whether or not their own timer has been heard of yet."""
-        now = self._step.now_ns
-        for queue in [q for q in self._held.values() if q.held_until_ns <= now]:
-            self._let_go(queue)
-            self.touched.append(queue)
-
-    def _let_go(self, queue: Queue) -> None:
-        queue.held_until_ns = 0
-        self._held.pop(queue.key, None)
+        now, holds = self._step.now_ns, self._holds
+        while holds and holds[0][0] <= now:
+            until_ns, _, queue = heappop(holds)
+            if queue.held_until_ns == until_ns:
+                queue.hold(0)
+                self.touched.append(queue)
 
     def _dispatch(self, touched: Sequence[Queue]) -> None:
         """Ask queues in order until there is no room, and again if what has started may change the answers."""
         while True:
-            before = self._last_batch
+            before = self.last_batch
             for line in range(len(self._waiting)):
                 if self._waiting[line]:
                     self._pass(line, touched)
-            if not self._restless or self._last_batch == before:
+            if not self._restless or self.last_batch == before:
                 return
             touched = ()
 
@@ -165,13 +175,17 @@ class Launcher:
             else:
                 declined.append(queue)
         for queue in declined:
-            self._enter(queue)
+            if line != _SLICED and self._scheduler.sleeps(queue):
+                self._asleep.setdefault(queue.stage.name, {})[queue.key] = queue
+            else:
+                self._enter(queue)
 
     def _start_batch(self, queue: Queue) -> bool:
         """Start one batch from the queue if there is an offer that begins soon enough; say whether it did."""
         now = self._step.now_ns
         if queue.stage.sliced:
-            worker = sliced_worker(self._holders[queue.stage.name].values(), queue.stage)
+            name = queue.stage.name
+            worker = sliced_worker(self._holders[name], queue.stage, self.homes.get(name, 0))
             if worker is None:
                 return False
             config = sliced_config(queue, worker)
@@ -193,8 +207,9 @@ class Launcher:
             if answer.until_ns <= now:
                 raise ValueError(f"the scheduler holds queue {queue.key!r} until the past ({answer.reason})")
             if queue.held_until_ns != answer.until_ns:
-                queue.held_until_ns = answer.until_ns
-                self._held[queue.key] = queue
+                queue.hold(answer.until_ns)
+                self._held += 1
+                heappush(self._holds, (answer.until_ns, self._held, queue))
                 self._step.set_timer(answer.until_ns, queue.key, answer.reason)
             return False
         if not answer:
@@ -207,7 +222,7 @@ class Launcher:
                 self._step.set_timer(look_ns, "", LOOK)
             return False
         if queue.held_until_ns:
-            self._let_go(queue)
+            queue.hold(0)
         self._launch(queue, offer, queue.pop(offer.config.batch))
         return True
 
@@ -217,7 +232,7 @@ class Launcher:
         """Enter a new batch into the books, and tell its worker all that it has to know of it."""
         step, stage, worker, config = self._step, queue.stage, offer.worker, offer.config
         now = step.now_ns
-        self._last_batch = ident = self._last_batch + 1
+        self.last_batch = ident = self.last_batch + 1
         expected = self._predictor.run(stage, worker.spec.kind, len(items), config)
         mean_ns, spread = expected.mean_ns, expected.spread
         accept_ns = offer.accept_ns

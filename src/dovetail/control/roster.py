@@ -51,7 +51,8 @@ class Roster:
         """A worker has come: it is given its models, or the work that waits for one like it."""
         if event.worker in self._cluster.workers:
             raise ValueError(f"worker {event.worker} joined twice")
-        worker = self._cluster.workers[event.worker] = Worker(event.worker, event.spec)
+        worker = Worker(event.worker, event.spec)
+        self._cluster.join(worker)
         self.scaling.joined(worker)
         spec = worker.spec
         budget = spec.memory_bytes
@@ -69,7 +70,7 @@ class Roster:
 
     def lost(self, ident: int) -> Worker | None:
         """A worker has gone, with its models; what ran on it is still to be taken off. None if it is not known."""
-        worker = self._cluster.workers.pop(ident, None)
+        worker = self._cluster.leave(ident)
         if worker is None:
             return None
         self.scaling.lost(ident)
@@ -88,7 +89,7 @@ class Roster:
         self._step.out.append(LoadModel(self._step.number, worker.id, stage.name, True))
 
     def adjust(self) -> bool:
-        """Ask the scaler, if work waits that could not be placed or its time has come; whether to ask queues again."""
+        """Ask the scaler, if work could not be placed or its time has come; whether queues are to be asked again."""
         step = self._step
         now = step.now_ns
         starved = [q for q in self._cluster.queues.values() if q.size and q.held_until_ns <= now]

@@ -1,8 +1,8 @@
 """What the scaler wants, carried out: slices are opened, resized and closed, and workers come and go.
 
 Rules of this file
-- Nothing is lost. A slice that is to go takes nothing new and is gone when its batch has ended. A worker that is to go
-  is sent nothing new, and is told to stop when it runs nothing. A slice is moved by opening it elsewhere first.
+- Nothing is lost. A slice that is to go takes nothing new and is gone when its batch has ended. A worker that is to
+  go is sent nothing new, and is told to stop when it runs nothing. A slice is moved by opening it elsewhere first.
 - A resize counts from the next batch on, which tells its device (`RunBatch.share_pct`, `quota_pct`, `client`).
 - Every change is an action with the scaler's reason, so that the log has it and `dovetail explain` can tell it.
 - With `dry` the same is said and nothing is done: the books of slices are kept, and no batch runs in one.
@@ -124,7 +124,7 @@ class Scaling:
             for piece in [p for p in pieces.values() if p.closing and not p.running]:
                 del pieces[piece.id]
         for ident in [i for i in self._closing if not self._cluster.workers[i].running]:
-            del self._cluster.workers[ident]
+            self._cluster.leave(ident)
             reason = self._closing.pop(ident)
             self._step.out.append(StopWorker(self._step.number, ident, reason))
 

@@ -43,6 +43,10 @@ def _requests(c: Controller) -> None:
             key = (item.request.id, item.node, item.index)
             assert key not in seen, f"item {key} waits twice [1]"
             seen.add(key)
+    waits = c.cluster.waiting
+    assert waits.items == len(seen), f"{waits.items} items are said to wait, {len(seen)} do [1]"
+    ready = sum(queue.size > 0 and not queue.held_until_ns for queue in c.queues.values())
+    assert waits.ready == ready, f"{waits.ready} queues are said to have work and no hold, {ready} have [1]"
     for batch in c.batches.values():
         for item in batch.items:
             key = (item.request.id, item.node, item.index)
@@ -136,7 +140,8 @@ def _work_conserving(c: Controller) -> None:
         if not queue.size:
             continue
         if queue.stage.sliced:
-            room = sliced_worker(c.holders[queue.stage.name].values(), queue.stage)
+            name = queue.stage.name
+            room = sliced_worker(c.holders[name], queue.stage, c.homes.get(name, 0))
             assert room is None, f"queue {queue.key} has a slice with room and waits [4]"
             continue
         if queue.stage.name in c.cluster.sliced:

@@ -32,7 +32,7 @@ from ..units import MS, US
 from .account import Account
 from .arbiter import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone, TaskKnown
 from .arbiter_tasks import ArbiterSettings, ArbiterTask, Offer
-from .outlook import delay_to, peak
+from .outlook import Owed, Tail, delay_to, peak
 from .priority import PriorityArbiter
 
 __all__ = ["GapArbiter", "GapSettings"]
@@ -66,16 +66,6 @@ class GapSettings(ArbiterSettings, frozen=True, kw_only=True):
     price: float = 3.0
 
 
-class _Owed:
-    """Delay of a task that it has not caught up with, and by how much its gaps were shorter than usual since."""
-
-    __slots__ = ("caught_up_ns", "delay_ns")
-
-    def __init__(self) -> None:
-        self.delay_ns = 0
-        self.caught_up_ns = 0.0
-
-
 class GapArbiter(PriorityArbiter):
     """Fills gaps as long as the class's credit allows for the delay that is expected of it."""
 
@@ -100,13 +90,15 @@ class GapArbiter(PriorityArbiter):
         self._blocked_ns: dict[int, int] = {}
         #: (task, kernel) that was launched while a filler ran -> since when it waited.
         self._late_ns: dict[tuple[int, int], int] = {}
-        self._owed: dict[int, _Owed] = {}
+        self._owed: dict[int, Owed] = {}
         #: ArbiterTask that launches ahead -> its usual gaps added up from the last one backwards.
         self._slack_ns: dict[int, list[float]] = {}
         #: Class -> how many tasks of it are there.
         self._classes: dict[int, int] = {}
         #: (sequence, position) -> observations, and the duration that they make likely.
         self._likely: dict[tuple[str, int], tuple[int, int]] = {}
+        #: (sequence, position) -> the wait after that kernel.
+        self._tails: dict[tuple[str, int], Tail] = {}
         self._again_ns = -1
 
     # -- the account of delay -----------------------------------------------------------------------------------
@@ -171,7 +163,7 @@ class GapArbiter(PriorityArbiter):
         if any(started.why in ("fill", "beside") for t in below for started in t.started.values()):
             self._blocked_ns[task.ident] = since_ns
             # What is launched while it waits is part of catching up.
-            self._owed.setdefault(task.ident, _Owed())
+            self._owed.setdefault(task.ident, Owed())
 
     def _gone(self, event: TaskGone) -> None:
         task = self._tasks.get(event.task)
@@ -206,9 +198,9 @@ class GapArbiter(PriorityArbiter):
 
     def _delayed(self, task: ArbiterTask, delay_ns: int) -> None:
         self._charge(task.priority, delay_ns)
-        self._owed.setdefault(task.ident, _Owed()).delay_ns += delay_ns
+        self._owed.setdefault(task.ident, Owed()).delay_ns += delay_ns
 
-    def _give_back(self, task: ArbiterTask, owed: _Owed) -> None:
+    def _give_back(self, task: ArbiterTask, owed: Owed) -> None:
         back_ns = max(0, min(owed.delay_ns, round(owed.caught_up_ns)))
         self._charge(task.priority, -back_ns)
         owed.delay_ns -= back_ns
@@ -236,8 +228,11 @@ class GapArbiter(PriorityArbiter):
         if rest_ns is None:
             return None
         begin_ns = rest_ns + self.settings.overhead_ns
+        tail = None if len(holders) > 1 or self._expected or task.started else self._tail(holders[0], room_pct)
 
         def delay_by(takes_ns: float) -> float:
+            if tail is not None:
+                return tail.expected_delay_ns(round(begin_ns + takes_ns), now_ns - holders[0].free_ns)
             delay_ns = self._expected_delay_ns(task.priority, round(begin_ns + takes_ns), now_ns)
             return delay_ns + sum(
                 delay_to(h, begin_ns + takes_ns, room_pct, self.settings.beside, now_ns) for h in holders
@@ -248,6 +243,19 @@ class GapArbiter(PriorityArbiter):
             elapsed_ns = now_ns - min(h.free_ns for h in holders)
             self._again_ns = now_ns + max(self.settings.again_ns, elapsed_ns // 2)
         return offer
+
+    def _tail(self, holder: ArbiterTask, room_pct: int) -> Tail | None:
+        """The wait that a holder is in, if it waits for its host and its next kernel does not fit beside another."""
+        stats, position = holder.stats, holder.position
+        if stats is None or holder.started or holder.ready or stats.is_last(position):
+            return None
+        gap = stats.gap(position)
+        if gap is None or stats.shares.get(position + 1, FULL_SHARE) <= room_pct:
+            return None
+        known = self._tails.get((stats.name, position))
+        if known is None or not known.fits(gap):
+            known = self._tails[stats.name, position] = Tail(gap)
+        return known
 
     def _worth_before(self, task: ArbiterTask, holders: list[ArbiterTask], now_ns: int) -> Offer | None:
         """Of the gap that comes after the holder's kernel, if its host waits for that: all of it is ahead."""

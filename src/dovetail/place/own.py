@@ -32,7 +32,7 @@ from ..units import MS
 from ..workflow.graph import StageSpec
 from .company import Company
 from .fit import reason_of
-from .rooms import Changes, Group
+from .rooms import Group, Rooms
 from .route import Hint
 
 __all__ = ["LOCAL_OWN", "OwnSettings", "OwnWorkers", "Spot"]
@@ -57,6 +57,8 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
     accept_ns: int = 0
     #: Others run there while its model is fetched.
     beside: bool = False
+    #: What an eviction for it costs others, in time of the worker.
+    toll_ns: int = 0
 
 
 class _Fetch(msgspec.Struct, frozen=True, gc=False):
@@ -100,14 +102,22 @@ class OwnWorkers:
         self._settings = settings or OwnSettings()
         self.bind_ns = bind_ns
         self._early = bind_ns > 0
-        self._changes = Changes()
         #: All devices, and all host processes.
-        self._all = (Group(self._changes), Group(self._changes))
+        self._rooms = (Rooms(), Rooms())
         #: Stage -> workers that have its model, and swapping workers that could fetch it.
         self._have: dict[str, Group] = {}
         self._could: dict[str, Group] = {}
         #: Weights -> workers that are fetching them, and when they should be there.
         self._coming: dict[str, dict[int, int]] = {}
+        #: Stage -> how often its holders have come to have more room, or have become more.
+        self._freed: dict[str, int] = {}
+        #: Weights of stages that wait for room: only of those it has to be known that somebody has more.
+        self._asked: dict[str, None] = {}
+        #: Stages whose queues are not asked, and those of them for which somebody may have room again.
+        self._asleep: dict[str, None] = {}
+        self._woken: list[str] = []
+        #: Worker -> memory that it has to spare, until something about it changes.
+        self._spare_bytes: dict[int, int] = {}
         self._stages: dict[str, StageSpec] = {}
         #: Weights -> stages that run on them.
         self._users: dict[str, list[str]] = {}
@@ -124,37 +134,36 @@ class OwnWorkers:
                 self._stages[stage.name] = stage
                 self._users.setdefault(stage.weights, []).append(stage.name)
                 self._coming[stage.weights] = {}
-                self._have[stage.name] = Group(self._changes)
-                self._could[stage.name] = Group(self._changes)
+                self._freed[stage.name] = 0
+                self._have[stage.name] = Group(self._rooms[stage.on_host])
+                self._could[stage.name] = Group(self._rooms[stage.on_host])
 
     # -- what is known ------------------------------------------------------------------------------------------
 
     def joined(self, worker: Worker) -> None:
         """It is idle."""
-        self._changes.workers += 1
-        self._all[worker.spec.on_host].add(worker)
+        self._rooms[worker.spec.on_host].join(worker)
         self._early = self._early or worker.spec.preempts
         if worker.swaps:
             self._swapping += 1
-            for name in self._stages:
+            for name, stage in self._stages.items():
                 self._enter(worker, name)
+                self._free(stage.weights)
 
     def lost(self, worker: Worker) -> None:
         """It is gone."""
-        self._changes.workers -= 1
-        self._all[worker.spec.on_host].drop(worker)
+        self._rooms[worker.spec.on_host].leave(worker)
+        self._spare_bytes.pop(worker.id, None)
         self._swapping -= worker.swaps
         for coming in self._coming.values():
             coming.pop(worker.id, None)
-        for name in self._stages:
-            self._have[name].drop(worker)
-            self._could[name].drop(worker)
 
     def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None:
         """A model has come or gone."""
         if here:
-            self._changes.add(worker)  # what waited for it has begun
+            self._changed(worker)  # what waited for it has begun
             self._coming[weights].pop(worker.id, None)
+        self._spare_bytes.pop(worker.id, None)
         self._enter_all(worker, weights)
 
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
@@ -163,7 +172,7 @@ class OwnWorkers:
     def started(self, batch: Batch, now_ns: int) -> None:
         """Its worker has less room, or fetches the model."""
         worker, stage = batch.worker, batch.queue.stage
-        self._changes.add(worker)
+        self._changed(worker)
         if worker.swaps and stage.weights not in worker.resident and stage.weights_bytes:
             self._coming[stage.weights][worker.id] = now_ns + self._load_ns(stage, worker)
             self._enter_all(worker, stage.weights)
@@ -171,7 +180,12 @@ class OwnWorkers:
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
         """Its worker has more room. If it never got its model, others may fetch it."""
         worker, weights = batch.worker, batch.queue.stage.weights
-        self._changes.add(worker)
+        self._changed(worker)
+        asked, resident = self._asked, worker.resident
+        if asked:
+            for held in [w for w in asked if w in resident] if len(asked) < len(resident) else list(resident):
+                self._free(held)
+            self._free(weights)
         coming = self._coming[weights]
         if worker.id not in coming or any(other.queue.stage.weights == weights for other in worker.running.values()):
             return
@@ -182,9 +196,26 @@ class OwnWorkers:
     def closed(self, request: Request) -> None:
         """Nothing is kept of requests."""
 
+    def _changed(self, worker: Worker) -> None:
+        """What it runs is not what it was."""
+        self._rooms[worker.spec.on_host].changed(worker)
+        self._spare_bytes.pop(worker.id, None)
+
+    def _free(self, weights: str) -> None:
+        """Somebody may have more room for the stages of a model."""
+        if weights not in self._asked:
+            return
+        del self._asked[weights]
+        for name in self._users[weights]:
+            self._freed[name] += 1
+            if name in self._asleep:
+                del self._asleep[name]
+                self._woken.append(name)
+
     def _enter_all(self, worker: Worker, weights: str) -> None:
         for name in self._users.get(weights, ()):
             self._enter(worker, name)
+        self._free(weights)
 
     def _enter(self, worker: Worker, name: str) -> None:
         """Put a worker where it belongs for a stage."""
@@ -201,14 +232,33 @@ class OwnWorkers:
 
     def full(self, on_host: bool) -> bool:
         """Whether nobody has room for anything; in doubt not, where batches are sent before there is room."""
-        return not self._early and not self._all[on_host].roomy()
+        return not self._early and not self._rooms[on_host].roomy
 
     def closed_to(self, stage: StageSpec, priority: int) -> bool:
         """Whether nobody who could run a stage has room for anything of a class, or will have before an end."""
         have, could = self._have[stage.name], self._could[stage.name]
         if self._early and not stage.on_host:
-            return not could.members and have.promised(priority)
+            return not could.count and have.promised(priority)
         return not have.roomy() and not could.roomy()
+
+    def sleeps(self, stage: StageSpec, priority: int) -> bool:
+        """Whether nobody has room for a stage, and that can only change at those who have its model."""
+        if self._could[stage.name].count or not self.closed_to(stage, priority):
+            return False
+        self._asleep[stage.name] = self._asked[stage.weights] = None
+        return True
+
+    def woken(self) -> Sequence[str]:
+        """Stages for which somebody may have room again."""
+        if not self._woken:
+            return ()
+        found, self._woken = self._woken, []
+        return found
+
+    def changes(self, stage: StageSpec) -> tuple[int, bool]:
+        """Another number if a holder of its model may have more room; whether others have room to fetch it."""
+        self._asked[stage.weights] = None
+        return self._freed[stage.name], self._could[stage.name].roomy()
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
         """The tightest worker that has the model, and room for a batch in this configuration; None: nobody.
@@ -240,7 +290,7 @@ class OwnWorkers:
         fetched_ns = 0
         if coming:
             fetched_ns = min(coming.values())
-        elif could.members:
+        elif could.count:
             fetch = self._fetch(could, stage, config, priority, now_ns)
             fetched_ns = 0 if fetch is None else max(fetch.room_ns, now_ns + fetch.load_ns) + fetch.toll_ns
         early = self._early and not stage.on_host
@@ -248,13 +298,14 @@ class OwnWorkers:
             return None
         waits = None
         behind_ns = 0 if fetch is None else self._behind_ns(queue, config, have, fetch.worker)
-        if have.members and not (fetched_ns and have.next_end_ns() - self.bind_ns + behind_ns > fetched_ns):
+        if have.count and not (fetched_ns and have.next_end_ns() - self.bind_ns + behind_ns > fetched_ns):
             waits = have.soonest(config, priority, now_ns, self.bind_ns)
         if fetched_ns and (waits is None or fetched_ns < waits[1] + behind_ns):
             if fetch is None:
                 return None
             start_ns = max(now_ns, fetch.room_ns - fetch.load_ns)
-            return Spot(fetch.worker, start_ns, fetch.load_ns, FETCHES, beside=self._settings.beside)
+            beside, toll_ns = self._settings.beside, fetch.toll_ns
+            return Spot(fetch.worker, start_ns, fetch.load_ns, FETCHES, beside=beside, toll_ns=toll_ns)
         if waits is None:
             return None
         worker, start_ns = waits
@@ -265,7 +316,7 @@ class OwnWorkers:
         batches = -(-queue.size // config.batch) - 1
         if batches <= 0 or not self._settings.queues:
             return 0
-        at_once = max(1, len(have.members) * (FULL_SHARE // config.share_pct))
+        at_once = max(1, have.count * (FULL_SHARE // config.share_pct))
         run_ns = self._predictor.run(queue.stage, worker.spec.kind, config.batch, config).mean_ns
         return batches * run_ns // at_once
 
@@ -294,24 +345,19 @@ class OwnWorkers:
 
     def _free_bytes(self, worker: Worker) -> int:
         """Memory that nothing is in, and that nothing on its way will take."""
-        budget = worker.spec.memory_bytes
-        if not budget:
-            return 1 << 62
-        coming = {
-            b.queue.stage.weights: b.queue.stage.weights_bytes
-            for b in worker.running.values()
-            if b.queue.stage.weights not in worker.resident
-        }
-        return budget - sum(worker.resident.values()) - sum(coming.values())
+        known = self._spare_bytes.get(worker.id)
+        if known is None:
+            known = self._spare_bytes[worker.id] = _spare_bytes(worker)
+        return known
 
     def fetch_ns(self, stage: StageSpec) -> int:
         """What the model of a stage takes to be fetched, if nobody has it."""
         if not self._swapping:
             return 0
-        could = self._could[stage.name]
-        if self._have[stage.name].members or self._coming[stage.weights] or not could.members:
+        if self._have[stage.name].count or self._coming[stage.weights]:
             return 0
-        return self._load_ns(stage, next(iter(could.members.values())))
+        fetcher = self._could[stage.name].first()
+        return 0 if fetcher is None else self._load_ns(stage, fetcher)
 
     def wait_ns(self, stage: StageSpec, now_ns: int) -> int:
         """What waits is at this ingress: nothing is known of queues elsewhere."""
@@ -330,9 +376,9 @@ class OwnWorkers:
             have = self._have[stage.name]
             if self._coming[stage.weights]:
                 continue
-            if have.members and (have.roomy() or not self._may_copy(stage, now_ns)):
+            if have.count and (have.roomy() or not self._may_copy(stage, now_ns)):
                 continue
-            if not have.members and node in request.graph.entries:
+            if not have.count and node in request.graph.entries:
                 continue  # it is sent in this very step, and brings its fetch with it
             asked.add(stage.weights)
             for worker in self._could[stage.name].fitting(_ANYTHING, _LOOKS):
@@ -346,3 +392,16 @@ class OwnWorkers:
         """Whether a copy of a model may be asked for: not too soon after the last."""
         every_ns = self._settings.copy_every_ns
         return every_ns > 0 and now_ns - self._copied_ns.get(stage.weights, -every_ns) >= every_ns
+
+
+def _spare_bytes(worker: Worker) -> int:
+    budget = worker.spec.memory_bytes
+    if not budget:
+        return 1 << 62
+    resident = worker.resident
+    coming = {
+        b.queue.stage.weights: b.queue.stage.weights_bytes
+        for b in worker.running.values()
+        if b.queue.stage.weights not in resident
+    }
+    return budget - sum(resident.values()) - sum(coming.values())

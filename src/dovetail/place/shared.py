@@ -112,6 +112,7 @@ class SharedWorkers:
         self._routed: dict[tuple[int, int, int], _Routed] = {}
         self._windows: dict[int, int] = {}
         self._hosts = OwnWorkers(predictor)
+        self._asked = False
 
     def bind(self, cluster: Cluster) -> None:
         """Whose host processes are its own."""
@@ -232,6 +233,13 @@ class SharedWorkers:
         order = request.priority * _CLASS_STEP + request.arrived_ns + settings.favour * task.path_ns
         return Route(choice.worker, latest_ns, order, reason, choice.start_ns, choice.fetch_ns)
 
+    def changes(self, stage: StageSpec) -> tuple[int, bool]:
+        """Of devices only they themselves know that, so every question is a new one."""
+        if stage.on_host:
+            return self._hosts.changes(stage)
+        self._asked = not self._asked
+        return 0, self._asked
+
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
         """Of devices only they themselves know that."""
         return self._hosts.ready(stage, config, now_ns) if stage.on_host else None
@@ -251,6 +259,14 @@ class SharedWorkers:
         if stage.on_host:
             return self._hosts.closed_to(stage, priority)
         return not any(kind.index.workers for kind in self.fleet.able(stage))
+
+    def sleeps(self, stage: StageSpec, priority: int) -> bool:
+        """Devices keep queues."""
+        return stage.on_host and self._hosts.sleeps(stage, priority)
+
+    def woken(self) -> Sequence[str]:
+        """As host processes have room."""
+        return self._hosts.woken()
 
     def full(self, on_host: bool) -> bool:
         """Devices keep queues."""

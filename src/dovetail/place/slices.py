@@ -10,7 +10,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ..state import Cluster, Config, Queue, Slice, Worker
@@ -28,8 +28,9 @@ def sliced_room(worker: Worker, stage: StageSpec) -> bool:
     return sum(batch.queue.stage.name == stage.name for batch in worker.running.values()) < MOST_SLICED
 
 
-def sliced_worker(workers: Iterable[Worker], stage: StageSpec) -> Worker | None:
-    """The worker with the fewest batches that may have one more."""
+def sliced_worker(holders: Mapping[int, Worker], stage: StageSpec, home: int = 0) -> Worker | None:
+    """The worker with the fewest batches that may have one more; its home and no other, if that has the model."""
+    workers: Iterable[Worker] = (holders[home],) if home in holders else holders.values()
     return min((w for w in workers if sliced_room(w, stage)), key=lambda w: (len(w.running), w.id), default=None)
 
 

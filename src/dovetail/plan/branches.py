@@ -30,6 +30,7 @@ import numpy as np
 
 from .chance import Chances, Floats, Law
 from .dominators import immediate_post_dominators
+from .stepwise import Steps
 
 __all__ = ["ROUNDS", "GraphChances", "steps_for"]
 
@@ -65,6 +66,7 @@ class GraphChances(Chances):
     ) -> None:
         """`like` are tables of the same graph for another price: the others end as they do there, to begin with."""
         self._begin(steps_for(len(laws)), step_ns, late_usd)
+        self._laws, self._fills = laws, fills
         count = len(laws)
         self._after = [list(row) for row in successors]
         self._before: list[list[int]] = [[] for _ in range(count + 1)]
@@ -74,28 +76,35 @@ class GraphChances(Chances):
         self._joins = immediate_post_dominators(successors)[:count]
         #: Per node P(left >= place) at its end, if the request came with all its time and has some left then.
         self._usual: list[Floats] = like._usual if like is not None else [np.ones(self._steps + 1)] * count
+        self._rounds = rounds if like is not None else rounds + 1
+
+    def make(self) -> Steps[GraphChances]:
+        """Make the tables, round by round."""
+        count = len(self._laws)
         value, late = self._at_end()
-        for _ in range(rounds if like is not None else rounds + 1):
+        for _ in range(self._rounds):
             self._values: list[Floats] = [value] * (count + 1)
             self._lates: list[Floats] = [late] * (count + 1)
             self._moves: list[Floats] = [value] * count
             self._costs: list[Floats] = [value] * count
             for node in range(count - 1, -1, -1):
-                self._tabulate(node, laws[node], fills[node])
-            self._follow()
+                yield from self._tabulate(node, self._laws[node], self._fills[node])
+            yield from self._follow()
+        return self
 
-    def _tabulate(self, node: int, laws: Mapping[int, Sequence[Law]], fills: Mapping[int, int]) -> None:
+    def _tabulate(self, node: int, laws: Mapping[int, Sequence[Law]], fills: Mapping[int, int]) -> Steps[None]:
         """Decide the node for every time left, and remember what that makes of the time and of the cost."""
-        value, late = self._follows(node)
-        self._values[node], self._lates[node], chosen = self._decide(node, laws, fills, value, late)
+        value, late = yield from self._follows(node)
+        self._values[node], self._lates[node], chosen = yield from self._decide(node, laws, fills, value, late)
         places = len(value)
         moves, costs = np.zeros((places, places)), np.zeros(places)
         for law, fill, rows in chosen:
             costs[rows] = law.cost_usd
             law.spread_out(moves, rows, fill)
+            yield
         self._moves[node], self._costs[node] = moves, costs
 
-    def _follows(self, node: int) -> tuple[Floats, Floats]:
+    def _follows(self, node: int) -> Steps[tuple[Floats, Floats]]:
         """By time left at the node's end: expected cost of all that follows, being late included; chance of that."""
         join = self._joins[node]
         if self._before[join] == [node]:
@@ -107,7 +116,9 @@ class GraphChances(Chances):
         for other in self._between(node, join):
             begins = _exactly(self._tail(other, ends))
             cost = cost + _mean(begins, self._costs[other])
-            ends[other] = _at_least(_times(begins, self._moves[other]))
+            yield
+            product = yield from _times(begins, self._moves[other])
+            ends[other] = _at_least(product)
         begins = _exactly(self._tail(join, ends))
         return cost + _mean(begins, self._values[join]), _mean(begins, self._lates[join])
 
@@ -129,7 +140,7 @@ class GraphChances(Chances):
             tail = tail * ends[source] if source in ends else tail * self._usual[source]
         return tail
 
-    def _follow(self) -> None:
+    def _follow(self) -> Steps[None]:
         """Follow a request that comes with all its time: how each node usually ends, and what it costs in all."""
         usual: list[Floats] = []
         work = 0.0
@@ -143,6 +154,7 @@ class GraphChances(Chances):
                 break
             work += float(_mean(begins, self._costs[node])[0])
             usual.append(_at_least(np.einsum("ij,jk->ik", begins, self._moves[node]))[0])
+            yield
         self._usual = [ends / ends[1] if ends[1] else np.ones(self._steps + 1) for ends in usual]
         for ends in self._usual:
             ends[0] = 1.0
@@ -155,7 +167,7 @@ def _mean(chances: Floats, values: Floats) -> Floats:
     return means
 
 
-def _times(chances: Floats, moves: Floats) -> Floats:
+def _times(chances: Floats, moves: Floats) -> Steps[Floats]:
     """The product of both, which have nothing above the diagonal: time left only shrinks.
 
     It is made a few rows at a time, so that one thread makes it. A library that shares such a product among threads
@@ -168,6 +180,7 @@ def _times(chances: Floats, moves: Floats) -> Floats:
         end = min(end, begin + _ROWS)
         product[begin:end, :end] = chances[begin:end, :end] @ moves[:end, :end]
         begin = end
+        yield
     return product
 
 

@@ -1,7 +1,8 @@
 """What is speed worth? The chance of being in time, weighed in money, with later decisions still open.
 
-    price_usd = funded_price_usd(stages, successors, objective_ns, late=20.0, premium=0.0025, most_late=0.05)
-    chances = weighed(stages, successors, objective_ns, price_usd, late=20.0, most_late=0.05)
+    steps = funded_price_usd(stages, successors, objective_ns, late=20.0, premium=0.0025, most_late=0.05)
+    price_usd = finish(steps)
+    chances = finish(weighed(stages, successors, objective_ns, price_usd, late=20.0, most_late=0.05))
     way = chances.weigh(node, left_ns, batch)
 
 A plan that must be in time with a fixed percentile pays any price for the last per cent, and pays it at the first
@@ -14,6 +15,7 @@ the dynamic programme of a chain with random times (Bellman, 1957). So speed is 
 dollar, as late as it still helps, and not at all for a request that will be late anyway.
 
 Rules of this file
+- Tables are made in short steps (`stepwise`): a decision need not wait for all of them.
 - Tables of chains are made here; those of workflows with forks are in `branches`, from the same parts.
 - Times are log-normal with the profile's mean and spread, as in `quantile`.
 - Time left is counted in steps and rounded down, waits are rounded up: never in a plan's favour.
@@ -23,8 +25,9 @@ Rules of this file
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from math import exp, log1p, sqrt
+from math import exp, inf, log1p, sqrt
 from statistics import NormalDist
 
 import msgspec
@@ -33,6 +36,7 @@ import numpy.typing as npt
 
 from ..state import Config
 from .options import Option, pareto
+from .stepwise import Steps
 
 __all__ = ["ChainChances", "Chances", "Law", "StageOptions", "Way", "laws_of"]
 
@@ -120,6 +124,8 @@ class Chances:
         self._rows: dict[tuple[int, int], tuple[list[Config], memoryview, memoryview]] = {}
         #: The same -> expected cost of each configuration, by time left.
         self._tables: dict[tuple[int, int], Floats] = {}
+        #: Node, batch and time left -> all ways, the best first, and their expected costs, once they were asked for.
+        self._sorted: dict[tuple[int, int, int], tuple[list[Way], list[float]]] = {}
 
     def _at_end(self) -> tuple[Floats, Floats]:
         """Value and chance of being late after the last node: with no time left it is, with any it is not."""
@@ -129,7 +135,7 @@ class Chances:
 
     def _decide(
         self, node: int, laws: Mapping[int, Sequence[Law]], fills: Mapping[int, int], value: Floats, late: Floats
-    ) -> tuple[Floats, Floats, list[Chosen]]:
+    ) -> Steps[tuple[Floats, Floats, list[Chosen]]]:
         """Decide a node by time left, given value and chance of being late by time left at its end.
 
         Both at its beginning; and what is chosen there, waits for a batch to fill included.
@@ -139,9 +145,13 @@ class Chances:
         best_law = np.zeros(self._steps + 1, np.int64)
         known: list[tuple[Law, int]] = []
         for batch, options in laws.items():
-            table = np.stack([law.cost_usd + law.expected(value) for law in options])
-            table = np.round(table / self._late_usd, _DIGITS) * self._late_usd
-            lates = np.stack([law.expected(late) for law in options])
+            costs, chances = [], []
+            for law in options:
+                costs.append(law.cost_usd + law.expected(value))
+                chances.append(law.expected(late))
+                yield
+            table = np.round(np.stack(costs) / self._late_usd, _DIGITS) * self._late_usd
+            lates = np.stack(chances)
             pick = np.argmin(table, axis=0)
             values = table[pick, places]
             self._tables[node, batch] = table
@@ -167,11 +177,26 @@ class Chances:
 
     def others(self, node: int, left_ns: int, batch: int, below_usd: float) -> list[Way]:
         """All configurations with just this batch whose expected cost is below a limit, the best first."""
+        ways, values = self._all(node, left_ns, batch)
+        return ways[: bisect_left(values, below_usd)]
+
+    def value_usd(self, node: int, left_ns: int, config: Config) -> float:
+        """Expected cost of everything still to come if the node is run in this configuration; infinite if it is not
+        one of those worth looking at."""
+        if (node, config.batch) not in self._rows:
+            return inf
+        ways = self._all(node, left_ns, config.batch)[0]
+        return next((way.value_usd for way in ways if way.config == config), inf)
+
+    def _all(self, node: int, left_ns: int, batch: int) -> tuple[list[Way], list[float]]:
         place = min(max(0, left_ns // self._step_ns), self._steps)
-        values = self._tables[node, batch][:, place]
-        configs = self._rows[node, batch][0]
-        ways = [Way(config, float(value)) for config, value in zip(configs, values, strict=True) if value < below_usd]
-        return sorted(ways, key=lambda way: way.value_usd)
+        found = self._sorted.get((node, batch, place))
+        if found is None:
+            values = self._tables[node, batch][:, place].tolist()
+            ways = [Way(c, value) for c, value in zip(self._rows[node, batch][0], values, strict=True)]
+            ways.sort(key=lambda way: way.value_usd)
+            found = self._sorted[node, batch, place] = ways, [way.value_usd for way in ways]
+        return found
 
 
 class ChainChances(Chances):
@@ -185,23 +210,34 @@ class ChainChances(Chances):
         late_usd: float,
     ) -> None:
         self._begin(STEPS, step_ns, late_usd)
+        self._laws, self._fills = laws, fills
+
+    def make(self) -> Steps[ChainChances]:
+        """Make the tables, from the last node to the first."""
         value, late = self._at_end()
-        for node in range(len(laws) - 1, -1, -1):
-            value, late, _ = self._decide(node, laws[node], fills[node], value, late)
+        for node in range(len(self._laws) - 1, -1, -1):
+            value, late, _ = yield from self._decide(node, self._laws[node], self._fills[node], value, late)
         self.late = float(late[-1])
-        self.work_usd = float(value[-1]) - self.late * late_usd
+        self.work_usd = float(value[-1]) - self.late * self._late_usd
+        return self
 
 
 def laws_of(
     stages: Sequence[StageOptions], step_ns: int, steps: int = STEPS
-) -> tuple[list[dict[int, list[Law]]], list[dict[int, int]]]:
+) -> Steps[tuple[list[dict[int, list[Law]]], list[dict[int, int]]]]:
     """Per node and batch the laws of the options worth looking at, and the wait for the batch in steps."""
     laws: list[dict[int, list[Law]]] = []
     fills: list[dict[int, int]] = []
     for stage in stages:
-        by_batch = {b: pareto(o for o in stage.options if o.config.batch == b) for b in stage.fill_ns}
-        laws.append(
-            {b: [Law(o, stage.fill_ns[b], step_ns, steps) for o in row] for b, row in by_batch.items() if row}
-        )
+        of_node: dict[int, list[Law]] = {}
+        for batch, fill_ns in stage.fill_ns.items():
+            row = pareto(o for o in stage.options if o.config.batch == batch)
+            found = []
+            for option in row:
+                found.append(Law(option, fill_ns, step_ns, steps))
+                yield
+            if found:
+                of_node[batch] = found
+        laws.append(of_node)
         fills.append({b: min(steps + 1, -(-fill_ns // step_ns)) for b, fill_ns in stage.fill_ns.items()})
     return laws, fills

@@ -4,6 +4,7 @@ Rules of this file
 - The price of a late answer is `late` times what a request costs at least, or less: it is halved, a few times at
   most, while the expected cost is above that of the cheapest plan that is in time on average by more than `premium`.
   So certainty is bought from a budget, and where it is cheap there is all of it.
+- In a chain the price is raised again where that costs next to nothing: batches make room for it.
 - It is not kept at the cost of more than `most_late` late answers.
 - In a chain the budget is weighed without batches that have yet to form: a request cannot count on others, and the
   price should not move with every change of their rate.
@@ -17,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .branches import GraphChances, steps_for
-from .chance import STEPS, ChainChances, Chances, StageOptions, laws_of
+from .chance import STEPS, ChainChances, Chances, Law, StageOptions, laws_of
 from .frontier import build
 from .series_parallel import decompose
+from .stepwise import Steps
 
 __all__ = ["GRAPH_PREMIUM", "HALVINGS", "RAISES", "funded", "funded_price_usd", "is_chain", "weighed"]
 
@@ -43,18 +45,22 @@ class _Tables:
     def __init__(
         self, stages: Sequence[StageOptions], successors: Sequence[Sequence[int]], objective_ns: int
     ) -> None:
+        self._stages = stages
         self._successors = successors
         self._chain = is_chain(successors)
-        steps = STEPS if self._chain else steps_for(len(stages))
-        self._step_ns = objective_ns // steps + 1
-        self._laws = laws_of(stages, self._step_ns, steps)
+        self._steps = STEPS if self._chain else steps_for(len(stages))
+        self._step_ns = objective_ns // self._steps + 1
+        self._laws: tuple[list[dict[int, list[Law]]], list[dict[int, int]]] | None = None
         self._last: GraphChances | None = None
 
-    def at(self, price_usd: float) -> Chances:
+    def at(self, price_usd: float) -> Steps[Chances]:
         """For this price."""
+        if self._laws is None:
+            self._laws = yield from laws_of(self._stages, self._step_ns, self._steps)
         if self._chain:
-            return ChainChances(*self._laws, self._step_ns, price_usd)
-        self._last = GraphChances(self._successors, *self._laws, self._step_ns, price_usd, like=self._last)
+            return (yield from ChainChances(*self._laws, self._step_ns, price_usd).make())
+        tables = GraphChances(self._successors, *self._laws, self._step_ns, price_usd, like=self._last)
+        self._last = yield from tables.make()
         return self._last
 
 
@@ -66,7 +72,7 @@ def funded_price_usd(
     late: float,
     premium: float,
     most_late: float,
-) -> float:
+) -> Steps[float]:
     """The highest price of a late answer, `late` times the least cost of a request at most, that keeps to the budget.
 
     Infinitely dear is what cannot be had: without a plan that is in time on average the price is not halved.
@@ -75,11 +81,11 @@ def funded_price_usd(
     single = [_only_smallest(stage) for stage in stages]
     budget_usd = _on_average_usd(single, successors, objective_ns) * (1 + premium)
     tables = _Tables(single, successors, objective_ns)
-    chances = tables.at(price_usd)
+    chances = yield from tables.at(price_usd)
     for _ in range(HALVINGS):
         if chances.work_usd <= budget_usd:
             break
-        chances = tables.at(price_usd / 2)
+        chances = yield from tables.at(price_usd / 2)
         if chances.late > most_late:
             break
         price_usd /= 2
@@ -93,15 +99,17 @@ def weighed(
     price_usd: float,
     *,
     late: float,
+    premium: float,
     most_late: float,
-) -> Chances:
-    """The tables for that price, or for a higher one if large batches would make giving up pay."""
+) -> Steps[Chances]:
+    """The tables for that price, or for a higher one: if large batches would make giving up pay, or if the premium
+    buys half of the late answers back."""
     tables = _Tables(stages, successors, objective_ns)
-    chances = tables.at(price_usd)
+    chances = yield from tables.at(price_usd)
     while chances.late > most_late and price_usd < _highest_usd(stages, late):
         price_usd *= 2
-        chances = tables.at(price_usd)
-    return chances
+        chances = yield from tables.at(price_usd)
+    return (yield from _surer(chances, tables, price_usd, chances.work_usd * (1 + premium)))
 
 
 def funded(
@@ -112,19 +120,19 @@ def funded(
     late: float,
     premium: float,
     most_late: float,
-) -> Chances:
+) -> Steps[Chances]:
     """The tables of a graph for the highest price of a late answer that keeps to the budget."""
     price_usd = _highest_usd(stages, late)
     single = [_only_smallest(stage) for stage in stages]
     average_usd = _on_average_usd(single, successors, objective_ns)
     tables = _Tables(stages, successors, objective_ns)
-    tried = [tables.at(price_usd)]
+    tried = [(yield from tables.at(price_usd))]
     if tried[0].work_usd <= average_usd:
-        return _surer(tried[0], tables, price_usd, average_usd)
+        return (yield from _surer(tried[0], tables, price_usd, average_usd))
     budget_usd = average_usd * (1 + GRAPH_PREMIUM + premium)
     while tried[-1].work_usd > budget_usd and len(tried) <= HALVINGS:
         price_usd /= 2
-        cheaper = tables.at(price_usd)
+        cheaper = yield from tables.at(price_usd)
         if cheaper.late > GRAPH_LATE * most_late:
             break
         tried.append(cheaper)
@@ -135,13 +143,13 @@ def funded(
     return next(chances for chances in tried if chances.work_usd <= limit_usd)
 
 
-def _surer(chances: Chances, tables: _Tables, price_usd: float, budget_usd: float) -> Chances:
+def _surer(chances: Chances, tables: _Tables, price_usd: float, budget_usd: float) -> Steps[Chances]:
     """What is left of the budget buys more certainty still."""
     for _ in range(RAISES):
         if chances.late <= SURE:
             break
         price_usd *= 4
-        surer = tables.at(price_usd)
+        surer = yield from tables.at(price_usd)
         if surer.work_usd > budget_usd or surer.late > chances.late / 2:
             break
         chances = surer

@@ -7,37 +7,31 @@ from math import isqrt
 
 import msgspec
 
-from ..predict import Estimate, Predictor
-from ..predict.running import MILLION, Mean
+from ..predict import Predictor
+from ..predict.running import MILLION
 from ..state import Config, Worker, WorkerSpec
 from ..state.worker import FULL_SHARE
-from ..workflow.graph import Graph, StageSpec
+from ..workflow.graph import Graph
 from .chance import Chances, StageOptions
 from .dominators import successors_of
+from .drift import MOST_SPREAD, PlannedWith
 from .frontier import Choice, Frontiers, build
 from .options import Option, Prices, item_cost_usd
 from .price import funded, funded_price_usd, is_chain, weighed
 from .quantile import z_value
 from .series_parallel import decompose, path_count
 from .space import Space, configs_for
+from .stepwise import Steps, finish
 
 __all__ = ["Run", "WorkflowPlan"]
 
-#: Frontiers are made again when a fan-out, an interval between arrivals or a learned time has changed by more than a
-#: quarter.
-_CHANGE = 0.25
-#: And when the usual company of a profiled stage makes it longer or shorter by more than this.
-_COMPANY = 0.08
-#: The largest spread that is planned with. Planned for the 99th percentile of a guess, or of what was seen once, all
-#: configurations would be late, and none would be worth its price. [our choice]
-_MOST_SPREAD = 0.5
-#: Wait for one more item where arrivals are not known yet: no batch is planned on.
-_UNKNOWN_NS = 1 << 50
 #: A request whose chance of being late is what the percentile leaves may cost this part more to be in time. From the
 #: cheapest to the fastest share of a stage is 12 to 26 % in the profiles at hand. [our choice]
 _FASTER = 0.2
 #: Where the premium does not reach, at most so many times what the percentile leaves may be late. [our choice]
 _MOST_LATE = 5
+#: Configurations that are looked at in one step.
+_AT_ONCE = 16
 #: Where nobody pays for a device, what counts is how much of it is taken.
 _UNPRICED = Prices(1.0, 0.0)
 #: A lean option takes at most this much more of the device than the least.
@@ -62,14 +56,14 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     work: int
 
 
-class WorkflowPlan:
+class WorkflowPlan(PlannedWith):
     """Frontiers and their raw material."""
 
     def __init__(
         self, graph: Graph, predictor: Predictor, space: Space, percentile: float, premium: float | None = None
     ) -> None:
+        super().__init__(graph, predictor)
         self._graph = graph
-        self._predictor = predictor
         self.slo_ns = graph.slo_ns
         self.stages = tuple(s.name for s in graph.stages)
         self._space = space
@@ -77,16 +71,12 @@ class WorkflowPlan:
         self._premium = premium
         self._successors = successors_of(graph)
         self._shape = decompose(self._successors)
-        #: Mapped node -> items per request, in millionths, as seen and as planned with.
-        self._sizes = {i: Mean() for i, n in enumerate(graph.nodes) if n.mapped}
-        self._planned_sizes = dict.fromkeys(self._sizes, MILLION)
-        #: Stage -> interval between arrivals in its queue, as planned with.
-        self._intervals_ns: dict[str, int] = {}
         #: (node, batch) -> wait for such a batch to fill that the node's options contain.
         self.fill_ns: dict[tuple[int, int], int] = {}
         self.options: list[list[Option]] = []
         self._smallest: list[int] = []
-        #: Frontiers by (lean, means) and chances by lean, made when they are first asked for.
+        #: Frontiers by (lean, means) and chances by lean, made when they are first asked for; a successor makes
+        #: those of its predecessor at once.
         self._frontiers: dict[tuple[bool, bool], Frontiers] = {}
         self._quickest_ns: dict[tuple[int, int], int] = {}
         self._chances: dict[bool, Chances | None] = {}
@@ -97,12 +87,6 @@ class WorkflowPlan:
         #: False if some stage was never seen: nothing is refused because of a guess. How far its times scatter does
         #: not matter for that, since admission learns a margin.
         self.familiar = True
-        #: Times that may change, as planned with: those without a profile.
-        self._learned: dict[tuple[StageSpec, str, Config], Estimate] = {}
-        #: Times of profiles, as planned with: how far they scatter is learned, and so is what neighbours add to them.
-        self._profiled: dict[tuple[StageSpec, str, Config], Estimate] = {}
-        #: Fan-outs, arrivals or learned times are not what they were.
-        self.stale = False
         #: Stage by stage, what its options were made for; and `Cluster.moves` when that was last looked at.
         self._workers: list[WorkerSpec] = []
         self.moves = -1
@@ -125,17 +109,34 @@ class WorkflowPlan:
 
     def build(self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]) -> None:
         """Make the frontiers for the workers that hold the stages now and for arrivals as they are now."""
-        self.stale = False
+        finish(self.make(holders, intervals_ns))
+
+    def again(
+        self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]
+    ) -> Steps[WorkflowPlan]:
+        """The same workflow as it is now, with all tables that were asked of this one; this one stays as it is."""
+        fresh = WorkflowPlan(self._graph, self._predictor, self._space, self._percentile, self._premium)
+        fresh._sizes, fresh._prices_usd = self._sizes, self._prices_usd
+        fresh.waits_behind_ns = self.waits_behind_ns
+        yield from fresh.make(holders, intervals_ns)
+        for lean in sorted(self._chances):
+            fresh._chances[lean] = yield from fresh._weigh_all(lean)
+        for lean, means in self._frontiers:
+            fresh.frontiers(lean=lean, means=means)
+            yield
+        return fresh
+
+    def make(self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]) -> Steps[None]:
+        """The same in short steps."""
+        self.begin(self._graph, intervals_ns)
         self._workers = self._leads(holders)
-        self._intervals_ns = {s.name: intervals_ns.get(s.name, _UNKNOWN_NS) for s in self._graph.stages}
-        for node in self._sizes:
-            if self._sizes[node].count:
-                self._planned_sizes[node] = max(1, self._sizes[node].value)
         self.known = self.familiar = True
-        self._learned.clear()
-        self._profiled.clear()
         self.runs = []
-        self.options = [self._node_options(i, holders) for i in range(len(self._graph.nodes))]
+        self.options = []
+        for node in range(len(self._graph.nodes)):
+            options = yield from self._node_options(node, holders)
+            self.options.append(options)
+        self.begun()
         lean = [self._lean(row) for row in self.options]
         self._frontiers.clear()
         self._quickest_ns.clear()
@@ -152,6 +153,7 @@ class WorkflowPlan:
         path_ns = self._longest([self._mean_ns(i, row) for i, row in enumerate(lean)])
         self.quick_ns = max(self.quick_rest_ns[i] for i in entries)
         self.path_ns = max(path_ns[i] for i in entries)
+        yield
 
     def frontiers(self, *, lean: bool = False, means: bool = False) -> Frontiers:
         """Time against cost for every suffix: of all options or of lean ones, at the percentile or by mean times."""
@@ -167,13 +169,16 @@ class WorkflowPlan:
     def chances(self, *, lean: bool = False) -> Chances | None:
         """What speed is worth, with all options or with lean ones; None where plans go by percentile alone."""
         if lean not in self._chances:
-            found = self._weighed(self._rows(lean))
-            if lean and found is not None and found.late > self._most_late:
-                found = self._weighed([self._lean_by_batch(row) for row in self.options])
-                if found is not None and found.late > self._most_late:
-                    found = self.chances()  # to be lean would be to be late
-            self._chances[lean] = found
+            self._chances[lean] = finish(self._weigh_all(lean))
         return self._chances[lean]
+
+    def _weigh_all(self, lean: bool) -> Steps[Chances | None]:
+        found = yield from self._weighed(self._rows(lean))
+        if lean and found is not None and found.late > self._most_late:
+            found = yield from self._weighed([self._lean_by_batch(row) for row in self.options])
+            if found is not None and found.late > self._most_late:
+                found = self.chances()  # to be lean would be to be late
+        return found
 
     def _rows(self, lean: bool) -> list[list[Option]]:
         return [self._lean(row) for row in self.options] if lean else self.options
@@ -189,11 +194,6 @@ class WorkflowPlan:
             rest_ns[node] = times_ns[node] + max((rest_ns[j] for j in self._successors[node]), default=0)
         return rest_ns
 
-    @property
-    def profiled(self) -> bool:
-        """Whether all times are those of profiles; the others may be out of date."""
-        return not self._learned
-
     def made_for(self, holders: Mapping[str, Mapping[int, Worker]]) -> bool:
         """Whether the stages are held by workers like those that the frontiers were made for."""
         return self._leads(holders) == self._workers
@@ -203,7 +203,7 @@ class WorkflowPlan:
         firsts = (next(iter(holders[s.name].values())).spec for s in self._graph.stages)
         return [msgspec.structs.replace(spec, name="") for spec in firsts]
 
-    def _node_options(self, index: int, holders: Mapping[str, Mapping[int, Worker]]) -> list[Option]:
+    def _node_options(self, index: int, holders: Mapping[str, Mapping[int, Worker]]) -> Steps[list[Option]]:
         """The node's configurations and what they take.
 
         A batch is there only when its items are, so the time of an option contains the wait for them: that keeps a
@@ -221,14 +221,16 @@ class WorkflowPlan:
         self.runs.append([])
         least: int | None = None
         known = familiar = False
-        for config in configs_for(stage, worker, self._space):
+        for number, config in enumerate(configs_for(stage, worker, self._space)):
+            if number % _AT_ONCE == 0:
+                yield
             estimate = self._predictor.usual(stage, worker.kind, config.batch, config)
             mean_ns, spread = estimate.mean_ns, estimate.spread
             if estimate.source != "profile":
                 self._learned[stage, worker.kind, config] = estimate
-                known = known or spread <= _MOST_SPREAD
+                known = known or spread <= MOST_SPREAD
                 familiar = familiar or estimate.source == "learned"
-                spread = min(spread, _MOST_SPREAD)
+                spread = min(spread, MOST_SPREAD)
             else:
                 known = familiar = True
                 self._profiled[stage, worker.kind, config] = estimate
@@ -263,7 +265,7 @@ class WorkflowPlan:
         """Part of requests that may be late to save cost."""
         return min(0.5, _MOST_LATE * (1 - self._percentile))
 
-    def _weighed(self, rows: list[list[Option]]) -> Chances | None:
+    def _weighed(self, rows: list[list[Option]]) -> Steps[Chances | None]:
         """Tables that weigh the chance of being in time against cost, for known times and prices."""
         if self._premium is None or self._percentile <= 0.5 or not self.known:
             return None
@@ -275,8 +277,10 @@ class WorkflowPlan:
         ]
         late, most_late = _FASTER / (1 - self._percentile), self._most_late
         if not is_chain(self._successors):
-            return funded(
-                stages, self._successors, self.slo_ns, late=late, premium=self._premium, most_late=most_late
+            return (
+                yield from funded(
+                    stages, self._successors, self.slo_ns, late=late, premium=self._premium, most_late=most_late
+                )
             )
         # The price does not depend on arrivals, which change far more often than profiles and prices.
         key = tuple(
@@ -287,11 +291,14 @@ class WorkflowPlan:
         if key not in self._prices_usd:
             if len(self._prices_usd) > 7:
                 self._prices_usd.clear()  # fan-outs that change make new keys all the time
-            self._prices_usd[key] = funded_price_usd(
+            self._prices_usd[key] = yield from funded_price_usd(
                 stages, self._successors, self.slo_ns, late=late, premium=self._premium, most_late=most_late
             )
         price_usd = self._prices_usd[key]
-        return weighed(stages, self._successors, self.slo_ns, price_usd, late=late, most_late=most_late)
+        tables = weighed(
+            stages, self._successors, self.slo_ns, price_usd, late=late, premium=self._premium, most_late=most_late
+        )
+        return (yield from tables)
 
     def choose(
         self, node: int, left_ns: int, batch: int, *, lean: bool = False, means: bool = False
@@ -314,12 +321,12 @@ class WorkflowPlan:
             self._quickest_ns[node, batch] = found
         return found
 
-    def cheapest(self, node: int, batch_max: int) -> Config:
-        """The configuration that costs least however long it takes, for work that is late already."""
+    def cheapest(self, node: int, batch_max: int) -> Option:
+        """What costs least however long it takes, for work that is late already."""
         return min(
             (o for o in self.options[node] if o.config.batch <= max(batch_max, self._smallest[node])),
             key=lambda o: (o.cost_usd, o.mean_ns),
-        ).config
+        )
 
     def set_waits(self, waits_ns: Mapping[str, int]) -> None:
         """Sum up, along the longest way, what queues behind each node are known to take."""
@@ -331,37 +338,3 @@ class WorkflowPlan:
                 ),
                 default=0,
             )
-
-    def saw_size(self, node: int, size: int) -> None:
-        """A fan-out had this many items."""
-        mean = self._sizes[node]
-        mean.add(size * MILLION)
-        planned = self._planned_sizes[node]
-        if abs(mean.value - planned) > _CHANGE * planned:
-            self.stale = True
-
-    def saw_intervals(self, intervals_ns: Mapping[str, int]) -> None:
-        """Arrivals are at these intervals now."""
-        for stage, planned in self._intervals_ns.items():
-            if abs(intervals_ns.get(stage, _UNKNOWN_NS) - planned) > _CHANGE * planned:
-                self.stale = True
-
-    def saw_times(self) -> None:
-        """Look whether what was learned of run times since has changed them, or made them surer."""
-        for (stage, kind, config), planned in self._learned.items():
-            now = self._predictor.usual(stage, kind, config.batch, config)
-            surer = (now.spread <= _MOST_SPREAD) != (planned.spread <= _MOST_SPREAD) or now.source != planned.source
-            if surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned):
-                self.stale = True
-                return
-        for (stage, kind, config), planned in self._profiled.items():
-            now = self._predictor.usual(stage, kind, config.batch, config)
-            longer = abs(now.mean_ns - planned.mean_ns) > _COMPANY * planned.mean_ns
-            if longer or abs(now.spread - planned.spread) > _CHANGE * planned.spread:
-                self.stale = True
-                return
-
-
-def _reach_ns(estimate: Estimate) -> float:
-    """A time that is rarely exceeded."""
-    return estimate.mean_ns * (1 + min(estimate.spread, _MOST_SPREAD))

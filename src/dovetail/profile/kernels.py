@@ -146,7 +146,7 @@ class Spread(msgspec.Struct):
         for bucket in sorted(self.buckets):
             here = self.buckets[bucket]
             if seen + here >= wanted:
-                low, high = _edges(bucket)
+                low, high = bucket_edges(bucket)
                 return round(low + (high - low) * (wanted - seen) / here)
             seen += here
         return 0
@@ -160,7 +160,7 @@ class Spread(msgspec.Struct):
         end_ns = elapsed_ns + duration_ns
         weight = delay = 0.0
         for bucket, count in self.buckets.items():
-            low, high = _edges(bucket)
+            low, high = bucket_edges(bucket)
             if high <= elapsed_ns:
                 continue
             part: float = count
@@ -185,7 +185,8 @@ def _bucket(ns: int) -> int:
 
 
 @cache
-def _edges(bucket: int) -> tuple[int, int]:
+def bucket_edges(bucket: int) -> tuple[int, int]:
+    """From where to where a bucket of `Spread` reaches."""
     shift = (bucket >> _STEP_BITS) - 1
     if shift <= 0:
         return bucket, bucket + 1

@@ -5,8 +5,8 @@
     point     one row per measured (batch, cores) of a profile
     kernels   one row per key whose stage is a sequence of kernels: what was learned of them (`kernelrows`)
     cut       one row per key whose stage is empty: where a model was cut into kernels
-    learned   one row per key: what was learned of a stage's run times, or (stage empty) of a model's load times; its
-              meaning is that of whoever wrote it (`predict.rows`)
+    learned   one row per key: what was learned of a stage's run times, or (stage empty) of a model's load times
+    slices    one row per key: a stage measured by batch, share and quota, and what it was fed
 
 Rows of other keys stay, so that a store can travel between machines and versions. Each call opens the file and
 closes it again: nothing is held between calls, so processes and threads may share a store. Reading makes no file;
@@ -30,6 +30,7 @@ from .kernelrows import DAMAGED, KernelStatus, pack, unpack_cut, unpack_stats
 from .kernels import Cut, KernelStats, sequence_model
 from .machine import CPU, Identity
 from .record import FRESH, STALE, Key, LearnedRow, Measured, Record, Status, judge
+from .surface import SlicePoint
 from .table import Entry
 
 __all__ = ["DEFAULT_STORE", "ProfileStore"]
@@ -38,11 +39,11 @@ T = TypeVar("T")
 
 DEFAULT_STORE = "profiles.sqlite"
 #: PRAGMA application_id of our files, "DVTL" in ASCII, and PRAGMA user_version of the tables below.
-APPLICATION_ID, SCHEMA = 0x4456544C, 3
+APPLICATION_ID, SCHEMA = 0x4456544C, 4
 #: The first version has profiles only, the second what was learned of kernels as well. They are read as they are, and
 #: get the tables that they lack when they are next written.
 OLDEST_SCHEMA = 1
-_SINCE = {"kernels": 2, "cut": 2, "learned": 3}
+_SINCE = {"kernels": 2, "cut": 2, "learned": 3, "slices": 4}
 #: Rows of kernels at most, and their size together; the oldest go.
 MOST_SEQUENCES, MOST_BYTES = 4000, 64 << 20
 #: How long to wait for another process that is writing.
@@ -200,6 +201,21 @@ class ProfileStore:
         """Let go of it; how many rows that were."""
         with self._writing() as db:
             return db.execute("DELETE FROM learned").rowcount
+
+    def put_slices(self, key: Key, items: str, points: Sequence[SlicePoint]) -> None:
+        """Keep what was measured of a stage in slices, in place of what is kept."""
+        with self._writing() as db:
+            _keep(db, "slices", key, len(points), msgspec.msgpack.encode((items, points)))
+
+    def slices(self, key: Key, items: str) -> list[SlicePoint]:
+        """What was measured of a stage in slices, on such items; what cannot be read was not."""
+        with self._reading() as db:
+            value = None if db is None or _schema(db) < _SINCE["slices"] else _value(db, "slices", key)
+        try:
+            fed, points = msgspec.msgpack.decode(value or b"", type=tuple[str, list[SlicePoint]])
+        except msgspec.DecodeError:
+            return []
+        return points if fed == items else []
 
     def _learned(self, table: str, kind: str = "") -> list[tuple[Key, int, str, Any]]:
         """(Key, seen, learned at, value) of a kind of device, or of all."""

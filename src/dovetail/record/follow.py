@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply, RunBatch
+from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply, RunBatch, StopWorker
 from ..control.events import (
     BatchFailed,
     BatchFinished,
@@ -159,6 +159,10 @@ class Follower:
                     change.closed.append((self._close(action), action))
             elif isinstance(action, EvictModel):
                 self.holders[action.stage].pop(action.worker, None)
+            elif isinstance(action, StopWorker) and not action.dry:
+                self.workers.pop(action.worker, None)
+                for holders in self.holders.values():
+                    holders.pop(action.worker, None)
         if isinstance(event, RequestArrived):
             if event.request in self.requests:
                 request = self.requests[event.request]

@@ -251,6 +251,11 @@ class LogReader:
                 raise LogError(f"step {self.steps} of {self.path} cannot be read: {error}") from None
             yield step
 
+    def go_on(self) -> None:
+        """Iterate once more from the last whole frame on: the log may have grown."""
+        self._file.seek(self.read_bytes)
+        self.cut_short = False
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

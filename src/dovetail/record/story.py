@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply
-from ..control.events import Event, LoadFailed, ModelEvicted, ModelLoaded, WorkerJoined, WorkerLost
+from ..control.actions import Action, EvictModel, LoadModel, Reject, Reply, SetSlice, StartWorker, StopWorker
+from ..control.events import Event, LoadFailed, ModelEvicted, ModelLoaded, SliceChanged, WorkerJoined, WorkerLost
 from ..errors import LogError
 from ..place.fit import ENDING, HIGHER
 from ..state import Item, Request
@@ -21,6 +21,7 @@ from ..units import format_ns
 from ..workflow.graph import Graph
 from .follow import Change, FollowedBatch, Follower, Present
 from .log import Step
+from .scaling import told
 from .verdict import Leg, Rival, Visit, critical_path, legs, verdict
 
 __all__ = ["Moment", "Story", "UnknownRequest", "story"]
@@ -31,7 +32,7 @@ class UnknownRequest(LogError):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """One line of the story. `kind` is one of: request, queue, batch, failure, model, worker."""
+    """One line of the story. `kind` is one of: request, queue, batch, failure, model, worker, scale."""
 
     at_ns: int
     step: int
@@ -113,7 +114,10 @@ class _Teller:
         #: (node, index) -> time, step, depth of the queue and holders of the model when it was queued.
         self.queued: dict[tuple[int, int], tuple[int, int, int, tuple[int, ...]]] = {}
         self.stages = {node.stage.name for node in request.graph.nodes}
+        self.clients = {node.stage.client or node.stage.name for node in request.graph.nodes}
         self.weights = {node.stage.weights for node in request.graph.nodes}
+        #: Slices that were opened or resized since it came, and their sizes.
+        self.slices: dict[int, tuple[int, int]] = {}
         #: Steps in which something of this request was sent: what workers evict for it has one of them as its cause.
         self.sent: set[int] = set()
         for run in follower.running.values():
@@ -188,6 +192,9 @@ class _Teller:
         elif isinstance(event, ModelEvicted) and (event.weights in self.weights or event.cause in self.sent):
             stages = ", ".join(self.follower.sharers.get(event.weights, (event.weights,)))
             self._say("model", f"{name(event.worker)} evicted the model of {stages}: {event.reason}")
+        elif isinstance(event, SliceChanged) and event.client in self.clients:
+            where = f", on {name(event.worker)}" if event.worker else ""
+            self._say("slice", f"{event.client} has {event.share_pct} % for {event.quota_pct} % of the time{where}")
         elif isinstance(event, LoadFailed) and event.stage in self.stages:
             who = name(event.worker)
             self._say("model", f"{who} could not load the model of {event.stage}: {event.detail}")
@@ -198,6 +205,12 @@ class _Teller:
             elif isinstance(action, EvictModel) and action.stage in self.stages:
                 who = name(action.worker)
                 self._say("model", f"{who} was asked to evict the model of {action.stage}: {action.reason}")
+            elif isinstance(action, StartWorker | StopWorker):
+                self._say("scale", f"the scaler: {told(action, name)}")
+            elif isinstance(action, SetSlice) and action.stage in self.stages:
+                before = self.slices.get(action.slice, (0, 0))
+                self.slices[action.slice] = (action.share_pct, action.quota_pct)
+                self._say("scale", f"the scaler: {told(action, name, before)}")
 
     def _queue(self, items: list[Item]) -> None:
         f = self.follower

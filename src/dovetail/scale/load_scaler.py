@@ -29,6 +29,8 @@ from .settings import ScaleSettings
 
 __all__ = ["LoadScaler"]
 
+#: Looks in a tick, if more than so many batches of each slice have piled up [our choice].
+_LOOKS, _PILED = 5, 2
 _DEVICE = FULL_QUOTA * FULL_QUOTA
 
 
@@ -51,7 +53,8 @@ class LoadScaler:
         self.settings = settings or ScaleSettings()
         self.dry = self.settings.dry
         self._predictor = predictor
-        self._graphs = tuple(graphs)
+        #: The workflows; whoever makes a scaler before it knows them sets them before it is asked.
+        self.graphs = tuple(graphs)
         self._stages: dict[str, _Stage] = {}
         #: Kind and cores of the devices that points were made for.
         self._made_for: tuple[str, int] | None = None
@@ -59,6 +62,7 @@ class LoadScaler:
         #: Since when fewer devices would do; -1: they would not.
         self._spare_ns = -1
         self._quiet = False
+        self._looked_ns = 0
 
     # -- what the controller asks -------------------------------------------------------------------------------
 
@@ -72,7 +76,7 @@ class LoadScaler:
 
     def adjust(self, cluster: Cluster, starved: Sequence[Queue], now_ns: int) -> Adjustment:
         """Once a tick; and at once for a stage that has nothing and is asked for."""
-        if now_ns < self._next_ns and not self._woken(cluster, starved):
+        if now_ns < self._next_ns and not self._urgent(cluster, starved, now_ns):
             return Adjustment(next_ns=self._next_ns)
         if not self._prepare(cluster):
             waits = bool(cluster.requests) and not cluster.starting
@@ -80,6 +84,7 @@ class LoadScaler:
         if self._quiet and not cluster.requests:
             return Adjustment()
         settings = self.settings
+        self._looked_ns = now_ns
         needs = {name: self._look(stage, cluster, now_ns) for name, stage in self._stages.items()}
         wanted, why = self._wanted(cluster, needs, now_ns)
         adjustment = self._placed(cluster, wanted, why, now_ns)
@@ -98,15 +103,16 @@ class LoadScaler:
 
     # -- what is asked for --------------------------------------------------------------------------------------
 
-    def _woken(self, cluster: Cluster, starved: Sequence[Queue]) -> bool:
-        """Whether work waits for a stage that has no slice and could have one."""
-        if not self.settings.slices or not cluster.workers:
-            return False
-        return any(
-            not cluster.slices[queue.stage.name] and cluster.holders[queue.stage.name]
-            for queue in starved
-            if queue.stage.name in cluster.slices
-        )
+    def _urgent(self, cluster: Cluster, starved: Sequence[Queue], now_ns: int) -> bool:
+        """Whether work waits for a stage that has no slice and could have one, or piles up between two ticks."""
+        soon = now_ns - self._looked_ns >= self.settings.tick_ns // _LOOKS
+        for queue in starved:
+            pieces = cluster.slices.get(queue.stage.name)
+            if pieces is None or not cluster.holders[queue.stage.name]:
+                continue
+            if not pieces or (soon and queue.size > _PILED * sum(piece.batch for piece in pieces.values())):
+                return True
+        return False
 
     def _prepare(self, cluster: Cluster) -> bool:
         """Work out what stages may have, for the kind of device that is there."""
@@ -118,7 +124,7 @@ class LoadScaler:
             return True
         self._made_for = made_for
         kind, cores = made_for
-        specs = {s.name: s for g in self._graphs for s in g.stages if not s.on_host}
+        specs = {s.name: s for g in self.graphs for s in g.stages if not s.on_host}
         run = self._predictor.run
         alone = {
             n: run(s, kind, s.batch[0], Config(s.batch[0], max(1, cores), FULL_QUOTA)).mean_ns
@@ -126,16 +132,16 @@ class LoadScaler:
         }
         host = {
             s.name: run(s, "host", s.batch[0], Config(s.batch[0], 1, FULL_QUOTA)).mean_ns
-            for g in self._graphs
+            for g in self.graphs
             for s in g.stages
             if s.on_host
         }
-        limits = limits_ns(self._graphs, {**host, **alone}, self.settings.part)
+        limits = limits_ns(self.graphs, {**host, **alone}, self.settings.part)
         for name, spec in specs.items():
             points = points_of(spec, kind, cores, self._predictor, limits[name], self.settings.shares_pct)
             lead_ns = self.settings.tick_ns + self.settings.start_ns
             before = self._stages.get(name)
-            demand = before.demand if before is not None else Demand(self.settings.demand, lead_ns)
+            demand = before.demand if before is not None else Demand(self.settings.demand, lead_ns, limits[name])
             self._stages[name] = _Stage(spec, points, demand, limits[name])
         return True
 
@@ -164,7 +170,8 @@ class LoadScaler:
     def _choice(self, stage: _Stage, need: Need, pieces: Sequence[Slice], now_ns: int) -> tuple[Choice | None, str]:
         settings = self.settings
         idle_ns = now_ns - stage.demand.busy_ns
-        if need.settled_per_s < NO_RATE_PER_S and settings.zero_ns and (idle_ns >= settings.zero_ns or not pieces):
+        asleep = not pieces and need.settled_per_s < NO_RATE_PER_S
+        if settings.zero_ns and (asleep or idle_ns >= settings.zero_ns):
             return None, f"nothing has come for {idle_ns / 1e9:.0f} s"
         share_pct = pieces[0].share_pct if pieces else 0
         now = self._as_it_is(stage, pieces)
@@ -180,7 +187,7 @@ class LoadScaler:
 
     def _enough(self, stage: _Stage, per_s: float, share_pct: int) -> Choice:
         settings = self.settings
-        return choose(stage.points, per_s / settings.use, share_pct, limit_ns=stage.limit_ns, late=settings.late)
+        return choose(stage.points, per_s, share_pct, limit_ns=stage.limit_ns, late=settings.late)
 
     def _as_it_is(self, stage: _Stage, pieces: Sequence[Slice]) -> Choice | None:
         """What a stage has, if its slices are alike."""
@@ -220,16 +227,16 @@ class LoadScaler:
                 for w in workers
             }
             open_pieces.sort(key=lambda p: (-areas.get(p.worker, 0), p.id))
-            for piece in open_pieces[keep:]:
-                wishes.append(SliceWish(name, piece.worker, 0, 0, 0, why[name] or "one slice less", piece.id))
+            less = why[name] or "one slice less"
+            wishes += [SliceWish(name, piece.worker, 0, 0, 0, less, piece.id) for piece in open_pieces[keep:]]
             if choice is None:
                 continue
             share_pct, quota_pct = choice.point.share_pct, choice.quota_pct
-            for piece in open_pieces[:keep]:
-                size = (piece.share_pct, piece.quota_pct)
-                pieces.append(Wanted(name, share_pct, quota_pct, piece.id, piece.worker, size))
-            for _ in range(keep - len(open_pieces)):
-                pieces.append(Wanted(name, share_pct, quota_pct))
+            pieces += [
+                Wanted(name, share_pct, quota_pct, p.id, p.worker, (p.share_pct, p.quota_pct))
+                for p in open_pieces[:keep]
+            ]
+            pieces += [Wanted(name, share_pct, quota_pct)] * (keep - len(open_pieces))
         able = [w.id for w in workers]
         empties = self._spare(workers, pieces, now_ns)
         fitted = fit(pieces, able, avoid=empties)

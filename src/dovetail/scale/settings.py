@@ -27,14 +27,12 @@ class ScaleSettings(msgspec.Struct, frozen=True):
     dry: bool = False
     #: How often it looks. Ray Serve and HAS-GPU look every second or less often.
     tick_ns: int = 1 * SECOND
-    #: Part of a slice's throughput that is meant to be used: the rest is for chance.
-    use: float = 0.95
     #: Part of requests that may wait for longer than the objective allows, by chance alone (`headroom_per_s`).
-    late: float = 0.02
+    late: float = 0.08
     #: Part of its objective that a stage's slices are chosen for: times scatter.
     part: float = 0.8
     #: Changes of less than this are not made (hysteresis); of the whole, in per cent.
-    band_pct: int = 6
+    band_pct: int = 10
     #: A device that is not needed for so long goes.
     device_settle_ns: int = 15 * SECOND
     shares_pct: tuple[int, ...] = SHARES_PCT

@@ -35,7 +35,9 @@ from ..workflow.graph import Graph, Node, StageSpec
 from .admission import Admission
 from .backlog import Backlog
 from .holding import Holding
+from .plans import Plans
 from .protocol import Hold, Refusal
+from .ranked import Ranked
 from .settings import PlannerSettings
 from .waiting import HOPELESS_PCT, LastChances
 
@@ -45,11 +47,6 @@ __all__ = ["DovetailPlanner"]
 _CLASS_STEP = 1 << 62
 #: A workflow is crowded when batches of its stages wait for more than this part (one in so many) of its objective.
 _CROWDED = 50
-#: Batches between two looks at waits in queues and arrival rates; they change slowly.
-_LOOK_EVERY = 32
-#: Frontiers of a workflow are made again at most this often, once they were made a number of times: that takes some
-#: milliseconds, and a decision should not wait for it.
-_FIRST_BUILDS, _BUILD_EVERY_NS = 16, 1000 * MS
 #: A batch may take so many per cent longer for items of a lower class that join it; and per item, not to be larger.
 _MIXED_PCT = 5
 #: In a crowd a batch may take so many per cent more of the device than the least. [our choice]
@@ -65,59 +62,38 @@ class DovetailPlanner:
     def __init__(self, predictor: Predictor, settings: PlannerSettings | None = None) -> None:
         self._predictor = predictor
         self._settings = settings or PlannerSettings()
-        self._graphs: dict[str, Graph] = {}
-        self._plans: dict[str, WorkflowPlan] = {}
         self._holding = Holding()
+        self._plans = Plans(predictor, self._settings, self._holding.intervals_ns)
         #: Stage -> wait in its queue that was not chosen.
         self._waits: dict[str, Mean] = {}
-        self._finished = 0
         self._backlog = Backlog()
-        #: `Cluster.moves` when workers were last counted, and how many devices and host processes there were.
-        self._counted = (-1, 0, 0)
         self._admission = Admission()
         #: Of the request that was last let in: the wait before it and the time that it has.
         self._expected: tuple[int, int] = (0, 0)
         self._last_chances = LastChances()
+        #: Of the last choice: chances, node and time left that its scores are from; None if it was made otherwise.
+        self._weighs: tuple[Chances, int, int] | None = None
         self._now_ns = 0
-        #: Workflow -> how often its frontiers were made, and when last.
-        self._built: dict[str, tuple[int, int]] = {}
         #: Without re-planning: request -> the plan made on arrival.
         self._fixed: dict[int, list[Config]] = {}
 
     def queue_key(self, graph: Graph, node: Node) -> str:
         """One queue per stage: requests of all workflows batch together."""
-        self._graphs[graph.name] = graph
+        self._plans.declare(graph)
         return node.stage
 
     def bind(self, cluster: Cluster) -> None:
         """Remember the cluster; frontiers are made when its prices are known."""
         self._cluster = cluster
+        self._plans.bind(cluster)
 
     def plan_of(self, name: str) -> WorkflowPlan | None:
-        """The frontiers of a workflow; None while it cannot run.
+        """The frontiers of a workflow; None while it cannot run."""
+        return self._plans.of(name)
 
-        They are made again if its fan-out, its arrivals or learned times have changed, or its devices have.
-        """
-        plan, moves = self._plans.get(name), self._cluster.moves
-        if plan is not None and plan.moves == moves and not (plan.stale and self._may_rebuild(name)):
-            return plan
-        graph = self._graphs[name]
-        if not all(self._cluster.holders[s.name] for s in graph.stages):
-            return plan  # the last worker with some stage is gone: the old frontiers stand until another comes
-        if plan is None:
-            plan = self._plans[name] = WorkflowPlan(
-                graph, self._predictor, self._settings.space, self._settings.percentile, self._settings.premium
-            )
-        if not plan.made_for(self._cluster.holders) or (plan.stale and self._may_rebuild(name)):
-            self._built[name] = self._built.get(name, (0, 0))[0] + 1, self._now_ns
-            plan.build(self._cluster.holders, self._holding.intervals_ns())
-        plan.moves = moves
-        return plan
-
-    def _may_rebuild(self, name: str) -> bool:
-        """Whether it is time to make frontiers again: what is learned first counts at once, later changes wait."""
-        builds, built_ns = self._built.get(name, (0, 0))
-        return builds < _FIRST_BUILDS or self._now_ns - built_ns >= _BUILD_EVERY_NS
+    def idle(self, now_ns: int) -> None:
+        """Nothing was started: frontiers are brought up to date."""
+        self._plans.idle()
 
     # -- admission ----------------------------------------------------------------------------------------------
 
@@ -136,7 +112,7 @@ class DovetailPlanner:
         """
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
-            return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
+            return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS, firm=True)
         self._expected = (0, 0)
         plan = self.plan_of(graph.name) if self._settings.admission else None
         if plan is None or not plan.familiar:
@@ -159,24 +135,20 @@ class DovetailPlanner:
     def _wait_ns(self, priority: int, objective_ns: int) -> int:
         """How long the work takes that goes before a newcomer, on all devices and host processes together."""
         cluster = self._cluster
-        for queue in cluster.queues.values():
-            if queue.size and not queue.held_until_ns:
-                break
-        else:
+        if not cluster.waiting.ready:
             return 0  # nothing waits that could run
-        if self._counted[0] != cluster.moves:
-            hosts = sum(worker.spec.on_host for worker in cluster.workers.values())
-            self._counted = cluster.moves, len(cluster.workers) - hosts, hosts
-        _, devices, hosts = self._counted
+        hosts = cluster.hosts
+        devices = len(cluster.workers) - hosts
         device, host = self._backlog.before(objective_ns, priority)
         return max(device // (devices * FULL_SHARE) if devices else 0, host // hosts if hosts else 0)
 
     def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
         """Who waits and cannot be in time any more, if something waits that can."""
         self._now_ns = now_ns
+        self._plans.stepped(now_ns)
         if not self._settings.admission:
             return ()
-        gone = self._last_chances.gone(self._cluster.queues.values(), now_ns)
+        gone = self._last_chances.gone(self._cluster.waiting.items, now_ns)
         return [(r, Refusal(f.reason, self._room_in_ns(r, now_ns))) for r, f in gone] if gone else ()
 
     def _room_in_ns(self, request: Request, now_ns: int) -> int:
@@ -203,8 +175,9 @@ class DovetailPlanner:
         rest_ns = 0 if plan is None else plan.quick_rest_ns[node]
         return request.priority * _CLASS_STEP + request.objective_ns - rest_ns
 
-    def choose(self, queue: Queue, now_ns: int) -> Iterable[Config] | Hold:
-        """Configurations for the head's budget, the cheapest first, or a hold."""
+    def choose(self, queue: Queue, now_ns: int) -> Iterable[Ranked] | Hold:
+        """Configurations for the head's budget, the best first, or a hold."""
+        self._weighs = None
         head = queue.head()
         assert head is not None
         request, node = head.request, head.node
@@ -212,7 +185,7 @@ class DovetailPlanner:
         if plan is None:
             return self._unplanned(queue)
         if not self._settings.replan:
-            return (self._as_planned(plan, request, node),)
+            return (Ranked(self._as_planned(plan, request, node), 0.0),)
         fetch_ns = self.fetch_ns(queue.stage)
         left_ns = request.objective_ns - now_ns - fetch_ns
         lean = self._crowded(plan)
@@ -233,7 +206,14 @@ class DovetailPlanner:
             if hold is not None:
                 return self._holding.held(queue, hold)
         self._holding.go(queue, now_ns)
-        return [choice.option.config for choice in in_time]
+        return [Ranked(choice.option.config, choice.cost_usd) for choice in in_time]
+
+    def score_later(self, ranked: Ranked, later_ns: int) -> float | None:
+        """The score of what `choose` has just named if it starts so much later; None where that is not weighed."""
+        if self._weighs is None:
+            return None
+        chances, node, left_ns = self._weighs
+        return chances.value_usd(node, left_ns - later_ns, ranked.config)
 
     def _at_hand(self, queue: Queue, plan: WorkflowPlan, node: int, priority: int) -> int:
         """Items for a batch: those of the head's class, and the others if the batch takes hardly longer with them."""
@@ -249,7 +229,7 @@ class DovetailPlanner:
                 joined = min(batch, size)
         return joined
 
-    def _as_fast(self, plan: WorkflowPlan, size: int, node: int, left_ns: int, lean: bool) -> Sequence[Config]:
+    def _as_fast(self, plan: WorkflowPlan, size: int, node: int, left_ns: int, lean: bool) -> Sequence[Ranked]:
         """With the goal of time: as fast as can be, or in a crowd with the least work; nothing waits for others."""
         runs = plan.runs[node]
         smallest = runs[0].config.batch
@@ -268,27 +248,29 @@ class DovetailPlanner:
                 r.mean_ns,
             )
         )
-        return [r.config for r in in_time]
+        return [Ranked(r.config, r.mean_ns / r.config.batch) for r in in_time]
 
-    def _late(self, plan: WorkflowPlan, queue: Queue, size: int, node: int, left_ns: int) -> Sequence[Config]:
+    def _late(self, plan: WorkflowPlan, queue: Queue, size: int, node: int, left_ns: int) -> Sequence[Ranked]:
         """Where the percentile cannot be had: in time on average, else as fast as can be; as cheap if it is late."""
         choices = self._in_time(plan, queue, size, node, left_ns, means=True)
         if choices:
-            return [choice.option.config for choice in choices]
+            return [Ranked(choice.option.config, choice.cost_usd) for choice in choices]
+        late = plan.cheapest(node, size)
         if left_ns * 100 >= plan.quick_rest_ns[node] * HOPELESS_PCT:
-            return (plan.fastest[node].config, plan.cheapest(node, size))
-        return (plan.cheapest(node, size),)
+            fastest = plan.fastest[node]
+            return Ranked(fastest.config, fastest.cost_usd), Ranked(late.config, late.cost_usd)
+        return (Ranked(late.config, late.cost_usd),)
 
-    def _unplanned(self, queue: Queue) -> Sequence[Config]:
+    def _unplanned(self, queue: Queue) -> Sequence[Ranked]:
         """All that is at hand on as much of a device as is free: some other stage has no worker to plan with yet."""
         worker = next(iter(self._cluster.holders[queue.stage.name].values()))
         configs = configs_for(queue.stage, worker.spec, self._settings.space)
         batch = max((c.batch for c in configs if c.batch <= queue.size), default=configs[0].batch)
-        return sorted((c for c in configs if c.batch == batch), key=lambda c: -c.share_pct)
+        return [Ranked(c, 0.0) for c in sorted(configs, key=lambda c: -c.share_pct) if c.batch == batch]
 
     def _by_chance(
         self, plan: WorkflowPlan, chances: Chances, queue: Queue, size: int, node: int, left_ns: int, now_ns: int
-    ) -> Iterable[Config] | Hold:
+    ) -> Iterable[Ranked] | Hold:
         """The best way for each batch size at hand, cost and chance of being late weighed, or a hold."""
         ways: list[Way] = []
         for batch in queue.stage.batch:
@@ -303,14 +285,15 @@ class DovetailPlanner:
             if hold is not None:
                 return self._holding.held(queue, hold)
         self._holding.go(queue, now_ns)
+        self._weighs = chances, node, left_ns
         return self._configs(chances, queue, node, left_ns, ways)
 
     def _configs(
         self, chances: Chances, queue: Queue, node: int, left_ns: int, ways: Sequence[Way]
-    ) -> Iterator[Config]:
+    ) -> Iterator[Ranked]:
         """The best ways; and where none finds room, whatever is better than to wait as long as others did."""
         for way in ways:
-            yield way.config
+            yield Ranked(way.config, way.value_usd)
         waits = self._waits.get(queue.stage.name)
         if waits is None or not waits.value:
             return
@@ -318,7 +301,7 @@ class DovetailPlanner:
         later = chances.weigh(node, left_ns - waits.value, best)
         if later is not None:
             for way in chances.others(node, left_ns, best, later.value_usd):
-                yield way.config
+                yield Ranked(way.config, way.value_usd)
 
     def _in_time(
         self,
@@ -356,7 +339,7 @@ class DovetailPlanner:
         """Learn how often items come to a queue."""
         request = item.request
         name = request.graph.name
-        plan = self._plans.get(name)
+        plan = self._plans.known(name)
         rest_ns = 0 if plan is None else plan.quick_rest_ns[item.node]
         self._holding.note(request.graph.nodes[item.node].queue.key, item, rest_ns, now_ns)
         if request.id not in self._backlog:
@@ -371,6 +354,7 @@ class DovetailPlanner:
     def began(self, batch: Batch) -> None:
         """Learn how long the head of a batch has waited against the planner's will."""
         queue = batch.queue
+        self._last_chances.began(batch.items)
         waited_ns = max(0, batch.sent_ns - self._holding.since_ns(queue, batch.items[0]))
         self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
 
@@ -378,31 +362,19 @@ class DovetailPlanner:
         """Take the work off the demand; now and then look whether plans still fit the times."""
         stage = batch.queue.stage.name
         for item in batch.items:
-            plan = self._plans.get(item.request.graph.name)
+            plan = self._plans.known(item.request.graph.name)
             if plan is not None:
                 self._backlog.done(item.request.id, plan.least_work[stage])
-        self._finished += 1
-        finished = self._finished
-        if finished % _LOOK_EVERY == 0 or finished & (finished - 1) == 0:  # the first batches teach most
-            for plan in self._plans.values():
-                plan.saw_times()
-        if finished % _LOOK_EVERY == 0:
-            waits = {stage: mean.value for stage, mean in self._waits.items()}
-            intervals = self._holding.intervals_ns()
-            for plan in self._plans.values():
-                plan.set_waits(waits)
-                plan.saw_intervals(intervals)
+        self._plans.finished(self._waits)
 
     def closed(self, request: Request) -> None:
         """Learn how large fan-outs are, and whether it was right to let it in."""
         self._fixed.pop(request.id, None)
         self._backlog.remove(request.id)
+        self._last_chances.closed(request.id)
         if request.outcome in ("ok", "late", "shed", "expired"):
             self._admission.ended(request.id, request.outcome == "ok", self._now_ns)
         else:
             self._admission.forget(request.id)
-        if request.sizes:
-            plan = self._plans.get(request.graph.name)
-            if plan is not None:
-                for node, size in request.sizes.items():
-                    plan.saw_size(node, size)
+        for node, size in request.sizes.items():
+            self._plans.saw_size(request.graph.name, node, size)

@@ -64,7 +64,7 @@ class FirstCome:
         open_requests = len(self._requests)
         if open_requests < self._max_open:
             return None
-        return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS)
+        return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS, firm=True)
 
     def hints(self, request: Request, now_ns: int) -> Sequence[Hint]:
         """Nothing is fetched ahead."""
@@ -81,6 +81,14 @@ class FirstCome:
     def full(self, on_host: bool) -> bool:
         """Not known without a look at each worker."""
         return False
+
+    def sleeps(self, queue: Queue) -> bool:
+        """Every queue is asked."""
+        return False
+
+    def woken(self) -> Sequence[str]:
+        """None was asleep."""
+        return ()
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The stage's fixed configuration on the first worker that has room, or will have it first."""
@@ -117,6 +125,9 @@ class FirstCome:
 
     def closed(self, request: Request) -> None:
         """Nothing is kept."""
+
+    def idle(self, now_ns: int) -> None:
+        """Nothing is worked out ahead."""
 
     def joined(self, worker: Worker) -> None:
         """One that stops between kernels is sent batches of a higher class at any time."""

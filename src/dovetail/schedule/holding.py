@@ -6,6 +6,8 @@ anybody who waits (`waiting.Urgent`). It lasts twice the wait that is expected, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..plan.chance import Chances, Way
 from ..plan.frontier import Choice
 from ..plan.tables import WorkflowPlan
@@ -41,10 +43,15 @@ class Holding:
         rate.arrived(now_ns)
         self.urgent.note(key, item, rest_ns)
 
-    def intervals_ns(self) -> dict[str, int]:
-        """Queue -> interval between arrivals in the long run, where enough is known."""
-        known = ((key, rate.steady_interval_ns()) for key, rate in self._rates.items())
-        return {key: interval for key, interval in known if interval is not None}
+    def intervals_ns(self, keys: Iterable[str]) -> dict[str, int]:
+        """Of these queues, the interval between arrivals in the long run, where enough is known."""
+        found = {}
+        for key in keys:
+            rate = self._rates.get(key)
+            interval_ns = None if rate is None else rate.steady_interval_ns()
+            if interval_ns is not None:
+                found[key] = interval_ns
+        return found
 
     def held(self, queue: Queue, hold: Hold) -> Hold:
         """The queue is held on purpose."""

@@ -1,12 +1,14 @@
 """The default policy whole: what `dovetail` would run (`DovetailPlanner`), where (`place`), as offers.
 
-The planner names configurations for the queue's head, the best first. The first that some worker is ready for, with
-room and model, is taken. If there is none, the view of the workers says where the best one would start first, with
-fetches and evictions counted.
+The planner names configurations for the queue's head, the best first, each with its score (`ranked`). The first that
+some worker is ready for, with room and model, is an offer. If the best of all is not ready, the view of the workers
+says where it would start first, with fetches and evictions counted, and that is another. The least score wins.
 
 Rules of this file
 - An ingress that has its workers to itself binds late; one that shares them binds as soon as work is ready, and
   workers keep the queues (`Where.bind_ns`). Nothing else is different.
+- A queue for which nobody is ready waits for a change: more work, more room at somebody who has its model, or time
+  that passes. Until then it is told the same without being weighed again.
 - Beside others who slow it down a batch may take longer than planned: then the next configuration is tried, or it is
   kept apart from them (`apart`).
 - A fetch that nobody can avoid is time that is gone: plans are made for what is left after it.
@@ -22,16 +24,15 @@ import msgspec
 from ..place import Hint, Spot
 from ..predict import Predictor
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
+from ..units import MS
 from ..workflow.graph import StageSpec
 from .apart import Apart, Verdict
 from .dovetail import DovetailPlanner
 from .protocol import Hold, Offer, Refusal
-from .settings import PlannerSettings
+from .ranked import Ranked
+from .settings import Goal, PlannerSettings
 
 __all__ = ["Considered", "Dovetail", "Where"]
-
-#: Configurations that are tried for one that is in time beside those who run.
-_TRIES: Final = 4
 
 
 class Where(Protocol):
@@ -41,11 +42,17 @@ class Where(Protocol):
 
     def bind(self, cluster: Cluster) -> None: ...
 
+    def changes(self, stage: StageSpec) -> tuple[int, bool]: ...
+
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None: ...
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None: ...
 
     def closed_to(self, stage: StageSpec, priority: int) -> bool: ...
+
+    def sleeps(self, stage: StageSpec, priority: int) -> bool: ...
+
+    def woken(self) -> Sequence[str]: ...
 
     def full(self, on_host: bool) -> bool: ...
 
@@ -70,6 +77,38 @@ class Where(Protocol):
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None: ...
 
 
+#: Configurations that are tried for one that is in time beside those who run.
+_TRIES: Final = 4
+#: A queue that waits for room is weighed again after this time, whatever happens: budgets shrink. [our choice]
+_AGAIN_NS = 2 * MS
+#: And when it has grown by more than one in so many.
+_GROWN = 4
+
+
+class _Told:
+    """What a queue was told that could not start, the configurations that found no room, and in which state."""
+
+    __slots__ = ("configs", "fetchers", "freed", "head", "offers", "size", "until_ns")
+
+    def __init__(
+        self,
+        offers: Sequence[Offer],
+        configs: Sequence[Config],
+        head: Item | None,
+        size: int,
+        freed: int,
+        fetchers: bool,
+        until_ns: int,
+    ) -> None:
+        self.offers = offers
+        self.configs = configs
+        self.head = head
+        self.size = size
+        self.freed = freed
+        self.fetchers = fetchers
+        self.until_ns = until_ns
+
+
 class Considered(msgspec.Struct, frozen=True):
     """What was weighed for a queue's next batch: every offer, the one that was taken first; or why it is held."""
 
@@ -79,6 +118,8 @@ class Considered(msgspec.Struct, frozen=True):
     waiting: int = 0
     offers: tuple[Offer, ...] = ()
     hold: str = ""
+    #: What scores are in (`ranked`): dollars with the goal of cost, nanoseconds per item with the goal of time.
+    goal: Goal = "cost"
 
 
 class Dovetail(DovetailPlanner):
@@ -87,8 +128,12 @@ class Dovetail(DovetailPlanner):
     def __init__(self, predictor: Predictor, where: Where, settings: PlannerSettings | None = None) -> None:
         super().__init__(predictor, settings)
         self._where = where
-        self._apart = Apart(predictor, self.latest_ns)
         self.bind_ns = where.bind_ns
+        self._apart = Apart(predictor, self.latest_ns)
+        #: Queue -> what it was told when nothing could start.
+        self._told: dict[str, _Told] = {}
+        #: Configurations that found no room when a queue was last weighed.
+        self._tried: list[Config] = []
         #: Told of everything that is considered, for `dovetail explain`; it costs time and changes nothing.
         self.watcher: Callable[[Considered], None] | None = None
 
@@ -101,44 +146,106 @@ class Dovetail(DovetailPlanner):
         """As the view of the workers says."""
         return self._where.full(on_host)
 
+    def sleeps(self, queue: Queue) -> bool:
+        """As the view of the workers says."""
+        head = queue.head()
+        return head is not None and self._where.sleeps(queue.stage, head.request.priority)
+
+    def woken(self) -> Sequence[str]:
+        """As the view of the workers says."""
+        return self._where.woken()
+
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The best configuration that some worker is ready for; or the best one where it would start first."""
-        head = queue.head()
+        stage, head = queue.stage, queue.head()
         assert head is not None, "the controller asks for queues with work"
-        if self._where.closed_to(queue.stage, head.request.priority):
+        if self._where.closed_to(stage, head.request.priority):
             return ()
+        told = self._told.get(queue.key)
+        if told is not None and self._still(told, queue, now_ns):
+            return told.offers
+        self._tried = []
+        offers = self._weigh(queue, now_ns)
+        if not isinstance(offers, Hold):
+            start_ns = offers[0].start_ns - self.bind_ns if offers else now_ns + _AGAIN_NS
+            if start_ns > now_ns:
+                until_ns = min(start_ns, now_ns + _AGAIN_NS)
+                freed, fetchers = self._where.changes(stage)
+                tried = self._tried
+                self._told[queue.key] = _Told(offers, tried, queue.head(), queue.size, freed, fetchers, until_ns)
+        return offers
+
+    def _still(self, told: _Told, queue: Queue, now_ns: int) -> bool:
+        """Whether nothing has happened since that would change what a queue was told."""
+        if now_ns >= told.until_ns or told.head is not queue.head():
+            return False
+        if queue.size < told.size or (queue.size - told.size) * _GROWN > told.size:
+            return False
+        where, stage = self._where, queue.stage
+        freed, fetchers = where.changes(stage)
+        if fetchers != told.fetchers:
+            return False
+        if freed != told.freed:
+            for config in told.configs:
+                if where.ready(stage, config, now_ns) is not None:
+                    return False
+            told.freed = freed
+        return True
+
+    def _weigh(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         choice = self.choose(queue, now_ns)
         if isinstance(choice, Hold):
             if self.watcher is not None:
                 self.watcher(Considered(queue.key, now_ns, queue.size, hold=choice.reason))
             return choice
-        if self.watcher is not None:
-            return self._watched(queue, head, list(choice), now_ns)
-        return self._taken(queue, head, choice, now_ns)
+        head = queue.head()
+        assert head is not None, "the controller asks for queues with work"
+        choice = choice if self.watcher is None else list(choice)
+        best = self._best(queue, head, choice, now_ns)
+        if isinstance(best, Hold):
+            if self.watcher is not None:
+                self.watcher(Considered(queue.key, now_ns, queue.size, hold=best.reason))
+            return best
+        if self.watcher is not None and best is not None:
+            others = self._others(queue, head, choice, best, now_ns)
+            self.watcher(Considered(queue.key, now_ns, queue.size, (best, *others), goal=self._settings.goal))
+        return () if best is None else (best,)
 
-    def _taken(self, queue: Queue, head: Item, choice: Iterable[Config], now_ns: int) -> tuple[Offer, ...] | Hold:
-        """The first configuration that a worker is ready for and that is in time beside those who run there."""
+    def _best(self, queue: Queue, head: Item, choice: Iterable[Ranked], now_ns: int) -> Offer | Hold | None:
+        """The best that somebody is ready for, or the best of all where it would start first: the least score wins.
+
+        Where nothing is paid for, nobody waits while somebody is ready. What would be late beside those who run on a
+        worker is passed over for the next, a few times.
+        """
         where = self._where
-        first: Config | None = None
-        late: list[tuple[Config, Spot]] = []
-        for config in choice:
-            spot = where.ready(queue.stage, config, now_ns)
+        first: Ranked | None = None
+        best: Offer | None = None
+        late: list[Offer] = []
+        for ranked in choice:
+            spot = where.ready(queue.stage, ranked.config, now_ns)
             if spot is not None:
-                verdict = self._beside(queue, head, config, spot.worker, now_ns)
+                verdict = self._beside(queue, head, ranked.config, spot.worker, now_ns)
                 if isinstance(verdict, Hold):
                     return verdict
+                offer = self._offer(queue, ranked, spot, now_ns)
                 if verdict:
-                    return (self._offer(queue, config, spot),)
-                late.append((config, spot))
+                    best = offer
+                    break
+                late.append(offer)
                 if len(late) == _TRIES:
                     break
-            first = first or config
-        if late:
-            return (self._offer(queue, *late[0]),)
-        if first is None:
-            return ()
-        spot = where.spot(queue, head, first, now_ns)
-        return () if spot is None else (self._offer(queue, first, spot),)
+                continue
+            self._tried.append(ranked.config)
+            first = first or ranked
+        if best is None and late:
+            return late[0]
+        if first is None or (best is not None and self.score_later(first, 0) is None):
+            return best
+        spot = where.spot(queue, head, first.config, now_ns)
+        if spot is None:
+            return best
+        later = self._offer(queue, first, spot, now_ns)
+        return later if best is None or later.score < best.score else best
 
     def _beside(self, queue: Queue, head: Item, config: Config, worker: Worker, now_ns: int) -> Verdict:
         """Whether a batch should begin beside those who run on a worker."""
@@ -147,39 +254,30 @@ class Dovetail(DovetailPlanner):
         end_by_ns = self.end_by_ns(head)
         return self._apart.judge(queue, config, worker, end_by_ns, head.request.priority, now_ns)
 
-    def _watched(self, queue: Queue, head: Item, configs: Sequence[Config], now_ns: int) -> tuple[Offer, ...] | Hold:
-        """The same with every offer worked out, for whoever watches."""
-        assert self.watcher is not None
-        taken = self._taken(queue, head, configs, now_ns)
-        if isinstance(taken, Hold):
-            self.watcher(Considered(queue.key, now_ns, queue.size, hold=taken.reason))
-            return taken
-        ready: list[Offer] = []
-        other: list[Offer] = []
-        for config in configs:
-            spot = self._where.ready(queue.stage, config, now_ns)
-            if spot is not None:
-                ready.append(self._offer(queue, config, spot))
-                continue
-            spot = self._where.spot(queue, head, config, now_ns)
-            if spot is not None:
-                other.append(self._offer(queue, config, spot))
-        found = [offer for offer in (*ready, *other) if offer not in taken]
-        if taken:
-            self.watcher(Considered(queue.key, now_ns, queue.size, (*taken, *found)))
-        return taken
-
     def end_by_ns(self, item: Item) -> int:
         """When the batch of an item has to end for its request to be in time."""
-        plan = self._plans.get(item.request.graph.name)
+        plan = self._plans.known(item.request.graph.name)
         return item.request.objective_ns - (0 if plan is None else plan.after_ns[item.node])
 
     def latest_ns(self, batch: Batch) -> int:
         """The same for all requests of a batch."""
         return min([self.end_by_ns(item) for item in batch.items])
 
-    def _offer(self, queue: Queue, config: Config, spot: Spot) -> Offer:
-        run_ns = 0
+    def _others(
+        self, queue: Queue, head: Item, choice: Iterable[Ranked], best: Offer, now_ns: int
+    ) -> Sequence[Offer]:
+        """All other configurations as offers, for whoever watches, the least score first."""
+        found = []
+        for ranked in choice:
+            spot = self._where.ready(queue.stage, ranked.config, now_ns)
+            if spot is None:
+                spot = self._where.spot(queue, head, ranked.config, now_ns)
+            if spot is not None and ranked.config != best.config:
+                found.append(self._offer(queue, ranked, spot, now_ns))
+        return sorted(found, key=lambda offer: (offer.start_ns, offer.score))
+
+    def _offer(self, queue: Queue, ranked: Ranked, spot: Spot, now_ns: int) -> Offer:
+        config, run_ns = ranked.config, 0
         if self.watcher is not None:
             kind = spot.worker.spec.kind
             run_ns = self._predictor.run(queue.stage, kind, min(config.batch, queue.size), config).mean_ns
@@ -193,7 +291,20 @@ class Dovetail(DovetailPlanner):
             run_ns,
             spot.fetch_ns,
             spot.beside,
+            self._score(queue, ranked, spot, now_ns),
         )
+
+    def _score(self, queue: Queue, ranked: Ranked, spot: Spot, now_ns: int) -> float:
+        """As named if it starts now; what it waits for and fetches is time that is gone, an eviction others' loss."""
+        later_ns = max(0, spot.start_ns - now_ns)
+        if spot.fetch_ns:
+            later_ns += spot.fetch_ns - self._where.fetch_ns(queue.stage)  # what nobody can avoid is counted already
+        if not later_ns and not spot.toll_ns:
+            return ranked.score
+        score = self.score_later(ranked, later_ns)
+        if score is None:
+            return ranked.score
+        return score + spot.toll_ns * spot.worker.usd_per_ns(ranked.config)
 
     def fetch_ns(self, stage: StageSpec) -> int:
         """What its model takes to be fetched, if nobody has it."""

@@ -36,6 +36,8 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
     reason: str
     retry_after_ns: int = 0
+    #: Also requests that may be late are refused: there is no room at all.
+    firm: bool = False
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
@@ -56,6 +58,8 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     #: What bringing its model takes, before it can start; and whether others run there meanwhile.
     fetch_ns: int = 0
     beside: bool = False
+    #: What it was compared by with the other offers of its queue: the least is taken (`ranked`).
+    score: float = 0.0
 
 
 class Scheduler(Protocol):
@@ -93,6 +97,10 @@ class Scheduler(Protocol):
         """An admitted request has ended, in whatever way."""
         ...
 
+    def idle(self, now_ns: int) -> None:
+        """The end of a step in which nothing was started: time for what no decision should wait for."""
+        ...
+
     # -- batches ----------------------------------------------------------------------------------------------
 
     def order(self, request: Request, node: int) -> int:
@@ -105,6 +113,14 @@ class Scheduler(Protocol):
 
     def full(self, on_host: bool) -> bool:
         """Whether no device (or host process) has room for anything: then no queue is asked. False if in doubt."""
+        ...
+
+    def sleeps(self, queue: Queue) -> bool:
+        """Whether a queue need not be asked until `woken` names its stage: nobody has room for that."""
+        ...
+
+    def woken(self) -> Sequence[str]:
+        """Stages for which somebody may have room again, since this was last asked."""
         ...
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:

@@ -72,7 +72,9 @@ class LastChances:
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
-        self._hopeless: list[Item] = []
+        #: Request -> those of its items that wait and have no chance; and how many they are in all.
+        self._hopeless: dict[int, list[Item]] = {}
+        self._count = 0
         self._noted = 0
 
     def note(self, item: Item, rest_ns: int) -> None:
@@ -81,22 +83,37 @@ class LastChances:
         last_ns = item.request.objective_ns - rest_ns * HOPELESS_PCT // 100
         heappush(self._entries, (last_ns, self._noted, item))
 
-    def gone(self, queues: Iterable[Queue], now_ns: int) -> Sequence[tuple[Request, Refusal]]:
-        """Requests that wait in these queues and cannot be in time any more, if something waits that can."""
+    def began(self, items: Iterable[Item]) -> None:
+        """These items do not wait any more."""
+        if not self._hopeless:
+            return
+        for item in items:
+            known = self._hopeless.get(item.request.id)
+            if known is not None and item in known:
+                known.remove(item)
+                self._count -= 1
+                if not known:
+                    del self._hopeless[item.request.id]
+
+    def closed(self, request: int) -> None:
+        """A request has ended."""
+        self._count -= len(self._hopeless.pop(request, ()))
+
+    def gone(self, waiting: int, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
+        """Requests that cannot be in time any more, if something waits that can: so many items wait in all."""
         entries, hopeless = self._entries, self._hopeless
         while entries and entries[0][0] < now_ns:
             item = heappop(entries)[2]
             if _waits(item):
-                hopeless.append(item)
-        if not hopeless:
+                hopeless.setdefault(item.request.id, []).append(item)
+                self._count += 1
+        if not hopeless or waiting <= self._count:
             return ()
-        hopeless[:] = [item for item in hopeless if _waits(item)]
-        if sum(queue.size for queue in queues) <= len(hopeless):
-            return ()
-        requests = {item.request.id: item.request for item in hopeless}
+        requests = [items[0].request for items in hopeless.values()]
         hopeless.clear()
+        self._count = 0
         found = []
-        for request in requests.values():
+        for request in requests:
             left = format_ns(max(0, request.objective_ns - now_ns))
             reason = f"it waits with {left} left, cannot be in time any more, and is in the way of others who can"
             found.append((request, Refusal(reason)))

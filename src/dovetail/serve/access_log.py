@@ -51,4 +51,4 @@ class AccessLog:
 
     def close(self) -> None:
         """Write the rest, within a moment."""
-        self._voice.close()
+        self._voice.close(self._fd != 2)

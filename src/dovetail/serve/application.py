@@ -33,6 +33,9 @@ class Application(Protocol):
         `begun` is what has come of it so far, to be looked at and not to be kept.
         """
 
+    def renew(self) -> None:
+        """What is served has changed."""
+
     def vital(self, request: HttpRequest) -> bool:
         """Whether it is answered even if there are too many clients."""
 

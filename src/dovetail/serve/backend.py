@@ -13,8 +13,9 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from ..workflow.graph import Port
+from .keys import Key
 
-__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "Metric", "ModelInfo"]
+__all__ = ["BODY_ALIGN_BYTES", "Answer", "Backend", "Body", "Call", "Metric", "ModelInfo", "SliceWanted"]
 
 #: The front lays a request out so that its first binary tensor is as aligned as the body is, up to this much.
 BODY_ALIGN_BYTES = 64
@@ -34,6 +35,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     ready: bool
     config: dict[str, Any] = {}  # merged into the answer of `/config`
     priority: int = 1  # class of requests that claim none
+    generation: int = 0  # of the system behind, for `Call`
 
 
 class Body(Protocol):
@@ -68,7 +70,19 @@ class Call(msgspec.Struct):
     timeout_us: int = 0  # 0 is none
     slo_ms: float = 0.0  # 0 is the model's own
     tenant: str = ""
+    trace: str = ""  # the W3C `traceparent` that came with it
     asked_s: float = 0.0  # when it began to arrive, by the monotonic clock; 0 is now
+    generation: int = 0  # that of the model it was read for; 0 is the present one
+    who: Key | None = None  # the key that came with it, where keys are needed
+
+
+class SliceWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """The slice that somebody wants for a client; what is left out stays."""
+
+    share: int = 0
+    quota: int = 0
+    #: Name of the worker that it is moved to; empty: any.
+    worker: str | None = None
 
 
 class Answer(msgspec.Struct):
@@ -89,8 +103,8 @@ class Answer(msgspec.Struct):
 class Backend(Protocol):
     """The live system."""
 
-    def body(self, model: str, nbytes: int, priority: int = 0) -> Body:
-        """Room for the body of a request of a class to this model (0: the model's own).
+    def body(self, model: str, nbytes: int, priority: int = 0, generation: int = 0) -> Body:
+        """Room for the body of a request of a class to this model (0: the model's own; 0: the present generation).
 
         Raises `Overloaded` when there is none now for this class.
         """
@@ -98,8 +112,14 @@ class Backend(Protocol):
     def crowded(self) -> bool:
         """Whether room is so short that it depends on its class whether a request is let in."""
 
-    def claims(self, model: str, priority: int) -> None:
-        """Raises `BadRequest` if there is no such class, or `Forbidden` if a client may not claim it."""
+    def claims(self, model: str, priority: int, who: Key | None = None) -> int:
+        """The class that a request of this class gets (0: the model's own).
+
+        Raises `BadRequest` if there is no such class, or `Forbidden` if a client may not claim it.
+        """
+
+    def let_in(self, model: str, priority: int, who: Key | None) -> None:
+        """Raises `QuotaExceeded` if it is known before the body that a request is beyond its tenant's limits."""
 
     def models(self) -> Mapping[str, ModelInfo]:
         """All models by name; cheap, it is asked for each request."""
@@ -112,6 +132,12 @@ class Backend(Protocol):
 
     def statistics(self, model: str | None) -> list[dict[str, Any]]:
         """Entries of Triton's `model_stats`, for one model or for all."""
+
+    def slices(self) -> list[dict[str, Any]]:
+        """What every client with a quota has of the devices: `client`, `share_pct`, `quota_pct`, `worker`."""
+
+    def change_slice(self, client: str, wanted: SliceWanted) -> dict[str, Any]:
+        """Give a client another slice. Raises `BadRequest` or `Forbidden`."""
 
     def metrics(self, http: list[Metric]) -> str:
         """Everything that is measured, in Prometheus' text form; `http` are values of the front."""

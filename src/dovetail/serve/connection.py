@@ -54,7 +54,8 @@ class Connection(Answering):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)
+        # asyncio's TLS counts as full what has as much as this, all else what has more.
+        self._transport.set_write_buffer_limits(high=0 if self._server.tls is None else 1, low=0)
         limits = self._server.limits
         self._server.came(self)
         standing = self._server.crowd.admit(self)

@@ -63,6 +63,7 @@ class HttpRequest(msgspec.Struct):
     body: Any = None  # what `Application.body` gave
     known: Any = None  # what `Application.check` has found out, for `Application.body`
     asked_s: float = 0.0  # when its head had come, by the event loop's clock
+    who: Any = None  # the key that came with it, where keys are needed
 
 
 class HttpResponse(msgspec.Struct):
@@ -154,6 +155,10 @@ class Heads:
         """`check` raises `HttpError` for heads that are sound, but refused."""
         self._check = check
         self._known: dict[bytes, HttpRequest] = {}
+
+    def forget(self) -> None:
+        """Who may ask has changed: look at every head anew."""
+        self._known.clear()
 
     def parse(self, data: bytes) -> HttpRequest:
         """A request of its own; its headers are shared and not to be changed."""

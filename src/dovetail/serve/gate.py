@@ -4,6 +4,7 @@ Rules of this file
 - A name in `Host` that is not ours is refused: a page whose name points to this address could else read the answers
   of a server that only listens on loopback (DNS rebinding). Addresses are no names, and always ours.
 - A browser says in `Origin` and `Sec-Fetch-Site` which site asks. Other sites are refused unless they are allowed.
+- Where there are keys, every request but those for the server's health needs one (`access`).
 - What is refused says which flag allows it.
 """
 
@@ -14,7 +15,10 @@ import re
 import socket
 from collections.abc import Iterable
 
+from ..errors import Forbidden, Unauthorized
+from .access import Access
 from .framing import HttpError, HttpRequest
+from .oip_response import as_refusal
 
 __all__ = ["ANY", "Gate", "is_loopback"]
 
@@ -34,13 +38,31 @@ def is_loopback(host: str) -> bool:
 class Gate:
     """Looks at a head before anything is done for it; `hosts` and `origins` are allowed beside our own."""
 
-    def __init__(self, bound: str = "", hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        bound: str = "",
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        access: Access | None = None,
+    ) -> None:
+        self.access = access or Access()
+        self.allow(bound, hosts, origins)
+
+    def allow(self, bound: str, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        """Names and sites that are allowed from now on."""
         ours = ["localhost", socket.gethostname(), bound, *hosts]
         self._hosts = {name.lower().rstrip(".") for name in ours if name}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
 
     def check(self, request: HttpRequest) -> None:
-        """Raises `HttpError` if the request is none of ours."""
+        """Raises `HttpError` if the request is none of ours; notes whose it is."""
+        self._check_names(request)
+        try:
+            request.who = self.access.of(request.method, request.path, request.headers)
+        except (Unauthorized, Forbidden) as error:
+            raise as_refusal(error) from None
+
+    def _check_names(self, request: HttpRequest) -> None:
         host = request.headers.get("host", "")
         if host and not self._is_ours(host):
             raise HttpError(421, f"this server is not known as {host!r}; start it with --allow-host to make it so")

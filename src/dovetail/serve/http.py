@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from email.utils import formatdate
 
@@ -35,6 +36,8 @@ BACKLOG = 512
 ACCEPTS_PER_TURN = 64
 #: When nothing can be accepted, for want of descriptors, say, it is tried again after this [our choice].
 ACCEPT_AGAIN_SECONDS = 0.1
+#: Handshakes of TLS at once [our choice: half of the connections].
+MAX_HANDSHAKES = 512
 #: How long connections that rest stay open once the listener is closed: what is on its way is still answered.
 FAREWELL_SECONDS = 0.25
 
@@ -42,13 +45,21 @@ FAREWELL_SECONDS = 0.25
 class HttpServer:
     """Listening sockets and their connections."""
 
-    def __init__(self, application: Application, limits: Limits, gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        application: Application,
+        limits: Limits,
+        gate: Gate | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.tls = tls
+        self.gate = gate or Gate()
         self.application = application
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.draining = False
         self.chunked_bytes = self.answers = 0
-        self.heads = Heads((gate or Gate()).check)
+        self.heads = Heads(self.gate.check)
         self.port = 0
         self.access_log: AccessLog | None = None
         self.more_metrics: Callable[[], list[Metric]] = list  # of whoever serves beside us
@@ -96,6 +107,9 @@ class HttpServer:
                 self.loop.remove_reader(listener)
                 self.loop.call_later(ACCEPT_AGAIN_SECONDS, self._accept_again, listener)
                 return
+            if self.tls is not None and len(self._entering) >= MAX_HANDSHAKES:
+                sock.close()  # whoever shakes hands slowly must not shut out the others by their number
+                continue
             sock.setblocking(False)
             task = self.loop.create_task(self._enter(sock, str(address[0]) if address else ""))
             self._entering.add(task)
@@ -107,9 +121,14 @@ class HttpServer:
 
     async def _enter(self, sock: socket.socket, client: str) -> None:
         try:
-            await self.loop.connect_accepted_socket(lambda: Connection(self, client), sock)
+            await self.loop.connect_accepted_socket(
+                lambda: Connection(self, client),
+                sock,
+                ssl=self.tls,
+                ssl_handshake_timeout=None if self.tls is None else self.limits.head_timeout_s,
+            )
         except OSError:
-            sock.close()  # it is gone already
+            sock.close()  # it is gone already, or does not speak TLS
 
     def retire(self) -> None:
         """From now on every answer is the last of its connection; connections are still accepted."""
@@ -196,9 +215,14 @@ class HttpServer:
 
 
 async def serve(
-    application: Application, host: str, port: int, limits: Limits = DEFAULT_LIMITS, gate: Gate | None = None
+    application: Application,
+    host: str,
+    port: int,
+    limits: Limits = DEFAULT_LIMITS,
+    gate: Gate | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> HttpServer:
-    """Serves `application` until the server is drained or closed; `gate` says who may ask."""
-    server = HttpServer(application, limits, gate or Gate(host))
+    """Serves `application` until the server is drained or closed; `gate` says who may ask, `tls` how it is read."""
+    server = HttpServer(application, limits, gate or Gate(host), tls)
     await server.listen(host, port)
     return server

@@ -1,7 +1,7 @@
 """What is served, whatever the protocol: models by name, and inferences that were read. HTTP and gRPC both ask here.
 
 Rules of this file
-- A refusal is an `HttpError`. Its status says what a client should do; gRPC has a code for each (`grpc/errors.py`).
+- A refusal is an `HttpError`. Its status says what a client should do; gRPC has a code for each (`rpc/errors.py`).
 - What an inference holds of a client's shared memory is let go exactly once.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import __version__
+from .access import Access
 from .application import Cancel
 from .backend import Answer, Backend, Call, ModelInfo
 from .framing import HttpError
@@ -27,8 +28,10 @@ _LOADED = "workflows are loaded when the server starts; none can be loaded or un
 class Inference:
     """One backend for every protocol; `regions` is None where shared memory is off."""
 
-    def __init__(self, backend: Backend, regions: Regions | None = None) -> None:
+    def __init__(self, backend: Backend, regions: Regions | None = None, access: Access | None = None) -> None:
+        """`access` knows the keys of clients."""
         self.backend = backend
+        self.access = access or Access()
         self.regions = regions
 
     def metadata(self) -> dict[str, Any]:

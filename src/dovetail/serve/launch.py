@@ -6,14 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from ..device.tokens import QuotaMode
-from ..errors import DeclarationError, DovetailError
-from ..extras import need
-from ..live.devices import hosts_for, parse_device
+from ..errors import DovetailError
+from ..live.devices import hosts_for
 from ..live.front.background import BackgroundFile, keep_earlier
 from ..live.front.share import FirstFront, JoinedFront, Serves
 from ..live.front.stores import KernelStore, TimesStore
@@ -21,32 +20,36 @@ from ..live.front.system import LiveSystem, Settings
 from ..profile.machine import this_machine
 from ..profile.store import ProfileStore
 from ..profile.table import Entry
-from ..record.log import LogWriter, make_header
-from ..state.worker import FULL_SHARE
-from ..units import SECOND, format_bytes
-from ..wiring import PolicySpec, find_policy, make_controller
+from ..record.log import Header, LogWriter, make_header
+from ..record.sight import Banner
+from ..units import SECOND
+from ..wiring import PolicySpec, make_controller
+from ..workflow.alone import stage_graphs
 from ..workflow.app import App
+from .access import Access
 from .access_log import AccessLog
 from .adapter import LiveBackend
 from .framing import DEFAULT_LIMITS, Limits
 from .gate import Gate, is_loopback
 from .http import HttpServer
 from .inference import Inference
+from .keys import read as read_keys
 from .oip import start
 from .pages import Pages
+from .preparing import prepare
 from .sampling import banner_of
 from .shared_memory import Regions
+from .tenants import Tenant, Tenants
+from .tls import tls_context
 from .watch import Watch
 
 if TYPE_CHECKING:
     from .rpc.server import GrpcServer
 
-__all__ = ["Options", "Served", "launch"]
+__all__ = ["Options", "Served", "launch", "limits_of", "start_system"]
 
 #: How long answers may take to be written after the last request has ended.
 WRITE_SECONDS = 5.0
-#: Least shared memory of the front and of each worker [our choice]: room for some ordinary requests.
-LEAST_ARENA_BYTES = 1 << 20
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -59,12 +62,21 @@ class Options(msgspec.Struct, frozen=True):
     allow_origins: tuple[str, ...] = ()
     #: Whether clients may claim a higher class than their workflow's; None: if only this machine can reach us.
     trust_priority: bool | None = None
+    #: File of keys that clients need; None: everybody may ask.
+    keys: Path | None = None
+    #: What is declared of tenants, by name.
+    tenants: dict[str, Tenant] = {}
+    #: Certificate and key, for HTTPS.
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
     #: 0 takes any free port.
     port: int = 8000
     #: For gRPC, beside HTTP; None: it is not served.
     grpc_port: int | None = None
     #: Whether clients may register system shared memory of this machine.
     shared_memory: bool = False
+    #: Whether clients may call models by the names of their stages, beside the workflows.
+    serve_stages: bool = False
     #: Processes for ordinary Python stages.
     hosts: int = 1
     #: Processes that share the cores of a processor.
@@ -105,11 +117,25 @@ class Options(msgspec.Struct, frozen=True):
     join: Path | None = None
 
 
+class Started(NamedTuple):
+    """A system whose every stage can run."""
+
+    system: LiveSystem
+    device: str
+    #: What answers of an emulated one say.
+    label: str
+    times: TimesStore | None
+    #: What those who watch are told of it.
+    banner: Banner
+    header: Header
+
+
 class Served(msgspec.Struct):
     """A running server."""
 
     system: LiveSystem
     http: HttpServer
+    backend: LiveBackend
     #: As `--device` names it; and what answers of an emulated one say.
     device: str
     label: str
@@ -165,15 +191,6 @@ def _emptied(path: Path) -> Path:
     return path.absolute()
 
 
-def _cpus(policy: PolicySpec, cores: int) -> tuple[int, ...]:
-    """Cores that a batch may be given under a policy: models are loaded for each number of threads beforehand."""
-    if find_policy(policy.name).whole:
-        return (cores,)
-    if "share_pct" in find_policy(policy.name).reads:  # every batch has the same share
-        return (max(1, cores * policy.share_pct // FULL_SHARE),)
-    return tuple(sorted({2**i for i in range(cores.bit_length()) if 2**i <= cores} | {cores}))
-
-
 async def launch(
     app: App,
     target: str,
@@ -187,76 +204,54 @@ async def launch(
 
     `store` is where what is learned of kernels is kept; without, it is forgotten at the end.
     """
-    if options.kernel_log is not None and options.kernels == "never":
-        raise DeclarationError("--kernel-log writes kernels, and --kernels never runs none; leave one of them out")
-    if options.ageing_ns and options.kernels == "never":
-        raise DeclarationError(
-            "--ageing lets waiting kernels of lower classes start, and --kernels never runs none; leave one out"
-        )
-    if options.grpc_port is not None:
-        need("grpc", extra="grpc", for_="--grpc-port")
-    if options.join is None and options.arena_bytes < LEAST_ARENA_BYTES:
-        raise DeclarationError(
-            f"--arena {format_bytes(options.arena_bytes)} is too small for anything; give it at least "
-            f"{format_bytes(LEAST_ARENA_BYTES)}, pages cost nothing until they are written"
-        )
-    serves, share = _devices(app, options)
-    # A body lies in it beside others.
-    if options.max_body_bytes is not None and options.max_body_bytes > serves.arena_bytes // 2:
-        if share is not None:
-            share.close()
-        raise DeclarationError(
-            f"--max-body {format_bytes(options.max_body_bytes)} does not fit twice into --arena "
-            f"{format_bytes(serves.arena_bytes)}; change one of them"
-        )
+    keys = None if options.keys is None else read_keys(options.keys)
+    tls = tls_context(options.tls_cert, options.tls_key)
+    serves, share = prepare(app, options)
     try:
-        return await _launch(app, target, options, serves, share, entries, store, say)
+        began = await start_system(app, target, options, serves, share, entries, store, say)
     except BaseException:
         if share is not None:
             share.close()
         raise
+    limits = limits_of(options, serves.arena_bytes)
+    system = began.system
+    try:
+        access_log = None if options.access_log is None else AccessLog(options.access_log)
+        try:
+            trusts = is_loopback(options.host) if options.trust_priority is None else options.trust_priority
+            known_tenants = [] if keys is None else [key.tenant for key in keys]
+            tenants = Tenants(options.tenants, known_tenants) if options.tenants or known_tenants else None
+            backend = LiveBackend(system, label=began.label, trust_priority=trusts, tenants=tenants)
+            gate = Gate(options.host, options.allow_hosts, options.allow_origins, Access(keys))
+            regions = Regions(limits.max_body_bytes) if options.shared_memory else None
+            watch = Watch(system, began.banner, began.header, say) if options.dashboard else None
+            pages = None if watch is None else Pages(watch)
+            http = await start(backend, options.host, options.port, limits, gate, regions, pages, tls)
+            http.access_log = access_log
+        except OSError as error:
+            where = f"{options.host}:{options.port}"
+            raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error
+        grpc = None
+        if options.grpc_port is not None:
+            try:
+                grpc = await _serve_grpc(options, Inference(backend, regions, gate.access), limits)
+                http.more_metrics = grpc.metrics
+            except BaseException:
+                await http.close()
+                raise
+    except BaseException:
+        await system.close()
+        raise
+    return Served(system, http, backend, serves.device, began.label, began.times, grpc, watch)
 
 
-def _devices(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFront | None]:
-    """What is served on which devices, by our own decision or by that of the front that is joined."""
-    if options.join is not None:
-        if options.share_workers is not None:
-            raise DeclarationError(
-                "--join takes workers that --share-workers would share again; leave one of them out"
-            )
-        joined = JoinedFront(options.join, app.specs)
-        serves = joined.serves
-        extra = sorted(set(_cpus(options.policy, serves.cores)) - set(serves.cpus))
-        if serves.strict and extra:
-            joined.close()
-            raise DeclarationError(
-                f"--join {options.join}: the policy {options.policy.name!r} would run models with "
-                f"{' or '.join(map(str, extra))} thread(s), for which the first front's --memory has no room; choose "
-                f"the first front's policy and share"
-            )
-        return serves, joined
-    workers, device_entries, cores = parse_device(
-        options.device,
-        app.specs,
-        options.hosts,
-        options.workers,
-        kernels=options.kernels,
-        memory_bytes=options.memory_bytes,
-    )
-    serves = Serves(
-        tuple(app.specs),
-        options.device,
-        tuple(spec for spec in workers if not spec.on_host),
-        device_entries,
-        cores,
-        _cpus(options.policy, cores),
-        options.memory_bytes is not None and not options.device.startswith("emulated:"),
-        options.arena_bytes,
-    )
-    return serves, None if options.share_workers is None else FirstFront(options.share_workers, serves)
+def limits_of(options: Options, arena_bytes: int) -> Limits:
+    """What clients may take. Bodies under way have a quarter of the arena, so that they never shut out others."""
+    largest = options.max_body_bytes or min(DEFAULT_LIMITS.max_body_bytes, arena_bytes // 2)
+    return Limits(max_body_bytes=largest, max_unreceived_bytes=arena_bytes // 4)
 
 
-async def _launch(
+async def start_system(
     app: App,
     target: str,
     options: Options,
@@ -265,7 +260,9 @@ async def _launch(
     entries: Sequence[Entry],
     store: ProfileStore | None,
     say: Callable[[str], None],
-) -> Served:
+) -> Started:
+    """Start a system, and wait until every stage can run."""
+    graphs = (*app.graphs, *(stage_graphs(app) if options.serve_stages else ()))
     emulated = serves.device.startswith("emulated:")
     joined = isinstance(share, JoinedFront)
     ingress = 0 if share is None else share.ingress
@@ -277,10 +274,10 @@ async def _launch(
     if store is not None and not emulated:
         times = TimesStore(store, this_machine(), app.specs, say)
     learned = None if times is None else times.known
-    controller = make_controller(app.graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
+    controller = make_controller(graphs, policy_spec, known, serves.cores, learned=learned, ingress=ingress)
     header = make_header(
         "live",
-        app.graphs,
+        graphs,
         msgspec.msgpack.encode(policy_spec),
         known,
         serves.cores,
@@ -296,7 +293,7 @@ async def _launch(
         log = LogWriter(options.log, header, BackgroundFile)
     settings = Settings(
         target,
-        app.graphs,
+        graphs,
         (*serves.workers, *hosts_for(app.specs, options.hosts)),
         known,
         cpus=serves.cpus,
@@ -315,47 +312,23 @@ async def _launch(
         kernels = KernelStore(store, this_machine(), {s.model for s in app.specs}, say)
     system = LiveSystem(settings, controller, log=log, kernels=kernels, share=share, say=say)
     label = serves.device if emulated else ""
-    # Bodies under way take at most a quarter of the front's arena, so that they never shut out what is complete.
-    largest = options.max_body_bytes or min(DEFAULT_LIMITS.max_body_bytes, serves.arena_bytes // 2)
-    limits = Limits(max_body_bytes=largest, max_unreceived_bytes=serves.arena_bytes // 4)
     try:
-        access_log = None if options.access_log is None else AccessLog(options.access_log)
         await system.start()
-        try:
-            trusts = is_loopback(options.host) if options.trust_priority is None else options.trust_priority
-            backend = LiveBackend(system, label=label, trust_priority=trusts)
-            gate = Gate(options.host, options.allow_hosts, options.allow_origins)
-            regions = Regions(limits.max_body_bytes) if options.shared_memory else None
-            watch = pages = None
-            if options.dashboard:
-                banner = banner_of(app.graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
-                watch = Watch(system, banner, header, say)
-                pages = Pages(watch)
-            http = await start(backend, options.host, options.port, limits, gate, regions, pages)
-            http.access_log = access_log
-        except OSError as error:
-            where = f"{options.host}:{options.port}"
-            raise DovetailError(f"cannot listen on {where}: {error.strerror or error}") from error
-        grpc = None
-        if options.grpc_port is not None:
-            try:
-                grpc = await _serve_grpc(options, Inference(backend, regions), limits)
-                http.more_metrics = grpc.metrics
-            except BaseException:
-                await http.close()
-                raise
     except BaseException:
         await system.close()
         raise
     if times is not None and not joined:  # the first front sees the same workers, and keeps what it learns
         times.keep(controller.policy.predictor)
-    return Served(system, http, serves.device, label, times, grpc, watch)
+    banner = banner_of(graphs, policy_spec.name, label or serves.device, header.started_unix_ns)
+    return Started(system, serves.device, label, times, banner, header)
 
 
 async def _serve_grpc(options: Options, inference: Inference, limits: Limits) -> GrpcServer:
     from .rpc.server import start as start_grpc  # a package of its own, and it takes 0.2 s to import
 
     try:
-        return await start_grpc(inference, options.host, options.grpc_port or 0, limits)
+        return await start_grpc(
+            inference, options.host, options.grpc_port or 0, limits, options.tls_cert, options.tls_key
+        )
     except OSError as error:
         raise DovetailError(f"--grpc-port {options.grpc_port}: {error}; is it taken?") from error

@@ -15,6 +15,7 @@ from ..live.front.system import LiveSystem
 from ..record.ledger import Histogram
 from ..units import SECOND
 from .backend import Metric
+from .tenants import REASONS, Tenants
 
 __all__ = ["BOUNDS_S", "Exposition", "render"]
 
@@ -74,14 +75,17 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def render(system: LiveSystem, http: Iterable[Metric] = ()) -> str:
+def render(system: LiveSystem, http: Iterable[Metric] = (), tenants: Tenants | None = None) -> str:
     """All metrics of a server; `http` are more: name, kind, meaning and value."""
     out = Exposition()
     out.family("dovetail_build_info", "gauge", "The version that runs; always 1.")
     out.add(1, version=__version__)
     _requests(out, system)
     _stages(out, system)
+    _predictions(out, system)
     _workers(out, system)
+    if tenants is not None:
+        _tenants(out, tenants)
     for name, kind, meaning, value in http:
         out.family(name, kind, meaning)
         out.add(value)
@@ -113,6 +117,20 @@ def _requests(out: Exposition, system: LiveSystem) -> None:
     out.add(system.controller.draining)
 
 
+def _tenants(out: Exposition, tenants: Tenants) -> None:
+    rows = tenants.rows()
+    out.family("dovetail_tenant_requests_open", "gauge", "Requests of a tenant that have not ended.")
+    for name, row in rows.items():
+        out.add(row["open"], tenant=name)
+    out.family("dovetail_tenant_share_ratio", "gauge", "Part of a tenant in what all have had of late, by cost.")
+    for name, row in rows.items():
+        out.add(row["share"], tenant=name)
+    out.family("dovetail_tenant_refused_total", "counter", "Requests beyond a tenant's limits or its fair part.")
+    for name, row in rows.items():
+        for reason in REASONS:
+            out.add(row[f"refused_{reason}"], tenant=name, reason=reason)
+
+
 def _stages(out: Exposition, system: LiveSystem) -> None:
     depth: dict[str, int] = dict.fromkeys(sorted(system.controller.stages), 0)
     for queue in system.controller.queues.values():
@@ -132,6 +150,31 @@ def _stages(out: Exposition, system: LiveSystem) -> None:
     for stage, sizes in ran.items():
         out.add(sum(size * count for size, (count, _) in sizes.items()), "_sum", stage=stage)
         out.add(sum(count for count, _ in sizes.values()), "_count", stage=stage)
+
+
+def _predictions(out: Exposition, system: LiveSystem) -> None:
+    stages = sorted(system.statistics.stages.items())
+    out.family("dovetail_stage_queue_seconds", "summary", "How long items waited for their batch to begin.")
+    for stage, counts in stages:
+        out.add(counts.waited_ns / SECOND, "_sum", stage=stage)
+        out.add(counts.items, "_count", stage=stage)
+    out.family("dovetail_stage_device_seconds_total", "counter", "Time of batches, multiplied by their share.")
+    for stage, counts in stages:
+        out.add(counts.device_ns / SECOND, stage=stage)
+    out.family("dovetail_stage_share_asked_ratio", "gauge", "Share of a device that a stage declares, if it does.")
+    for spec in sorted(system.controller.stages.values(), key=lambda spec: spec.name):
+        if spec.share_pct or spec.quota_pct:
+            out.add((spec.share_pct or 100) * (spec.quota_pct or 100) / 10_000, stage=spec.name)
+    out.family("dovetail_prediction_error_ratio", "summary", "How far batches were off their prediction, relative.")
+    for stage, counts in stages:
+        out.add(counts.error, "_sum", stage=stage)
+        out.add(counts.predicted, "_count", stage=stage)
+    out.family("dovetail_prediction_expected_seconds_total", "counter", "What batches were predicted to take.")
+    for stage, counts in stages:
+        out.add(counts.expected_ns / SECOND, stage=stage)
+    out.family("dovetail_prediction_covered_total", "counter", "Batches within their mean and two deviations.")
+    for stage, counts in stages:
+        out.add(counts.held, stage=stage)
 
 
 def _workers(out: Exposition, system: LiveSystem) -> None:

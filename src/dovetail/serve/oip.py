@@ -14,13 +14,14 @@ Sources: kserve/open-inference-protocol, inference_rest.md; Triton's docs/protoc
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import BadRequest
+from ..errors import BadRequest, Forbidden, QuotaExceeded
 from ..workflow.graph import Port
 from .application import Cancel
 from .backend import Backend, Call, Metric, ModelInfo
@@ -29,7 +30,9 @@ from .framing import DEFAULT_LIMITS, HttpError, HttpRequest, HttpResponse, Limit
 from .gate import Gate
 from .http import HttpServer, serve
 from .inference import Inference
+from .keys import Key
 from .oip_request import (
+    MAX_NAME_CHARS,
     Place,
     Upload,
     Wanted,
@@ -54,6 +57,7 @@ from .oip_response import (
     ready_asked,
     region_asked,
     region_of,
+    slice_of,
 )
 from .openapi import description
 from .pages import Pages
@@ -65,7 +69,7 @@ MAX_JSON_BYTES = 2 << 20  # decoding holds up every other client, 5 to 15 ms per
 MAX_QUESTION_BYTES = 64 << 10  # of a body that is no inference
 MAX_KNOWN = 256  # requests whose JSON is remembered: clients send the same each time
 MAX_KNOWN_BYTES = 2048  # of one JSON
-_QUESTIONS = ("index", "page", "register")  # what has a body and is no inference
+_QUESTIONS = ("index", "page", "register", "slice")  # what has a body and is no inference
 _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -92,15 +96,20 @@ class OpenInference:
         self._inference = inference
         self._max_body_bytes = max_body_bytes
         self._threads = Threads()
-        self._backend = backend = inference.backend
+        self._backend = inference.backend
         #: The dashboard, if there is one.
         self.pages: Pages | None = None
         #: What the front measures of itself.
         self.http_metrics: Callable[[], list[Metric]] = list
         #: (model, bytes of the body, JSON) -> what it means.
         self._known: dict[tuple[str, int, bytes], _Known] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """There are other models from now on."""
+        names = [name for name in self._backend.models() if quote(name) == name]
         #: Path of an inference as clients write it -> model; as many as there are models, and no more.
-        self._infer_paths = {f"/v2/models/{name}/infer": name for name in backend.models() if quote(name) == name}
+        self._infer_paths = {f"/v2/models/{name}/infer": name for name in names}
 
     def vital(self, request: HttpRequest) -> bool:
         """Whether the server lives and is ready is told to whoever asks."""
@@ -113,9 +122,9 @@ class OpenInference:
             return 1
         info = expected[0]
         try:
-            priority = claimed(request.headers)
-            self._backend.claims(info.name, priority)
-        except BadRequest as error:
+            priority = self._backend.claims(info.name, claimed(request.headers), request.who)
+            self._backend.let_in(info.name, priority, request.who)
+        except (BadRequest, QuotaExceeded) as error:
             raise as_refusal(error) from None
         request.known = expected
         return priority or info.priority
@@ -132,7 +141,7 @@ class OpenInference:
             priority = claimed(request.headers)
             if not priority and json_bytes <= len(begun) and self._backend.crowded():
                 priority = peek(bytes(begun[:json_bytes]))
-                self._backend.claims(info.name, priority)
+            priority = self._backend.claims(info.name, priority, request.who)
             return Upload(self._backend, info, nbytes, json_bytes, priority)
         except Exception as error:
             raise as_refusal(error) from None
@@ -187,7 +196,12 @@ class OpenInference:
         if action == "openapi.json":
             return json_of(description(backend.models(), self._inference.regions is not None))
         if action == "index":
-            return json_of(index_of(backend.models(), ready_asked(request.body)))
+            seen = {name: info for name, info in backend.models().items() if _may_see(request.who, name)}
+            return json_of(index_of(seen, ready_asked(request.body)))
+        if action == "slices":
+            return json_of({"slices": backend.slices()})
+        if action == "slice":
+            return self._change_slice(request)
         if action == "infer":
             raise HttpError(400, 'an inference request needs a body: {"inputs": [...]}')
         if action == "live" or (action == "ready" and info is None):
@@ -220,6 +234,10 @@ class OpenInference:
                 pass
             case ["v2", "models", "stats"]:
                 action = "stats"
+            case ["v2", "slices"]:
+                action = "slices"
+            case ["v2", "slices", _]:
+                action = "slice"
             case ["v2", "repository", "index"]:
                 action = "index"
             case ["v2", "repository", "models", name, ("load" | "unload")]:
@@ -243,7 +261,7 @@ class OpenInference:
                     raise HttpError(404, f"no such path: {request.path}")
             case _:
                 raise HttpError(404, f"no such path: {request.path}")
-        allowed = ("POST",) if action in ("infer", "index", "register", "unregister") else ("GET", "HEAD")
+        allowed = ("POST",) if action in ("infer", "index", "register", "slice", "unregister") else ("GET", "HEAD")
         if request.method not in allowed:
             raise HttpError(405, f"{request.method} is not allowed on {request.path}", ("Allow", ", ".join(allowed)))
         return info, action
@@ -260,13 +278,23 @@ class OpenInference:
             regions.register(name, asked.key, asked.offset, asked.byte_size)
         return json_of({})
 
+    def _change_slice(self, request: HttpRequest) -> HttpResponse:
+        if request.who is not None:
+            raise HttpError(403, "a key is good for inference or for observing, not for changing slices")
+        client = unquote(request.path.removesuffix("/").rpartition("/")[2])
+        try:
+            return json_of(self._backend.change_slice(client, slice_of(request.body)))
+        except (BadRequest, Forbidden) as error:
+            raise as_refusal(error) from None
+
     def _infer(
         self, request: HttpRequest, upload: Upload, done: Callable[[HttpResponse | Exception], None]
     ) -> Cancel:
         """Reads a request and begins it."""
         try:
             call, wanted, binary = self._read(request, upload)
-            call.asked_s = request.asked_s
+            call.asked_s, call.who, call.generation = request.asked_s, request.who, upload.info.generation
+            call.trace = request.headers.get("traceparent", "")[:MAX_NAME_CHARS]
             return self._inference.begin(
                 upload, call, wanted, binary, lambda outcome: self._deliver(request, http_of(outcome), done)
             )
@@ -343,6 +371,10 @@ class OpenInference:
         return call, wanted, binary
 
 
+def _may_see(who: Key | None, model: str) -> bool:
+    return who is None or who.may_use(model) or "observe" in who.scopes
+
+
 async def start(
     backend: Backend,
     host: str = "127.0.0.1",
@@ -351,13 +383,14 @@ async def start(
     gate: Gate | None = None,
     regions: Regions | None = None,
     pages: Pages | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> HttpServer:
     """Serves `backend`, and `pages` for people; port 0 takes a free one.
 
-    There is neither encryption nor a password: keep it on loopback.
+    `gate` says who may ask; without keys, keep it on loopback.
     """
     application = OpenInference(Inference(backend, regions), limits.max_body_bytes)
     application.pages = pages
-    server = await serve(application, host, port, limits, gate)
+    server = await serve(application, host, port, limits, gate, tls)
     application.http_metrics = server.metrics
     return server

@@ -74,7 +74,7 @@ class Upload:
         #: Where the tensors lie that were asked for: arguments of `ref`.
         self.places: list[Place] = []
         self._backend, self._priority = backend, priority
-        self._body = backend.body(info.name, max(1, nbytes + self._pad), priority)
+        self._body = backend.body(info.name, max(1, nbytes + self._pad), priority, info.generation)
         self._more: list[Body] = []
         self.view = self._body.view[self._pad : self._pad + nbytes]
 
@@ -84,7 +84,8 @@ class Upload:
 
     def more(self, nbytes: int) -> Body:
         """Room for what comes from elsewhere; it goes with the rest."""
-        self._more.append(self._backend.body(self.info.name, max(1, nbytes), self._priority))
+        more = self._backend.body(self.info.name, max(1, nbytes), self._priority, self.info.generation)
+        self._more.append(more)
         return self._more[-1]
 
     def release(self) -> None:

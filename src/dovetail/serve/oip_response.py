@@ -12,9 +12,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ..errors import BadRequest, Forbidden, Overloaded
+from ..errors import BadRequest, Forbidden, Overloaded, QuotaExceeded, Unauthorized
 from ..workflow.graph import Port
-from .backend import Answer, Call, ModelInfo
+from .backend import Answer, Call, ModelInfo, SliceWanted
 from .framing import HttpError, HttpResponse
 from .shared_memory import Held
 from .tensors import Elements, OutputTensor, Parameters, encode
@@ -34,6 +34,7 @@ __all__ = [
     "ready_asked",
     "region_asked",
     "region_of",
+    "slice_of",
 ]
 
 MODEL_VERSION = "1"  # a workflow is deployed as a whole; there is never a second version beside it
@@ -98,12 +99,15 @@ def outcome_of(
 
 def as_refusal(error: Exception) -> Exception:
     """What a client is told of an error; what it should not know is left as it is."""
+    if isinstance(error, Unauthorized):
+        return HttpError(401, str(error), ("WWW-Authenticate", 'Bearer realm="dovetail"'))
     if isinstance(error, Forbidden):
         return HttpError(403, str(error))
     if isinstance(error, BadRequest):
         return HttpError(400, str(error))
     if isinstance(error, Overloaded):
-        return HttpError(503, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
+        status = 429 if isinstance(error, QuotaExceeded) else 503
+        return HttpError(status, str(error), *_come_back(error.retry_after_ms), more=_numbered(error.request))
     return error
 
 
@@ -174,6 +178,15 @@ def region_of(path: str, rest: list[str]) -> tuple[str, str]:
         case [("status" | "unregister") as action]:
             return "", action
     raise HttpError(404, f"no such path: {path}")
+
+
+def slice_of(question: Question | None) -> SliceWanted:
+    """The slice that a body asks for."""
+    try:
+        return msgspec.json.decode(b"{}" if question is None else question.data, type=SliceWanted)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        form = '{"share": 50, "quota": 30, "worker": "cpu-0"}'
+        raise HttpError(400, f"a slice is {form}, or part of it: {error}") from None
 
 
 def metadata_of(info: ModelInfo) -> dict[str, object]:

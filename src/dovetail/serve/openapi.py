@@ -69,6 +69,7 @@ def _json(schema: dict[str, Any], text: str = "The answer.") -> dict[str, Any]:
 
 _MEANING = {
     400: "The request is wrong; the text says what was expected.",
+    401: "A key is needed, or another one.",
     403: "The client may not have what it asks for.",
     404: "There is no such model, version, region or path.",
     413: "The body is too large.",
@@ -161,7 +162,7 @@ def _infer(info: ModelInfo) -> dict[str, Any]:
             "summary": f"Run {info.name}: {_ports(info.inputs)} -> {_ports(info.outputs)}",
             "parameters": headers,
             "requestBody": {"required": True, "content": content},
-            "responses": {"200": answer, **_refusals(400, 403, 413, 415, 429, 500, 503, 504)},
+            "responses": {"200": answer, **_refusals(400, 401, 403, 413, 415, 429, 500, 503, 504)},
         }
     }
 
@@ -185,6 +186,18 @@ def description(models: Mapping[str, ModelInfo], shared_memory: bool) -> dict[st
         "/v2/health/ready": _get("Whether all models are ready", _object(("ready",), ready=flag), 503),
         "/v2/models/stats": _get("Statistics of all models", _object(("model_stats",))),
         "/v2/repository/index": _post("All models", {"type": "array"}, _object(ready=flag), 400),
+        "/v2/slices": _get("What clients with a quota have", _object(("slices",))),
+        "/v2/slices/{client}": {
+            "parameters": [_in_path("client")],
+            **_post(
+                "Give a client another slice",
+                any_object,
+                _object(share=_COUNT, quota=_COUNT, worker=_TEXT),
+                400,
+                403,
+                404,
+            ),
+        },
         "/openapi.json": _get("This description", any_object),
         "/metrics": {
             "get": {

@@ -10,6 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import select
@@ -54,9 +55,14 @@ class Voice:
     """Lines for one descriptor, written by a thread."""
 
     def __init__(
-        self, fd: int = 2, now: Callable[[], float] = time.time, lost: Callable[[int], str] | None = None
+        self,
+        fd: int = 2,
+        now: Callable[[], float] = time.time,
+        lost: Callable[[int], str] | None = None,
+        as_json: bool = False,
     ) -> None:
-        """`lost` words what is written in place of so many lines that were lost."""
+        """`lost` words what is written in place of so many lines that were lost; `as_json`: each text is a record."""
+        self.as_json = as_json
         self._fd = fd
         self._lost_text = lost or self._said_lost
         self._now = now
@@ -67,12 +73,20 @@ class Voice:
         self._wake = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
-        self._closing = False
+        self._closing = self._owns = False
         self._thread: threading.Thread | None = None
 
-    def say(self, text: str) -> None:
-        """A line for the operator; each line of a longer text has the time before it."""
+    def say(self, text: str, level: str = "") -> None:
+        """A line for the operator; each line of a longer text has the time before it.
+
+        As JSON it is one record, however many lines it has.
+        """
         when = stamp(self._now())
+        if self.as_json:
+            level = level or ("warning" if text.startswith("WARNING") else "info")
+            record = {"time": when, "level": level, "message": text[: MAX_LINE_BYTES // 8], "pid": os.getpid()}
+            self._put(json.dumps(record))
+            return
         for line in text.splitlines() or [""]:
             self._put(f"{when} dovetail: {line}")
 
@@ -97,11 +111,17 @@ class Voice:
                     self._thread = None
         self._wake.set()
 
-    def close(self) -> None:
-        """Wait a moment until everything is written; nothing can be said after it."""
+    def close(self, descriptor: bool = False) -> None:
+        """Wait a moment until everything is written; nothing can be said after it.
+
+        With `descriptor` that is closed, too, by the thread that may be writing to it.
+        """
+        self._owns = descriptor
         self._idle.wait(LAST_WORDS_SECONDS)
         with self._lock:
             self._closing = True
+            if self._thread is None and descriptor:
+                os.close(self._fd)
         self._wake.set()
 
     def _work(self) -> None:
@@ -121,9 +141,13 @@ class Voice:
                 if not self._lines:
                     self._idle.set()
                     if self._closing:
+                        if self._owns:
+                            os.close(self._fd)
                         return
 
     def _said_lost(self, lost: int) -> str:
+        if self.as_json:
+            return json.dumps({"time": stamp(self._now()), "level": "warning", "lost_lines": lost})
         return f"{stamp(self._now())} dovetail: {lost} line(s) were lost here: nobody took them"
 
     def _write(self, data: bytes) -> None:

@@ -167,6 +167,14 @@ class Watch:
         if self._task is not None:
             self._task.cancel()
 
+    async def switch(self, system: LiveSystem, banner: Banner, header: Header) -> None:
+        """Another system serves from now on: who watches is told to look anew, and the process is another one."""
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+        self._system, self._banner, self._header = system, banner, header
+
     async def close(self) -> None:
         """Nobody may watch any longer."""
         self._timer.cancel()

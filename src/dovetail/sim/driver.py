@@ -135,6 +135,10 @@ class Simulation:
         """That of the first ingress, which is the only one in the plain case."""
         return self._ingresses[0].controller
 
+    def observe(self, observer: Observer) -> None:
+        """Let somebody else see every step of the first ingress, too."""
+        self._ingresses[0].observers.append(observer)
+
     # -- building -----------------------------------------------------------------------------------------------
 
     def schedule(self, at_ns: int, device: Any, payload: object) -> None:

@@ -7,32 +7,59 @@ from heapq import heappop, heappush
 from ..workflow.graph import StageSpec
 from .request import Item, Request
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "Waiting"]
+
+
+class Waiting:
+    """What waits in all queues together, so that nobody has to look at each of them."""
+
+    __slots__ = ("items", "ready")
+
+    def __init__(self) -> None:
+        #: Items of open requests.
+        self.items = 0
+        #: Queues with work that are not held.
+        self.ready = 0
 
 
 class Queue:
     """Items in the scheduler's order. Items of closed requests stay inside until they come up, but do not count."""
 
-    __slots__ = ("_classes", "_heap", "_sequence", "arrived", "held_until_ns", "key", "size", "stage")
+    __slots__ = ("_classes", "_heap", "_sequence", "_waiting", "arrived", "held_until_ns", "key", "size", "stage")
 
     def __init__(self, key: str, stage: StageSpec) -> None:
         self.key = key
         self.stage = stage
         #: Items of open requests.
         self.size = 0
-        #: Items that have ever come, those that came back after a failure not counted again.
+        #: Items that were ever asked for: those of refused requests count, those that come back do not.
         self.arrived = 0
-        #: A declared hold: nothing starts before this time unless the queue changes. 0 is none.
+        #: A declared hold: nothing starts before this time unless the queue changes. 0 is none. Set by `hold`.
         self.held_until_ns = 0
+        self._waiting = Waiting()
         #: Class -> items of open requests.
         self._classes: dict[int, int] = {}
         self._heap: list[tuple[int, int, Item]] = []
         self._sequence = 0
 
+    def count_in(self, waiting: Waiting) -> None:
+        """From now on it is one of several queues that are counted together; it is empty."""
+        self._waiting = waiting
+
+    def hold(self, until_ns: int) -> None:
+        """Nothing starts before this time, unless the queue changes; 0 ends a hold."""
+        if self.size and (until_ns == 0) != (self.held_until_ns == 0):
+            self._waiting.ready += 1 if until_ns == 0 else -1
+        self.held_until_ns = until_ns
+
     def push(self, order: int, item: Item) -> None:
         """Add an item; smaller `order` comes first, then first come."""
         self._sequence += 1
         heappush(self._heap, (order, self._sequence, item))
+        waiting = self._waiting
+        waiting.items += 1
+        if not self.size and not self.held_until_ns:
+            waiting.ready += 1
         self.size += 1
         item.waits = True
         request = item.request
@@ -80,6 +107,7 @@ class Queue:
             taken.append(item)
             if self.size == 0 or len(taken) >= count:
                 break
+        self._left(len(taken))
         return taken
 
     def forget(self, request: Request) -> None:
@@ -88,6 +116,14 @@ class Queue:
         self.size -= gone
         if gone:
             self._classes[request.priority] -= gone
+            self._left(gone)
+
+    def _left(self, count: int) -> None:
+        """So many items do not wait any more."""
+        waiting = self._waiting
+        waiting.items -= count
+        if count and not self.size and not self.held_until_ns:
+            waiting.ready -= 1
 
     def open_items(self) -> list[Item]:
         """Items of open requests in no particular order, for validation and look-ahead."""

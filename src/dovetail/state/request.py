@@ -21,11 +21,18 @@ class Request:
 
     __slots__ = (
         "arrived_ns", "cost_usd", "counts", "deadline_ns", "graph", "id", "items_missing", "left", "missing",
-        "nodes_left", "objective_ns", "outcome", "priority", "sizes", "timer", "waiting",
+        "nodes_left", "objective_ns", "outcome", "priority", "sheddable", "sizes", "timer", "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, ident: int, graph: CompiledGraph, priority: int, arrived_ns: int, objective_ns: int, deadline_ns: int
+        self,
+        ident: int,
+        graph: CompiledGraph,
+        priority: int,
+        arrived_ns: int,
+        objective_ns: int,
+        deadline_ns: int,
+        sheddable: bool = True,
     ) -> None:
         self.id = ident
         self.graph = graph
@@ -36,6 +43,8 @@ class Request:
         self.objective_ns = objective_ns
         #: When an answer is of no use any more; 0 is never.
         self.deadline_ns = deadline_ns
+        #: Whether it may be given up because it would be late.
+        self.sheddable = sheddable
         #: Empty while it is open.
         self.outcome = ""
         #: Per node, how many whole sources have not finished.

@@ -83,7 +83,7 @@ class Slice:
             return 0
         limit_ns = self.quota_pct * QUOTA_WINDOW_NS // FULL_QUOTA
         least_ns = min(_LEAST_NS, limit_ns // 2)
-        at_ns = self.paid_ns - QUOTA_WINDOW_NS + least_ns * FULL_QUOTA // self.quota_pct
+        at_ns = self.paid_ns - QUOTA_WINDOW_NS - -least_ns * FULL_QUOTA // self.quota_pct
         over_ns = sum(end_ns - begin_ns for begin_ns, end_ns in self.ran) - (limit_ns - least_ns)
         for begin_ns, end_ns in self.ran:
             if over_ns <= 0:
@@ -95,7 +95,7 @@ class Slice:
 
     def charge(self, begin_ns: int, end_ns: int) -> None:
         """A batch had the device from then to then."""
-        self.paid_ns = max(self.paid_ns, begin_ns) + (end_ns - begin_ns) * FULL_QUOTA // self.quota_pct
+        self.paid_ns = max(self.paid_ns, begin_ns) - (begin_ns - end_ns) * FULL_QUOTA // self.quota_pct
         while self.ran and self.ran[0][1] <= end_ns - QUOTA_WINDOW_NS:
             self.ran.popleft()
         self.ran.append((begin_ns, end_ns))

@@ -16,9 +16,9 @@ from bisect import insort
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from .queue import Queue
+from .queue import Queue, Waiting
 from .request import Item, Request
-from .run_batch import FULL_QUOTA, NEVER_NS
+from .run_batch import NEVER_NS
 from .slice import Slice
 from .worker_spec import Config, WorkerSpec
 
@@ -36,8 +36,8 @@ class Worker:
     """A worker that is here: what is free, what it runs and which models it holds."""
 
     __slots__ = (
-        "closing", "fetching", "free_cpus", "free_pct", "id", "line", "loading", "resident", "resident_bytes", "running",
-        "spec", "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
+        "closing", "fetching", "free_cpus", "free_pct", "id", "line", "loading", "resident", "resident_bytes",
+        "running", "spec", "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
     )  # fmt: skip
 
     def __init__(self, ident: int, spec: WorkerSpec) -> None:
@@ -150,6 +150,8 @@ class Worker:
         if free_pct >= share_pct and free_cpus >= cpus and not line:
             return now_ns
         preempts = self.spec.preempts
+        if not line and not preempts:
+            return self._next_room(share_pct, cpus, now_ns, early_ns)
         before: list[Batch] = []
         ends: list[tuple[int, int, int, int]] = []
         held_pct = owed_pct = 0
@@ -194,6 +196,25 @@ class Worker:
             free_pct += pct
             free_cpus += cores
         return at_ns
+
+    def _next_room(self, share_pct: int, cpus: int, now_ns: int, early_ns: int) -> int:
+        """The same where nobody is in line and nobody is stopped: batches end one after the other."""
+        ends: list[tuple[int, int, int, int]] = []
+        for batch in self.running.values():
+            if batch.fetches:
+                continue
+            expected_ns = batch.expected_ns
+            spare_ns = expected_ns // EARLIER
+            end_ns = batch.begun_ns + expected_ns - (spare_ns if spare_ns < early_ns else early_ns)
+            ends.append((end_ns if end_ns > now_ns else now_ns + 1, batch.id, batch.got_pct, batch.got_cpus))
+        ends.sort()
+        free_pct, free_cpus = self.free_pct, self.free_cpus
+        for end_ns, _, pct, cores in ends:
+            free_pct += pct
+            free_cpus += cores
+            if free_pct >= share_pct and free_cpus >= cpus:
+                return end_ns
+        return NEVER_NS
 
 
 class Batch:
@@ -260,12 +281,21 @@ def _class_of(batch: Batch) -> int:
 class Cluster:
     """Open requests, queues, workers and batches. The controller changes them; policies only look."""
 
-    __slots__ = ("batches", "holders", "moves", "queues", "requests", "sliced", "slices", "starting", "workers")
+    __slots__ = (
+        "batches", "holders", "hosts", "moves", "queues", "requests", "sliced", "slices", "starting", "waiting",
+        "workers",
+    )  # fmt: skip
 
     def __init__(self, queues: dict[str, Queue], stages: list[str]) -> None:
         self.queues = queues
+        #: What waits in all of them together.
+        self.waiting = Waiting()
+        for queue in queues.values():
+            queue.count_in(self.waiting)
         self.requests: dict[int, Request] = {}
         self.workers: dict[int, Worker] = {}
+        #: How many of them are host processes.
+        self.hosts = 0
         self.batches: dict[int, Batch] = {}
         #: Stage name -> workers that hold its model.
         self.holders: dict[str, dict[int, Worker]] = {name: {} for name in stages}
@@ -278,12 +308,17 @@ class Cluster:
         #: Workers that were asked for and are not there yet.
         self.starting = 0
 
-    def capacity_pct(self) -> int | None:
-        """What all slices are of a device, in per cent of one; None where stages have no slices."""
-        if not self.sliced:
-            return None
-        areas = (piece.area for pieces in self.slices.values() for piece in pieces.values() if not piece.closing)
-        return sum(areas) // FULL_QUOTA
+    def join(self, worker: Worker) -> None:
+        """A worker is here."""
+        self.workers[worker.id] = worker
+        self.hosts += worker.spec.on_host
+
+    def leave(self, ident: int) -> Worker | None:
+        """A worker is gone; None if it is not known."""
+        worker = self.workers.pop(ident, None)
+        if worker is not None:
+            self.hosts -= worker.spec.on_host
+        return worker
 
     def hold(self, stage: str, worker: Worker) -> None:
         """The worker holds the stage's model from now on."""

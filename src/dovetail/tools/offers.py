@@ -36,6 +36,8 @@ class WeighedOffer(msgspec.Struct, frozen=True):
     end_ns: int
     #: What an item would cost there.
     usd: float
+    #: What it was compared by, in the unit of the decision: the least is taken.
+    score: float
     note: str
 
 
@@ -46,6 +48,8 @@ class Decision(msgspec.Struct, frozen=True):
     batch: int
     stage: str
     offers: tuple[WeighedOffer, ...]
+    #: Unit of scores: "usd" of all that is still to come of a request, or "ns" per item.
+    unit: str
 
 
 def decisions(
@@ -106,18 +110,20 @@ def _of(request: int, actions: list[Action], weighed: list[Considered], controll
 def _told(considered: Considered, action: RunBatch) -> Decision:
     items = len(action.items)
     offers = []
-    now_ns = considered.at_ns
+    now_ns, taken = considered.at_ns, considered.offers[0].score
     for position, offer in enumerate(considered.offers):
         worker, config = offer.worker, offer.config
         size = min(considered.waiting, config.batch) if position else items
         if position == 0:
-            note = f"taken: {offer.reason or 'the best that a worker is ready for'}"
+            note = f"taken: {offer.reason or 'the least score that a worker is ready for'}"
         elif offer.start_ns > now_ns:
             note = offer.reason or "no room yet"
         elif offer.fetch_ns:
             note = "would have to fetch the model"
         else:
-            note = "ready, too; the plan prefers the one above"
+            note = (
+                "ready, too; its score is higher" if offer.score > taken else "ready, too; a smaller batch is enough"
+            )
         begin_ns = offer.start_ns - now_ns
         offers.append(
             WeighedOffer(
@@ -129,7 +135,9 @@ def _told(considered: Considered, action: RunBatch) -> Decision:
                 offer.fetch_ns,
                 begin_ns + offer.fetch_ns + offer.run_ns,
                 worker.usd_per_ns(config) * offer.run_ns / max(1, size),
+                offer.score,
                 note,
             )
         )
-    return Decision(action.cause, action.batch, action.stage, tuple(offers))
+    unit = "usd" if considered.goal == "cost" else "ns"
+    return Decision(action.cause, action.batch, action.stage, tuple(offers), unit)

@@ -38,8 +38,10 @@ __all__ = ["ShareOptions", "ShareResult", "p99", "verify_shares"]
 
 #: No request is refused for being late: what is measured is the device.
 PATIENCE_NS = 3600 * SECOND
+#: Models are cut within this time, or not before the load begins.
+WARM_UP_SECONDS = 60.0
 #: Between two requests of a high class, about.
-PAUSE_SECONDS = 0.03
+PAUSE_SECONDS = 0.08
 
 
 class ShareOptions(msgspec.Struct, frozen=True):
@@ -80,8 +82,11 @@ class ShareResult(msgspec.Struct, frozen=True):
 
     @property
     def of_alone(self) -> float | None:
-        """What all did together, each counted as a part of what it does alone: 1 if sharing costs nothing."""
-        if not self.alone_per_s:
+        """What all did together, each counted as a part of what it does alone: 1 if sharing costs nothing.
+
+        None if that was not measured, or a high class does not do all that it could.
+        """
+        if not self.alone_per_s or self.high_ns:
             return None
         per_s = {name: found.get("ok", 0) / self.options.seconds for name, found in self.outcomes.items()}
         return sum(per_s[name] / alone for name, alone in self.alone_per_s.items() if alone)
@@ -152,6 +157,8 @@ async def verify_shares(
         idle_at_ns = (0, 0)
         try:
             load = _Load(served.system, inputs, high, options)
+            await _warm_up(load, inputs, served.system)
+            begun_ns = served.system.now_ns()
             outcomes = await load.run(inputs, options.seconds, progress)
             ended_ns, high_ns = served.system.now_ns(), load.took_ns
             # Afterwards, when all is warm.
@@ -170,7 +177,7 @@ async def verify_shares(
             await served.stop(10.0)
         with log.open("rb") as lines:
             every = list(decode_records(lines))
-    records = [r for r in every if r.end_ns <= ended_ns]
+    records = [r for r in every if begun_ns <= r.begin_ns and r.end_ns <= ended_ns]
     devices = len({record.client for record in records}) or 1
     clients = {name: spec.client or name for name, spec in slices.items()}
     report = share_report(
@@ -190,6 +197,15 @@ async def verify_shares(
     ended = {name: dict(found) for name, found in outcomes.items()}
     measured = (alone, {n: sorted(t) for n, t in high_ns.items()}, {n: sorted(t) for n, t in alone_ns.items()})
     return ShareResult(target, options, asked, report, ended, *measured, idle_busy_pct, idle)
+
+
+async def _warm_up(load: _Load, names: Iterable[str], system: LiveSystem) -> None:
+    """Under load, until nothing is being found out any more: models of lower classes are cut when they are known."""
+    give_up_s = time.monotonic() + WARM_UP_SECONDS
+    await load.run(names, 1.0)
+    while system.fleet.cutter.busy and time.monotonic() < give_up_s:
+        await load.run(names, 0.5)
+    load.took_ns = {}
 
 
 def p99(took_ns: list[int]) -> int:

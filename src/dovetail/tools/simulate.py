@@ -13,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from ..control import Action, Event, RequestArrived
+from ..control import Action, Event, RequestArrived, WorkerJoined
 from ..control.validate import validate
+from ..device import GapArbiter, GapSettings, TokenAccount, TokenSettings
 from ..errors import DovetailError, ScenarioError
 from ..place.transfer import Delays
 from ..predict import Estimator
@@ -22,6 +23,8 @@ from ..profile.machine import HOST
 from ..profile.table import ProfileTable
 from ..record.ledger import Ledger, Summary
 from ..record.log import Header, make_header
+from ..record.scaling import Decision, Decisions
+from ..record.usage import Usage
 from ..sim import SimDevice, Simulation
 from ..sim.arrivals import requests
 from ..sim.branching import Branches
@@ -31,11 +34,12 @@ from ..sim.network import Network
 from ..sim.scenario.file import read_scenario
 from ..sim.scenario.world import build_world
 from ..sim.state_table import Staleness
-from ..units import SECOND
+from ..state import WorkerSpec
+from ..units import MS, SECOND
 from ..wiring import POLICIES, PolicySpec, find_policy, make_controller
 from .knowledge import outlook
 
-__all__ = ["DeviceUse", "Result", "ScenarioRun"]
+__all__ = ["DeviceUse", "Result", "ScaledUse", "ScenarioRun"]
 
 #: Arrivals between two calls of `progress`.
 _STRIDE = 512
@@ -53,6 +57,19 @@ class DeviceUse(msgspec.Struct, frozen=True):
     busy: float
 
 
+class ScaledUse(msgspec.Struct, frozen=True):
+    """What a scaler reserved over the run."""
+
+    #: Share times quota of all slices; and devices, each from the moment it was asked for.
+    gpu_s: float
+    device_s: float
+    most_devices: int
+    #: Times that slices were opened, resized or closed.
+    changes: int
+    #: Its decisions, where it only says what it would do.
+    advice: tuple[Decision, ...] = ()
+
+
 class Result(msgspec.Struct, frozen=True):
     """What came out of a run."""
 
@@ -67,18 +84,41 @@ class Result(msgspec.Struct, frozen=True):
     #: Share of its requests that each class had to answer within the objective, and whether all did.
     target: float
     met: bool
+    #: What the scaler reserved; None where there is none.
+    scaled: ScaledUse | None = None
+
+
+class _Advice:
+    """An observer that collects what the scaler decides."""
+
+    def __init__(self, found: Decisions, names: dict[int, str]) -> None:
+        self._found = found
+        self._names = names
+
+    def __call__(self, event: Event, actions: list[Action]) -> None:
+        if isinstance(event, WorkerJoined):
+            self._names[event.worker] = event.spec.name
+        self._found.take(event.at_ns, actions, lambda worker: self._names.get(worker, f"worker {worker}"))
 
 
 class ScenarioRun:
     """A scenario that is ready to go, once."""
 
-    def __init__(self, path: Path, *, policy: str | None = None, seed: int | None = None) -> None:
+    def __init__(
+        self, path: Path, *, policy: str | None = None, seed: int | None = None, dry_run: bool = False
+    ) -> None:
         self.path = path
         self.scenario, file = read_scenario(path)
         self.seed = self.scenario.seed if seed is None else seed
         self.world = world = build_world(self.scenario, file)
         spec = file.convert(self.scenario.policy, PolicySpec, "policy", known=PolicySpec.__struct_fields__)
         self.policy = spec if policy is None else msgspec.structs.replace(spec, name=policy)
+        if dry_run:
+            if spec.scale is None:
+                raise file.error(
+                    "policy", "--dry-run says what the scaler would do, and there is none; add [policy.scale]"
+                )
+            self.policy = msgspec.structs.replace(self.policy, scale=msgspec.structs.replace(spec.scale, dry=True))
         #: Profiles that the policy knows.
         self._told = world.entries if self.scenario.profiled else ()
         #: What the user should know of how it was put together.
@@ -162,6 +202,10 @@ class ScenarioRun:
         else:
             simulation = self._linked(arrivals, watchers)
         devices = self._join(simulation, branches)
+        usage, advice = Usage(sum(d.spec.kind != HOST for d in devices)), Decisions()
+        if self.policy.scale is not None:
+            for watcher in (usage, _Advice(advice, {d.ident: d.spec.name for d in devices})):
+                simulation.observe(watcher)
         simulation.run()
         self._check_answered()
         summaries = self.ledger.summary()
@@ -178,7 +222,16 @@ class ScenarioRun:
             devices=[self._use(device, end_ns) for device in devices],
             target=self.scenario.target,
             met=all(line.hit_rate >= self.scenario.target for line in summaries),
+            scaled=self._scaled(usage, advice, end_ns),
         )
+
+    def _scaled(self, usage: Usage, advice: Decisions, end_ns: int) -> ScaledUse | None:
+        scale = self.policy.scale
+        if scale is None:
+            return None
+        usage.advance(end_ns)
+        told = tuple(advice.found) if scale.dry else ()
+        return ScaledUse(usage.gpu_s, usage.device_s, usage.most_devices, usage.changes, told)
 
     def _validate(self) -> None:
         for controller in self.controllers:
@@ -213,20 +266,40 @@ class ScenarioRun:
         contention = None if declared is None else PairContention(declared.beside)
         devices: list[SimDevice] = []
         hosts = 0
-        for ident, place in enumerate(self.world.places, start=1):
-            rng = random.Random(f"{self.seed}/{place.spec.name}")
-            host = place.spec.kind == HOST
-            device = SimDevice(
+        scale = self.policy.scale
+        sliced = scale is not None and scale.slices and not scale.dry
+
+        def make(ident: int, spec: WorkerSpec) -> SimDevice:
+            host = spec.kind == HOST
+            arbiter = None
+            if sliced and not host:  # slices are paid for, so that they are limits
+                account = TokenAccount(TokenSettings(mode="strict"))
+                arbiter = GapArbiter({}, GapSettings(order="slack"), account=account, learn=False)
+            return SimDevice(
                 ident,
-                place.spec,
+                spec,
                 stages,
                 table,
                 simulation.schedule,
-                rng=rng,
+                rng=random.Random(f"{self.seed}/{spec.name}"),
                 branching=branches,
                 contention=None if host else contention,
-                sequences=self.world.sequences if place.spec.preempts else None,
+                sequences=self.world.sequences if spec.preempts else None,
+                arbiter=arbiter,
             )
+
+        model = next((place.spec for place in self.world.places if place.spec.kind != HOST), None)
+        if scale is not None and model is not None:
+
+            def spawn(ident: int) -> tuple[SimDevice, int]:
+                device = make(ident, msgspec.structs.replace(model, name=f"{model.kind}-{ident - 1}"))
+                devices.append(device)
+                return device, scale.start_ms * MS
+
+            simulation.spawn = spawn
+        for ident, place in enumerate(self.world.places, start=1):
+            host = place.spec.kind == HOST
+            device = make(ident, place.spec)
             if several and host:
                 simulation.join_host(device, hosts % len(self.controllers), place.join_ns)
                 hosts += 1
@@ -247,6 +320,8 @@ class ScenarioRun:
             yield arrival
 
     def _use(self, device: SimDevice, end_ns: int) -> DeviceUse:
+        if device.ident > len(self.world.places):
+            return DeviceUse(device.spec.name, device.spec.kind, device.busy_pct_ns / 100 / max(1, end_ns))
         place = self.world.places[device.ident - 1]
         there_ns = (end_ns if place.leave_ns is None else min(end_ns, place.leave_ns)) - place.join_ns
         return DeviceUse(place.spec.name, place.spec.kind, device.busy_pct_ns / 100 / max(1, there_ns))

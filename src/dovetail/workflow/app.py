@@ -63,7 +63,12 @@ class App:
 
 
 def load_target(target: str) -> App:
-    """The App (or lone workflow, as an App) that ``module:attribute`` names. The working directory is searched."""
+    """The App (or lone workflow, as an App) that ``module:attribute`` names. The working directory is searched.
+
+    Several targets with commas between them are one App.
+    """
+    if "," in target:
+        return App(*(load_target(one) for one in target.split(",")))
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
         raise DeclarationError(f"target {target!r} must be module:attribute, for example examples.quickstart:app")
@@ -99,6 +104,6 @@ def load_target(target: str) -> App:
 
 def target_folder(target: str) -> Path | None:
     """Where the module of a target that was loaded lies; None if it has no file."""
-    module = sys.modules.get(target.partition(":")[0])
+    module = sys.modules.get(target.partition(",")[0].partition(":")[0])
     file = getattr(module, "__file__", None)
     return None if file is None else Path(file).absolute().parent

@@ -21,7 +21,7 @@ from .onnxfile import ModelFile, read_onnx
 from .onnxwork import count_macs
 
 if TYPE_CHECKING:
-    from .trace import Guarded, Handle
+    from .handles import Guarded, Handle
 
 __all__ = ["Stage", "onnx", "stage"]
 
@@ -56,19 +56,19 @@ class Stage:
         return self.spec.name
 
     def __call__(self, *args: Any) -> Handle:
-        from .trace import call
+        from .handles import call
 
         return call(self, args)
 
     def map(self, *lists: Any) -> Handle:
         """Run once per element of the lists, which have equal lengths; elements batch across requests."""
-        from .trace import call
+        from .handles import call
 
         return call(self, lists, mapped=True)
 
     def when(self, condition: Any, otherwise: Any = None) -> Guarded:
         """Run only if `condition` is true, else take the value of `otherwise`: ``big.when(unsure, small)(x)``."""
-        from .trace import Guarded
+        from .handles import Guarded
 
         return Guarded(self, condition, otherwise)
 

@@ -1,7 +1,7 @@
 """`dovetail reproduce fast-gshare`: the simulated device against FaST-GShare's measurements, packing, and its claims.
 
 What is here: the throughput tables, throughput by replicas, the three headline figures, packing, and ParvaGPU's
-scenarios. What is not: everything that needs a scaler.
+scenarios. What needs a scaler is in `scaling`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from ...scale.partition import Demand, lower_bound, plan_devices
 from ..experiment import Goal, Lab
 from .fast_gshare_pods import Pod, Pods, fit_beside, fit_pod, fitted_half, read_cells, read_replicas, simulated_per_s
 from .parva_data import PUBLISHED_GPUS, demands, present
+from .scaling import scaling
 
 __all__ = ["QUICK_SEEDS", "SEEDS", "run"]
 
-#: Nothing is random here: every seed gives the same.
+#: Arrivals of the scaler's loads are by seed; all else is the same.
 SEEDS: tuple[int, ...] = (1, 2)
 QUICK_SEEDS: tuple[int, ...] = (1,)
 
@@ -49,9 +50,7 @@ def run(lab: Lab) -> None:
     headlines(lab, pods)
     packing(lab)
     parva(lab)
-    lab.leave_out(
-        "scaling", "the load of 14 stages, HAS-GPU's traces and auto-scaling need a scaler, which is not here"
-    )
+    scaling(lab)
     lab.leave_out("rapp", "RaPP's quota surface is not done yet")
 
 

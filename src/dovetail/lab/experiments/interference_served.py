@@ -17,7 +17,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from ...live.front.system import Overloaded, Result
+from ...errors import Overloaded
+from ...live.front.system import Result
 from ...predict import Estimator
 from ...serve.launch import Options, Served, launch
 from ...units import SECOND

@@ -1,8 +1,8 @@
 """A world in which scalers are compared: simulated V100s that come and go, and slices whose quotas are limits.
 
-What is the same for every scaler: the workflow, its profile, the arrivals, the default policy's scheduler (its
-admission and its order), and the devices. What differs is who says how many slices and devices there are. That is kind
-to the rivals, whose own systems refuse nobody and let queues grow.
+What is the same for every scaler: the workflow, its profile, the arrivals, the default policy's scheduler, and the
+devices. What differs is who says how many slices and devices there are. That is kind to the rivals, whose own systems
+refuse nobody and let queues grow.
 
 Rules of this file
 - GPU-seconds are what is reserved: share times quota of all slices over time, as HAS-GPU counts "GPU in use". What a
@@ -25,9 +25,6 @@ from ...control import (
     Reject,
     Reply,
     RequestArrived,
-    SetSlice,
-    StartWorker,
-    StopWorker,
 )
 from ...control.validate import validate
 from ...device import GapArbiter, GapSettings, TokenAccount, TokenSettings
@@ -36,6 +33,7 @@ from ...predict import Estimator, Predictor
 from ...profile import catalogue
 from ...profile.table import Entry, ProfileTable
 from ...record.ledger import Ledger
+from ...record.usage import Usage
 from ...scale import Scaler
 from ...schedule import Dovetail, PlannerSettings
 from ...sim import SimDevice, Simulation
@@ -43,7 +41,7 @@ from ...state import WorkerSpec
 from ...units import SECOND
 from ...workflow.graph import Graph, StageSpec, chain
 
-__all__ = ["Run", "ScalingWorld", "Usage"]
+__all__ = ["KIND", "Run", "ScalingWorld"]
 
 #: Scatter of a single run's time: standard deviation over mean [assumption].
 SPREAD = 0.05
@@ -79,37 +77,6 @@ class Run(msgspec.Struct, frozen=True):
     def goodput_per_gpu_s(self) -> float:
         """Requests in time for each GPU-second that was reserved."""
         return self.requests * self.in_time / max(self.gpu_s, 1e-9)
-
-
-class Usage:
-    """Adds up what is reserved; an observer of the simulation."""
-
-    def __init__(self, devices: int) -> None:
-        self.slices: dict[int, int] = {}
-        self.devices = self.most_devices = devices
-        self.changes = 0
-        self.at_ns = 0
-        self.area_ns = 0
-        self.device_ns = 0
-        self.points: list[tuple[float, float]] = []
-
-    def advance(self, now_ns: int) -> None:
-        """Time has passed."""
-        passed_ns, self.at_ns = now_ns - self.at_ns, now_ns
-        self.area_ns += passed_ns * sum(self.slices.values())
-        self.device_ns += passed_ns * self.devices
-
-    def __call__(self, event: Event, actions: list[Action]) -> None:
-        for action in actions:
-            if isinstance(action, SetSlice):
-                self.advance(event.at_ns)
-                self.changes += 1
-                self.slices[action.slice] = action.share_pct * action.quota_pct
-                self.points.append((event.at_ns / SECOND, sum(self.slices.values()) / 1e4))
-            elif isinstance(action, StartWorker | StopWorker):
-                self.advance(event.at_ns)
-                self.devices += 1 if isinstance(action, StartWorker) else -1
-                self.most_devices = max(self.most_devices, self.devices)
 
 
 class ScalingWorld(msgspec.Struct, frozen=True):
@@ -192,9 +159,9 @@ class ScalingWorld(msgspec.Struct, frozen=True):
             in_time=counts["ok"] / max(1, total),
             p50_ms=_quantile(sorted_ns, 0.5),
             p95_ms=_quantile(sorted_ns, 0.95),
-            gpu_s=usage.area_ns / 1e4 / SECOND,
-            device_s=usage.device_ns / SECOND,
-            gpus=usage.area_ns / 1e4 / max(1, usage.at_ns),
+            gpu_s=usage.gpu_s,
+            device_s=usage.device_s,
+            gpus=usage.gpu_s * SECOND / max(1, usage.at_ns),
             most_gpus=max((area for _, area in usage.points), default=0.0),
             most_devices=usage.most_devices,
             changes=usage.changes,

@@ -69,6 +69,11 @@ class Admitting:
         self._ours.closed(request)
         self._inner.closed(request)
 
+    def idle(self, now_ns: int) -> None:
+        """Both have time."""
+        self._ours.idle(now_ns)
+        self._inner.idle(now_ns)
+
     def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
         """As we would."""
         return self._ours.hopeless(now_ns)

@@ -154,6 +154,14 @@ class ConfigScheduler(ABC):
         """Not known without a look at each worker."""
         return False
 
+    def sleeps(self, queue: Queue) -> bool:
+        """Every queue is asked."""
+        return False
+
+    def woken(self) -> Sequence[str]:
+        """None was asleep."""
+        return ()
+
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The first of the rival's configurations that finds a place."""
         holders = self.cluster.holders[queue.stage.name]
@@ -192,6 +200,9 @@ class ConfigScheduler(ABC):
 
     def closed(self, request: Request) -> None:  # noqa: B027 - the default, not a gap
         """Nothing is kept."""
+
+    def idle(self, now_ns: int) -> None:  # noqa: B027 - the default, not a gap
+        """Nothing is worked out ahead."""
 
 
 class Rival(ConfigScheduler):

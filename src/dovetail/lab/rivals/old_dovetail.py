@@ -180,7 +180,7 @@ class OldDovetailPlanner(ConfigScheduler):
         if not in_time:
             in_time = self._in_time(tables, queue, node, left_ns, lean)
             if not in_time:
-                return (tables.cheapest(node, queue.size),)
+                return (tables.cheapest(node, queue.size).config,)
         hold = self._worth_waiting(queue, tables, in_time[0], now_ns)
         return [choice.option.config for choice in in_time] if hold is None else self._held(queue, hold, now_ns)
 

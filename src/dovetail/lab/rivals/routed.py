@@ -88,6 +88,9 @@ class RoutedScheduler:
         self.hopeless = self._plain.hopeless
         self.note = self._plain.note
         self.full = self._plain.full
+        self.idle = self._plain.idle
+        self.sleeps = self._plain.sleeps
+        self.woken = self._plain.woken
 
     def bind(self, cluster: Cluster) -> None:
         """Routers name workers by number."""

@@ -27,7 +27,7 @@ from ..links.wire import FromWorker, Hello, Learned, Ready, Recut, Refused, Want
 from .cutter import Cutter
 from .link import WorkerLink
 from .memory import Memory
-from .process import WorkerProcess
+from .process import WorkerProcess, is_stopped
 from .share import FirstFront, JoinedFront
 from .stores import KernelStore
 
@@ -237,6 +237,13 @@ class Fleet:
         if substituted:
             again = "; its substitute stays"
         self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
+
+    def end_hung(self, ident: int, why: str, at_work: bool) -> None:
+        """Kill a worker that hangs; `at_work`: at a batch, and not at a model that it brings."""
+        worker = self.workers.get(ident)
+        if worker is not None:
+            worker.at_fault = at_work and not is_stopped(worker.pid)
+            worker.kill(why)
 
     def substitute(self, ident: int, stage: str) -> None:
         """A worker for Python stages is stuck; others need not wait. It ends when its batch does, or is killed."""

@@ -33,6 +33,8 @@ class WorkerLink(ABC):
     def __init__(self, on_message: Callable[[WorkerLink, FromWorker], None]) -> None:
         #: Set once the worker has introduced itself.
         self.arena: Arena | None = None
+        #: It hung or crashed at its work, and was not taken away.
+        self.at_fault = False
         #: It has run a batch: it works.
         self.answered = False
         self._on_message = on_message

@@ -124,7 +124,9 @@ class WorkerMessages:
         begin_ns, end_ns = message.begin_ns, message.end_ns
         if isinstance(message, Done):
             busy_ns = message.busy_ns
-            self.statistics.batch(running.action, busy_ns or end_ns - begin_ns)
+            decided = self.controller.batches.get(batch)
+            waited_ns = 0 if decided is None else sum(max(0, begin_ns - item.queued_ns) for item in decided.items)
+            self.statistics.batch(running.action, busy_ns or end_ns - begin_ns, waited_ns)
             self.post(BatchFinished(now, cause, batch, begin_ns, end_ns, message.counts, busy_ns, ingress))
         else:
             reason, detail = message.reason, message.detail
@@ -137,5 +139,5 @@ class WorkerMessages:
         self.watchdog.lost(worker.ident)
         self._begun.pop(worker.ident, None)
         if worker.arena is not None:
-            self.post(WorkerLost(self.now_ns(), 0, worker.ident, why))
+            self.post(WorkerLost(self.now_ns(), 0, worker.ident, why, worker.at_fault))
         self.check_ready()

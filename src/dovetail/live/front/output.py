@@ -12,7 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
-__all__ = ["WorkerOutput"]
+__all__ = ["WorkerOutput", "never_raises"]
 
 #: Read in one turn of the event loop: about what a pipe holds.
 PIECE_BYTES = 64 << 10
@@ -90,3 +90,13 @@ class WorkerOutput:
         for line in lines[: max(1, int(self._lines))]:
             self._tell(line)
         self._rest = b""
+
+
+def never_raises(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Whoever listens may have gone; that must not reach what is being told of."""
+
+    def told(text: str) -> None:
+        with contextlib.suppress(Exception):
+            say(text)
+
+    return told

@@ -20,8 +20,30 @@ from ..links.wire import Evicted, State
 
 __all__ = ["Statistics"]
 
+#: A prediction holds if a batch takes no longer than its mean and so many standard deviations: of 100 batches whose
+#: times scatter like a bell, 98 do.
+DEVIATIONS = 2.0
 #: Evictions that are remembered, for who wants to know why.
 MOST_EVICTIONS = 50
+
+
+class StageCounts:
+    """What is counted of the batches of one stage."""
+
+    __slots__ = ("device_ns", "error", "expected_ns", "held", "items", "predicted", "waited_ns")
+
+    def __init__(self) -> None:
+        #: Time of its batches, each multiplied by its share of the device.
+        self.device_ns = 0.0
+        #: Batches whose time was predicted; how long they were to take; the sum of how far they were off, relative to
+        #: the prediction; and how many took no longer than predicted with some room.
+        self.predicted = 0
+        self.expected_ns = 0
+        self.error = 0.0
+        self.held = 0
+        #: Items, and how long they waited for their batch to begin.
+        self.items = 0
+        self.waited_ns = 0
 
 
 class Statistics:
@@ -39,14 +61,26 @@ class Statistics:
         self._last_ms = dict.fromkeys(self._names, 0)
         #: Stage -> batch size -> (batches, time)
         self._batches: dict[str, dict[int, list[int]]] = {}
+        self.stages: dict[str, StageCounts] = {}
         #: Workers that keep their own memory, by name: their last word, and the sums of their predecessors.
         self._states: dict[str, State] = {}
         self._before: dict[str, Counter[str]] = {}
         #: (when, worker, what): the last of them.
         self.evictions: deque[tuple[int, str, Evicted]] = deque(maxlen=MOST_EVICTIONS)
 
-    def batch(self, action: RunBatch, duration_ns: int) -> None:
-        """A batch was run."""
+    def batch(self, action: RunBatch, duration_ns: int, waited_ns: int = 0) -> None:
+        """A batch was run; its items have waited for so long, together."""
+        counts = self.stages.get(action.stage)
+        if counts is None:
+            counts = self.stages[action.stage] = StageCounts()
+        counts.device_ns += duration_ns * action.share_pct / 100
+        counts.items += len(action.items)
+        counts.waited_ns += waited_ns
+        if expected_ns := action.expected_ns:
+            counts.predicted += 1
+            counts.expected_ns += expected_ns
+            counts.error += abs(duration_ns - expected_ns) / expected_ns
+            counts.held += duration_ns <= expected_ns * (1 + DEVIATIONS * action.spread)
         entry = self._batches.setdefault(action.stage, {}).setdefault(len(action.items), [0, 0])
         entry[0] += 1
         entry[1] += duration_ns

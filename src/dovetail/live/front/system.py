@@ -13,7 +13,6 @@ Rules of this file
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -50,8 +49,10 @@ from .journal import Journal
 from .link import WorkerLink
 from .memory_admission import MemoryAdmission
 from .messages import WorkerMessages
+from .output import never_raises
 from .readiness import Readiness
 from .share import FirstFront, JoinedFront
+from .slices import Slices
 from .statistics import Statistics
 from .stores import KernelStore
 from .tap import Tap
@@ -80,7 +81,7 @@ class LiveSystem:
         say: Callable[[str], None] = lambda _: None,
         observers: Sequence[Callable[[Event, list[Action]], None]] = (),
     ) -> None:
-        say = _never_raises(say)
+        say = never_raises(say)
         self.settings = settings
         self.controller = controller
         self.ledger = Ledger([(g.name, g.slo_ns) for g in settings.graphs])
@@ -127,6 +128,8 @@ class LiveSystem:
             check_ready=self._check_ready,
             say=say,
         )
+        #: What clients with a quota have, and how to change it.
+        self.slices = Slices(controller, self.fleet.workers, self._post, self.now_ns)
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -208,6 +211,7 @@ class LiveSystem:
         timeout_ns: int = 0,
         note: str = "",
         counts: tuple[int, ...] = (),
+        sheddable: bool = True,
         on_free: Callable[[], None] = lambda: None,
     ) -> int:
         """Put a request to the controller; its number. `done` is told its end, once and perhaps before this returns.
@@ -243,6 +247,7 @@ class LiveSystem:
                 now + min(objective_ns, LONGEST_NS) if objective_ns else 0,
                 now + min(timeout_ns, LONGEST_NS) if timeout_ns else 0,
                 counts,
+                sheddable,
             ),
             note,
         )
@@ -381,19 +386,8 @@ class LiveSystem:
                 self.fleet.substitute(ident, stage)
         self.fleet.retire()
         for ident, why in self.watchdog.hung(self.batches.running.values(), now):
-            if ident in self.fleet.workers:
-                self.fleet.workers[ident].kill(why)
+            self.fleet.end_hung(ident, why, at_work=not self.watchdog.loads(ident))
         for ident, request in list(self.answers.requests.items()):
             if request.state is not None and (why := self._readiness.hopeless(request.state.graph.graph, now)):
                 self._give_up(ident, why)
         self._journal.flush()
-
-
-def _never_raises(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Whoever listens may have gone; that must not reach what is being told of."""
-
-    def told(text: str) -> None:
-        with contextlib.suppress(Exception):
-            say(text)
-
-    return told

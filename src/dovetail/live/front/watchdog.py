@@ -45,6 +45,10 @@ class Watchdog:
         self.loading.pop((worker, stage), None)
         self._progress_ns[worker] = now_ns
 
+    def loads(self, worker: int) -> bool:
+        """Whether it brings a model."""
+        return any(busy == worker for busy, _ in self.loading)
+
     def lost(self, worker: int) -> None:
         """It owes nothing any more."""
         self._progress_ns.pop(worker, None)

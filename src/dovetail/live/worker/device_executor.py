@@ -309,7 +309,7 @@ class DeviceExecutor:
             self._answer(ingress, Evicted(evict.weights, evict.nbytes, evict.reason, here))
 
     def _look_again(self, due: _TellState, now_ns: int) -> None:
-        """Tell how the worker is if that has changed, and look a few times more: results are freed after the batch."""
+        """Tell how the worker is if that has changed, and look again: results are freed after their batch."""
         known = self._known()
         if known != self._told:
             self._tell_state(now_ns)

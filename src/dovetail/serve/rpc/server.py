@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -46,8 +47,18 @@ class GrpcServer:
         await self._service.finished()
 
 
-async def start(inference: Inference, host: str, port: int, limits: Limits) -> GrpcServer:
-    """Serve; port 0 takes a free one. Raises `OSError` if it cannot listen."""
+async def start(
+    inference: Inference,
+    host: str,
+    port: int,
+    limits: Limits,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+) -> GrpcServer:
+    """Serve; port 0 takes a free one. Raises `OSError` if it cannot listen.
+
+    The certificate is read once: another one needs another server.
+    """
     options = (
         ("grpc.max_receive_message_length", limits.max_body_bytes + MAX_HEAD_BYTES),
         ("grpc.max_send_message_length", -1),
@@ -64,7 +75,11 @@ async def start(inference: Inference, host: str, port: int, limits: Limits) -> G
     server.add_generic_rpc_handlers(service.handlers())
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = server.add_insecure_port(address)
+        if tls_cert is None:
+            bound = server.add_insecure_port(address)
+        else:
+            pair = (tls_key or tls_cert).read_bytes(), tls_cert.read_bytes()
+            bound = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
     except RuntimeError as error:
         raise OSError(f"cannot bind to {address}") from error
     if not bound:

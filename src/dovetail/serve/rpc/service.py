@@ -19,7 +19,7 @@ import grpc
 
 from ..framing import HttpError
 from ..inference import Inference
-from ..oip_request import call_of, claimed, inputs_of, wanted_of
+from ..oip_request import MAX_NAME_CHARS, call_of, claimed, inputs_of, wanted_of
 from ..oip_response import Outputs, as_refusal, config_of, index_of, metadata_of
 from .errors import as_status
 from .messages import HEALTH, INFERENCE, filled, message_class
@@ -43,6 +43,10 @@ _REFUSED = {
     "CudaSharedMemoryRegister": "there is no shared memory of CUDA devices",
     "CudaSharedMemoryUnregister": "there is no shared memory of CUDA devices",
 }
+
+
+#: Questions that need no key, and those that any key is good for.
+_OPEN, _ANY_KEY = {"ServerLive", "ServerReady"}, {"ServerMetadata"}
 
 
 class Service:
@@ -107,15 +111,30 @@ class Service:
         async def handler(question: Any, context: Any) -> Any:
             self.answers += 1
             try:
+                self._permit(name, question, context)
                 return filled(f"{name}Response", answer(question))
             except Exception as error:
-                await context.abort(*as_status(error))
+                await context.abort(*as_status(as_refusal(error)))
 
         return grpc.unary_unary_rpc_method_handler(
             handler,
             request_deserializer=message_class(f"{name}Request").FromString,
             response_serializer=message_class(f"{name}Response").SerializeToString,
         )
+
+    def _permit(self, name: str, question: Any, context: Any) -> None:
+        """Raises if keys are needed, and the one that came does not let its owner ask this."""
+        if name in _OPEN:
+            return
+        access = self._inference.access
+        key = access.identify(_headers(context))
+        model = getattr(question, "name", "")
+        if name.startswith("SystemSharedMemory"):
+            access.use(key)
+        elif model:
+            access.permit(key, model, reads=True)
+        elif name not in _ANY_KEY:
+            access.observe(key)
 
     def _refusal(self, why: str) -> Callable[[bytes, Any], Any]:
         async def handler(_: bytes, context: Any) -> None:
@@ -147,6 +166,7 @@ class Service:
         try:
             headers = _headers(context)
             claimed(headers)
+            self._inference.access.identify(headers)
             data = await self._message(context)
             if data is None:
                 raise HttpError(400, "an inference is one ModelInferRequest; none came")
@@ -206,14 +226,19 @@ class Service:
         except Exception as error:  # protobuf's own
             raise HttpError(400, f"this is not a ModelInferRequest: {error}") from None
         inference = self._inference
+        key = inference.access.identify(headers)
+        inference.access.permit(key, message.model_name)
         info = inference.model(message.model_name, message.model_version)
         header, tensors = header_of(message, raw)
         call = call_of(info, header, {}, headers)
         if left_s is not None:
             left_us = max(1, int(left_s * 1e6))
             call.timeout_us = min(left_us, call.timeout_us or left_us)
-        inference.backend.claims(info.name, call.priority)
-        upload = uploaded(inference.backend, info, tensors, call.priority)
+        call.who, call.generation = key, info.generation
+        call.trace = headers.get("traceparent", "")[:MAX_NAME_CHARS]
+        priority = inference.backend.claims(info.name, call.priority, key)
+        inference.backend.let_in(info.name, priority, key)
+        upload = uploaded(inference.backend, info, tensors, priority)
         ended: asyncio.Future[Outputs | Exception] = asyncio.get_running_loop().create_future()
         try:
             call.inputs = inputs_of(info, header, upload, inference.regions)

@@ -1,0 +1,113 @@
+"""The scaler in the simulator: nothing is lost, nothing flaps, and nothing is below what latency asks for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.scale.scaled import Scaled, every, poisson
+
+from dovetail.control import SetSlice, StartWorker, StopWorker
+from dovetail.scale import ScaleSettings
+from dovetail.units import MS, SECOND
+
+TWO = ScaleSettings(least=1, most=3, start_ns=500 * MS, zero_ns=20 * SECOND, device_settle_ns=5 * SECOND)
+rates = st.sampled_from([0.0, 3.0, 40.0, 150.0, 400.0])
+loads = st.lists(st.tuples(st.integers(1, 4), rates), min_size=2, max_size=3)
+
+
+@settings(max_examples=6, deadline=None)
+@given(loads, st.integers(0, 99), st.booleans())
+def test_a_slice_that_is_resized_moved_or_removed_loses_no_request(
+    load: list[tuple[int, float]], seed: int, lost: bool
+) -> None:
+    """Whatever the load does, and if a device is lost in the middle: promises are checked after every step."""
+    arrivals = poisson(load, seed)
+    s = Scaled(TWO).run(iter(arrivals), [(1, 3 * SECOND)] if lost else ())
+    assert sum(s.outcomes.values()) == len(arrivals), "each has one outcome"
+    assert not s.controller.requests and s.outcomes.get("failed", 0) == 0
+    if arrivals and not lost:
+        assert any(isinstance(action, SetSlice) for _, action in s.told)
+
+
+@settings(max_examples=5, deadline=None)
+@given(loads, st.integers(0, 99))
+def test_no_slice_is_below_what_the_latency_filter_asks_for(load: list[tuple[int, float]], seed: int) -> None:
+    s = Scaled(TWO).run(iter(poisson(load, seed)))
+    for _, action in s.slices:
+        if action.quota_pct:
+            point = s.point(action)
+            assert action.quota_pct >= point.least_quota_pct
+            assert point.latency_ns(action.quota_pct) <= 0.8 * 300 * MS
+    sizes = {action.slice: (action.share_pct, action.quota_pct) for _, action in s.slices if action.quota_pct}
+    for run in s.runs:
+        assert int(run.client.removeprefix("look#")) in sizes, "batches run in slices and nowhere else"
+
+
+@pytest.mark.parametrize("gap_ns", [9 * MS, 33 * MS, 250 * MS])
+def test_nothing_changes_on_a_constant_load(gap_ns: int) -> None:
+    seconds = 25
+    s = Scaled(TWO).run(every(gap_ns, seconds * SECOND // gap_ns))
+    late = [(at_ns, action) for at_ns, action in s.told if 15 * SECOND < at_ns < (seconds - 1) * SECOND]
+    assert late == [], "once it has settled, it stays"
+    assert s.outcomes["ok"] >= 0.98 * sum(s.outcomes.values()), "a few wait for its first look"
+
+
+def test_the_quota_comes_first_then_the_share_then_replicas_and_devices() -> None:
+    load = poisson([(10, 5), (10, 40), (10, 100), (10, 500)], 1)
+    s = Scaled(TWO).run(iter(load))
+    opened = {action.slice: at_ns for at_ns, action in reversed(s.slices) if action.quota_pct}
+    before = [action for at_ns, action in s.slices if at_ns < 10 * SECOND]
+    assert {action.slice for action in before} == {1}, "a low rate has one slice"
+    first = [a for at, a in s.slices if at < 30 * SECOND]
+    assert {a.slice for a in first} == {1} and len({a.quota_pct for a in first}) > 2, "which is resized"
+    assert len(opened) > 1 and min(at for i, at in opened.items() if i > 1) > 30 * SECOND, "replicas come last"
+    starts = [at_ns for at_ns, action in s.told if isinstance(action, StartWorker)]
+    assert starts and min(starts) > 30 * SECOND, "and then devices"
+    stops = [at_ns for at_ns, action in s.told if isinstance(action, StopWorker)]
+    assert len(stops) == len(starts) and min(stops) > 40 * SECOND, "which go when they are not needed any more"
+    assert all(action.reason for _, action in s.told), "every decision has its reason"
+
+
+def test_a_stage_that_nothing_comes_for_has_no_slice_and_wakes_with_its_next_request() -> None:
+    s = Scaled(TWO).run(iter([*every(100 * MS, 20), *every(100 * MS, 5, 60 * SECOND)]))
+    closed = [at_ns for at_ns, action in s.slices if not action.quota_pct]
+    assert len(closed) == 2 and 21 * SECOND < closed[0] < 25 * SECOND, "twenty seconds after the last one"
+    woken = [action for at_ns, action in s.slices if at_ns == 60 * SECOND]
+    assert len(woken) == 1 and woken[0].quota_pct, "in the very step in which the next one comes"
+    assert s.outcomes == {"ok": 25}
+
+
+def test_without_a_device_requests_are_held_and_one_is_started() -> None:
+    zero = ScaleSettings(least=0, most=1, start_ns=500 * MS, zero_ns=5 * SECOND, device_settle_ns=2 * SECOND)
+    s = Scaled(zero, devices=0).run(every(300 * MS, 5))
+    (_, started), *rest = s.told
+    assert isinstance(started, StartWorker) and "no device" in started.reason
+    assert sum(s.outcomes.values()) == 5 and s.outcomes.get("ok", 0) >= 3, "those who can still be in time are"
+    assert isinstance(rest[-1][1], StopWorker), "and nothing is left in the end"
+    assert not s.controller.workers
+
+
+def test_what_is_only_said_is_not_done() -> None:
+    load = poisson([(5, 20), (10, 900)], 2)
+    dry = Scaled(ScaleSettings(least=1, most=3, dry=True)).run(iter(load))
+    assert dry.told and all(action.dry for _, action in dry.told)  # type: ignore[union-attr]
+    assert any(isinstance(action, StartWorker) for _, action in dry.told)
+    assert list(dry.controller.workers) == [1] and all(not run.client for run in dry.runs)
+
+
+def test_a_surge_decision_by_decision() -> None:
+    """A golden list: 10 requests a second for five seconds, 200 for five, and then none."""
+    load = [*every(100 * MS, 50), *every(5 * MS, 1000, 5 * SECOND)]
+    s = Scaled(TWO).run(iter(load))
+    said = [(at_ns // MS, a.slice, a.share_pct, a.quota_pct, a.batch) for at_ns, a in s.slices]
+    assert said == GOLDEN
+    assert s.outcomes == {"ok": 1050}
+
+
+#: (ms, slice, share, quota, batch). It wakes for the first request; 10/s are known after a second; 200/s are seen
+#: 200 ms after they begin; after the last request it shrinks, and goes 20 s later.
+GOLDEN = [
+    (0, 1, 30, 13, 1), (1000, 1, 60, 13, 2), (5200, 1, 100, 83, 4), (10600, 1, 100, 35, 4), (11600, 1, 40, 7, 1),
+    (30600, 1, 0, 0, 0),
+]  # fmt: skip
