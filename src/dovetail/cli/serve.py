@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import logging
-import os
 import signal
 import traceback
 from collections.abc import Sequence
@@ -26,16 +24,15 @@ from typing import NamedTuple
 from ..errors import DeclarationError, DovetailError
 from ..profile.machine import this_machine
 from ..schedule import Goal
-from ..serve.gate import is_loopback
-from ..serve.launch import Options, Served, launch
+from ..serve.launch import Options, launch
 from ..serve.operate import Operation, Wanted, forget_modules
 from ..serve.tenants import Tenant
 from ..serve.voice import LogToVoice, Voice, keep_standard_descriptors
 from ..state.worker import FULL_SHARE
-from ..tools.knowledge import outlook
-from ..units import US, format_bytes
+from ..units import US
 from ..wiring import POLICIES, PolicySpec, find_policy
 from ..workflow.app import App, load_target
+from .announce import announce
 from .flags import ANY_SECONDS as _SECONDS
 from .flags import SIZE as _SIZE
 from .flags import given, refuse, whole
@@ -345,7 +342,7 @@ async def _serve(layered: Layered, words: Sequence[str], voice: Voice) -> int:
     operation = Operation(served, Wanted(app, args.target, options, entries), store, say, args.drain)
     for number, anyway in ((signal.SIGHUP, False), (signal.SIGUSR2, True)):
         loop.add_signal_handler(number, operation.reload_soon, read_anew, anyway)
-    _announce(served, app, args, voice)
+    announce(served, app, args, voice)
     # What was loaded stays: keep the collector from walking it every time.
     gc.collect()
     gc.freeze()
@@ -362,44 +359,3 @@ async def _serve(layered: Layered, words: Sequence[str], voice: Voice) -> int:
     clean = await served.stop(args.drain, hurry)
     say("stopped" if clean else "stopped; some requests were not answered")
     return 0 if clean else 1
-
-
-def _announce(served: Served, app: App, args: argparse.Namespace, voice: Voice) -> None:
-    say = voice.say
-    port = served.http.port
-    if served.label:
-        say(f"EMULATED device {served.label}: times are a GPU's, answers are held from the first input")
-    if not is_loopback(args.host):
-        lacks = [] if args.keys else ["anybody may ask: --keys"]
-        lacks += [] if args.tls_cert else ["what is said can be read on the way: --tls-cert, or a proxy that has it"]
-        for lack in lacks:
-            say(f"WARNING: {args.host} can be reached from elsewhere, and {lack}")
-    for line in memory_lines(served):
-        say(line)
-    controller = served.system.controller
-    workers = [worker.spec for worker in controller.workers.values()]
-    for line in outlook(app.graphs, workers, controller.policy.predictor):
-        say(line)
-    for name in app.workflows:
-        say(f"ready at http{'s' if args.tls_cert else ''}://{args.host}:{port}/v2/models/{name}/infer")
-    models = list(app.workflows)
-    ready: dict[str, object] = {"ready": True, "host": args.host, "port": port, "pid": os.getpid(), "models": models}
-    if served.grpc is not None:
-        say(f"gRPC at {args.host}:{served.grpc.port}")
-        ready["grpc_port"] = served.grpc.port
-    voice.line(json.dumps({**ready, "device": served.device}))
-
-
-def memory_lines(served: Served) -> list[str]:
-    """What workers with a strict budget may use, and what they have measured."""
-    system = served.system
-    if not system.settings.strict:
-        return []
-    specs = {s.name: s for s in system.settings.workers}
-    lines = []
-    for spec in (w.spec for w in system.controller.workers.values() if not w.spec.on_host):
-        budget, usable = format_bytes(specs[spec.name].memory_bytes), format_bytes(spec.memory_bytes)
-        weighed = system.fleet.weighed.get(spec.kind, [])
-        models = f"; all {len(weighed)} take {format_bytes(sum(w.nbytes for w in weighed))}" if weighed else ""
-        lines.append(f"worker {spec.name} keeps within {budget}, of which {usable} for models{models}")
-    return lines

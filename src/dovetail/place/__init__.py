@@ -4,9 +4,9 @@ Two views of workers answer the same questions: those that an ingress has to its
 share (`shared`), whose half of the answer is the Device machine (`device`). docs/place.md tells the whole.
 """
 
-from .own import LOCAL_OWN, OwnSettings, OwnWorkers, Spot
+from .own import OwnWorkers, Spot
 from .route import Hint, Route
-from .settings import RouterSettings
+from .settings import LOCAL_OWN, OwnSettings, RouterSettings
 from .shared import SharedWorkers
 
 __all__ = [

@@ -28,14 +28,14 @@ import msgspec
 from ..predict import Predictor
 from ..state import NEVER_NS, Batch, Cluster, Config, Item, Queue, Request, Worker, WorkerRow
 from ..state.worker import FULL_SHARE
-from ..units import MS
 from ..workflow.graph import StageSpec
 from .company import Company
 from .fit import reason_of
 from .rooms import Group, Rooms
 from .route import Hint
+from .settings import OwnSettings
 
-__all__ = ["LOCAL_OWN", "OwnSettings", "OwnWorkers", "Spot"]
+__all__ = ["OwnWorkers", "Spot"]
 
 #: Workers that could fetch a model which are looked at for free memory.
 _LOOKS = 4
@@ -68,29 +68,6 @@ class _Fetch(msgspec.Struct, frozen=True, gc=False):
     room_ns: int
     load_ns: int
     toll_ns: int
-
-
-class OwnSettings(msgspec.Struct, frozen=True):
-    """How memory is weighed; the defaults are the product, everything else is an ablation."""
-
-    #: What an eviction is charged, in per cent of the load that makes it necessary.
-    toll_pct: int = 200
-    #: Look at what workers hold.
-    memory: bool = True
-    #: Models are fetched beside batches.
-    beside: bool = True
-    #: Weigh a fetch for all that wait in a queue, not only for the first.
-    queues: bool = True
-    #: Where all holders of a model are busy and memory is free, have it fetched before anybody waits for it, once in
-    #: this time at most; 0: not.
-    copy_every_ns: int = 100 * MS
-    #: Have models fetched for later stages when a request is let in, where memory is free.
-    hints: bool = True
-
-
-#: On one machine a load keeps a core from batches, so turning memory over is charged for what it does to others, and
-#: nothing is fetched ahead (`local_delays`).
-LOCAL_OWN = OwnSettings(toll_pct=400, hints=False, copy_every_ns=0, beside=False)
 
 
 class OwnWorkers:

@@ -1,4 +1,4 @@
-"""The knobs of workers that are shared (`shared`)."""
+"""The knobs of both views of workers: of those of our own (`own`), and of those that are shared (`shared`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from ..units import MS, SECOND
 
-__all__ = ["RouterSettings"]
+__all__ = ["LOCAL_OWN", "OwnSettings", "RouterSettings"]
 
 
 class RouterSettings(msgspec.Struct, frozen=True):
@@ -51,3 +51,26 @@ class RouterSettings(msgspec.Struct, frozen=True):
     copy_every_ns: int = 100 * MS
     #: A fetch that was asked for and is in no row this long after its time is not believed any more.
     doubt_ns: int = 1 * SECOND
+
+
+class OwnSettings(msgspec.Struct, frozen=True):
+    """How memory is weighed; the defaults are the product, everything else is an ablation."""
+
+    #: What an eviction is charged, in per cent of the load that makes it necessary.
+    toll_pct: int = 200
+    #: Look at what workers hold.
+    memory: bool = True
+    #: Models are fetched beside batches.
+    beside: bool = True
+    #: Weigh a fetch for all that wait in a queue, not only for the first.
+    queues: bool = True
+    #: Where all holders of a model are busy and memory is free, have it fetched before anybody waits for it, once in
+    #: this time at most; 0: not.
+    copy_every_ns: int = 100 * MS
+    #: Have models fetched for later stages when a request is let in, where memory is free.
+    hints: bool = True
+
+
+#: On one machine a load keeps a core from batches, so turning memory over is charged for what it does to others, and
+#: nothing is fetched ahead (`local_delays`).
+LOCAL_OWN = OwnSettings(toll_pct=400, hints=False, copy_every_ns=0, beside=False)
