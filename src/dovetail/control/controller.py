@@ -118,6 +118,10 @@ class Controller:
         """Stage with a quota -> the worker that its batches go to, where somebody said so; 0: any."""
         return self._launcher.homes
 
+    def asked_ns(self, queue: str) -> int:
+        """When offers were last asked for; now, for a scheduler that is asked in every step."""
+        return self._launcher.asked_ns.get(queue, self.now_ns)
+
     @property
     def step_number(self) -> int:
         """Number of the last step."""

@@ -57,6 +57,8 @@ class Launcher:
         self._bind_ns = policy.scheduler.bind_ns
         self._step = step
         self._restless = policy.scheduler.restless
+        #: Queue -> when it was last asked for, of a scheduler that is not asked in every step; for `validate`.
+        self.asked_ns: dict[str, int] = {}
         #: Queues whose work has changed in this step, and whether there is more room than before.
         self.touched: list[Queue] = []
         self.freed = False
@@ -202,6 +204,8 @@ class Launcher:
             config = slice_config(queue, piece, worker)
             self._launch(queue, Offer(worker, config, now), queue.pop(config.batch), piece)
             return True
+        if not self._restless:
+            self.asked_ns[queue.key] = now
         answer = self._scheduler.offers(queue, now)
         if type(answer) is Hold:
             if answer.until_ns <= now:

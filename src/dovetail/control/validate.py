@@ -152,9 +152,11 @@ def _work_conserving(c: Controller) -> None:
         if queue.held_until_ns > c.now_ns:
             assert queue.key in held, f"queue {queue.key} is held without an end [4]"
             continue
-        answer = scheduler.offers(queue, c.now_ns)
+        # Whoever is asked only when work comes and when a batch ends may say something else as time goes by.
+        asked_ns = c.asked_ns(queue.key)
+        answer = scheduler.offers(queue, asked_ns)
         assert not isinstance(answer, Hold), f"queue {queue.key} is held ({answer.reason}), but nobody was told [4]"
         if answer:
             start_ns = answer[0].start_ns - scheduler.bind_ns
-            assert start_ns > c.now_ns, f"queue {queue.key} could run on worker {answer[0].worker.id} but waits [4]"
+            assert start_ns > asked_ns, f"queue {queue.key} could run on worker {answer[0].worker.id} but waits [4]"
             assert not scheduler.bind_ns or "" in held, f"queue {queue.key} waits for an offer, but nobody looks [4]"
