@@ -156,7 +156,7 @@ def test_the_simulation_prints_what_the_readme_shows(tmp_path: Path) -> None:
 def test_every_command_in_prose_is_a_command() -> None:
     from dovetail.cli import VERBS
 
-    for verb in re.findall(r"(?:^|`)dovetail (\w+)", README, re.MULTILINE):
+    for verb in re.findall(r"(?:^|`)dovetail ([\w-]+)", README, re.MULTILINE):
         assert verb in VERBS, f"README mentions dovetail {verb}"
     makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"(?:^|`)make ([a-z][a-z ]*)", README, re.MULTILINE):

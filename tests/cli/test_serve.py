@@ -42,10 +42,16 @@ def command(*words: object) -> list[str]:
 class Serving:
     """A running `dovetail serve`; what it says is collected as it comes."""
 
-    def __init__(self, *words: object, cwd: Path = PROJECT) -> None:
+    def __init__(self, *words: object, cwd: Path = PROJECT, descriptors: int = 0) -> None:
+        """`descriptors` bounds how many it may have open; 0 leaves that as it is."""
         self.said: list[str] = []
+        bound = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"] if descriptors else []
         self.process = subprocess.Popen(
-            command("serve", *words, "--port", 0), cwd=cwd, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            bound + command("serve", *words, "--port", 0),
+            cwd=cwd,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()

@@ -133,7 +133,7 @@ class MemoryBackend:
     def slices(self) -> list[dict[str, Any]]:
         return []
 
-    def change_slice(self, client: str, wanted: Any) -> dict[str, Any]:
+    def change_slice(self, client: str, wanted: Any, admin: bool = False) -> dict[str, Any]:
         raise BadRequest(f"{client!r} has no quota")
 
     def live(self) -> bool:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import random
 import re
-import resource
 import signal
 import socket
 import threading
@@ -149,12 +148,7 @@ def test_everything_at_once(serve):
 
 
 def test_with_64_descriptors(serve):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-    try:
-        serving: Serving = serve("tests.live.apps:hosted", "--device", "cpu:1", cwd=PROJECT)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    serving: Serving = serve("tests.live.apps:hosted", "--device", "cpu:1", cwd=PROJECT, descriptors=64)
     base = f"http://{HOST}:{serving.port}"
     idle = [socket.create_connection((HOST, serving.port)) for _ in range(100)]
     try:
