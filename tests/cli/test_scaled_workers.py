@@ -17,6 +17,7 @@ from tests.serve.support import HOST
 
 from dovetail.cli import main
 from dovetail.tools.replay import replay
+from dovetail.tools.resimulate import Resimulation
 
 pytestmark = pytest.mark.cpu
 __all__ = ["serve"]
@@ -106,6 +107,11 @@ def test_load_starts_a_worker_and_quiet_stops_one_and_no_request_is_lost(serve, 
 
     result = replay(log)
     assert result.same and result.steps
+    assert all(not line.outcomes[bad] for line in result.outcomes for bad in ("failed", "expired", "cancelled"))
+    again = Resimulation(log)
+    assert list(again.recorded.lost), "workers go when they went"
+    (simulated,) = again.go().simulated
+    assert simulated.requests == result.outcomes[0].requests
     assert main(["explain", "--scaling", "--log", str(log), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     decisions = found["decisions"] if isinstance(found, dict) else found
