@@ -16,6 +16,8 @@ from tests.cli.test_serve import Serving, gone, serve, worker_pids
 from tests.serve.support import HOST
 
 from dovetail.cli import main
+from dovetail.control import WorkerLost
+from dovetail.record.log import LogReader
 from dovetail.tools.replay import replay
 from dovetail.tools.resimulate import Resimulation
 
@@ -108,6 +110,9 @@ def test_load_starts_a_worker_and_quiet_stops_one_and_no_request_is_lost(serve, 
     result = replay(log)
     assert result.same and result.steps
     assert all(not line.outcomes[bad] for line in result.outcomes for bad in ("failed", "expired", "cancelled"))
+    with LogReader(log) as steps:
+        (lost,) = [step.event for step in steps if isinstance(step.event, WorkerLost)]
+    assert lost.replaced, "so that the scaler does not ask for another one"
     again = Resimulation(log)
     assert list(again.recorded.lost), "workers go when they went"
     (simulated,) = again.go().simulated
