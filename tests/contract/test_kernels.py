@@ -24,16 +24,18 @@ whole = pytest.mark.parametrize("setup", params(s for s in SETUPS if not s.kerne
 
 def meet(worker: Observed, stage: str, low_pct: int, high_pct: int) -> tuple[Key, Key]:
     """A batch of a low class that has begun when one of a high class comes, which could not run beside it."""
+    later_ns = 20 * MS
     for _ in range(TRIES):
         sent_ns = worker.world.now_ns()
         low = worker.run("long", items=4, priority=3, share_pct=low_pct)
         # It may start some time later, so that the other one has begun.
-        high = worker.run(stage, priority=1, share_pct=high_pct, earliest_ns=sent_ns + 20 * MS)
+        high = worker.run(stage, priority=1, share_pct=high_pct, earliest_ns=sent_ns + later_ns)
         worker.until_answered(low, high)
         begun, ended = worker.answers[low].begin_ns, worker.answers[low].end_ns
-        if begun <= sent_ns + 20 * MS < ended:
+        if begun <= sent_ns + later_ns < ended:
             return low, high
-        # Both were read late, or the low one had ended: the law says nothing.
+        # The low one had ended, or both were read late: the law says nothing.
+        later_ns = max(MS, later_ns // 2) if ended <= sent_ns + later_ns else 2 * later_ns
     raise AssertionError("they never met")
 
 

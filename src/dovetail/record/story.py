@@ -236,7 +236,7 @@ class _Teller:
             visit.sent_ns, visit.sent_step = run.sent_ns, self.follower.number
             visit.cpus, visit.share_pct, visit.expected_ns = action.cpus, action.share_pct, action.expected_ns
             self.open.setdefault(action.batch, []).append(visit)
-            other_items, other_requests = len(run.items) - len(mine), visit.batch_requests - 1
+            other_items, other_requests = len(action.items) - len(mine), visit.batch_requests - 1
             beside = ""
             if other_items:
                 beside = f" with {_count(other_items, 'item')} of {_count(other_requests, 'other request')}"
@@ -274,8 +274,8 @@ class _Teller:
             name=compiled.node.name,
             stage=stage,
             items=len(indices),
-            batch_items=len(run.items) if run else 0,
-            batch_requests=len({item.request.id for item in run.items}) if run else 0,
+            batch_items=len(run.action.items) if run else 0,
+            batch_requests=len({request for request, _, _ in run.action.items}) if run else 0,
             batch=run.action.batch if run else 0,
             workers=(run.action.worker,) if run else tuple(self.follower.holders[stage]),
             worker=self.follower.name(run.action.worker) if run else "",
