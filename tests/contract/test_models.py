@@ -89,9 +89,10 @@ def test_a_model_in_use_goes_when_its_last_batch_has_ended(bare: Observed) -> No
     bare.until_answered()
     assert all(isinstance(bare.answers[key], BatchFinished) for key in asked)
     # Word of it may have come with the last answer.
-    evicted = bare.mine.evictions[-1] if bare.mine.evictions else bare.until_told(ModelEvicted, "slow")
-    assert evicted.reason and len(bare.mine.evictions) == 1
-    assert evicted.at_ns >= max(bare.answers[key].end_ns for key in asked), "it was in use until then"
+    evicted = bare.mine.evictions[0] if bare.mine.evictions else bare.until_told(ModelEvicted, "slow")
+    assert evicted.reason
+    # The third may have come when the others were done: then it has brought the model again.
+    assert evicted.at_ns >= max(bare.answers[key].end_ns for key in asked[:2]), "it was in use until then"
     assert isinstance(bare.answer("slow"), BatchFinished), "the next one brings it again"
 
 
