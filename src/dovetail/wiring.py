@@ -62,6 +62,8 @@ class ScaleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zero_s: Annotated[int, Meta(ge=0)] = 60
     #: Only say what would be done.
     dry: bool = False
+    #: Devices that join at the start without being asked for, as those of a server do.
+    started: Annotated[int, Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:
         if self.least > self.most:
@@ -188,7 +190,13 @@ def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
         delays, router = (LocalDelays(), LOCAL_SETTINGS) if spec.near else (None, None)
         where = SharedWorkers(predictor, router, ingress=home, home=home, delays=delays)
         return shared_policy(predictor, settings, where)
-    scaler = None if spec.scale is None else LoadScaler(predictor, (), spec.scale.settings)
+    scaler = None
+    if spec.scale is not None:
+        scale = spec.scale.settings
+        if spec.near:  # a share is a number of cores
+            shares_pct = tuple(FULL_SHARE * count // cores for count in range(1, cores + 1))
+            scale = msgspec.structs.replace(scale, shares_pct=shares_pct)
+        scaler = LoadScaler(predictor, (), scale)
     own = LOCAL_OWN if spec.near else None
     return own_policy(predictor, settings, own, bind_ns=spec.lead_us * US, scaler=scaler)
 
@@ -348,7 +356,10 @@ def make_controller(
     policy = make_policy(spec, predictor, cores, home)
     if isinstance(policy.scaler, LoadScaler):
         policy.scaler.graphs = tuple(graphs)
-    return Controller(graphs, policy, ingress)
+    controller = Controller(graphs, policy, ingress)
+    if spec.scale is not None:
+        controller.cluster.starting = spec.scale.started
+    return controller
 
 
 def _check_profiles(stages: Iterable[str], policy: str, table: ProfileTable) -> None:

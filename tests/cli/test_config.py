@@ -35,6 +35,9 @@ def test_flags_go_before_the_environment_before_the_file_before_defaults(tmp_pat
     assert layers(tmp_path, text).args.target == ["a:b"]
     assert layers(tmp_path, "", DOVETAIL_APPS="a:b,c:d").args.target == ["a:b", "c:d"]
     assert layers(tmp_path, "", DOVETAIL_TRUST_PRIORITY="false").args.trust_priority is False
+    assert layers(tmp_path, 'workers = "1..3"\n').args.workers == (1, 3)
+    assert layers(tmp_path, "workers = 2\n", DOVETAIL_WORKERS="2..4").args.workers == (2, 4)
+    assert layers(tmp_path, "workers = 2\n").args.workers == (2, 2)
 
 
 def test_paths_of_the_file_are_relative_to_it(tmp_path):

@@ -45,6 +45,8 @@ def test_a_contradiction_is_refused_with_the_reason(command: str, capsys: pytest
         ("serve nowhere:app --hang 0", "must be above 0"),
         ("serve nowhere:app --drain -1", "must be a number of seconds"),
         ("serve nowhere:app --workers 0", "must be a whole number from 1 on"),
+        ("serve nowhere:app --workers 1..", "or two of them such as 1..3"),
+        ("serve nowhere:app --workers 3..2", "3 at the least are more than 2 at the most"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(command: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from dovetail.control import (
     Action,
     BatchFinished,
@@ -14,8 +16,11 @@ from dovetail.control import (
     RequestArrived,
     RunBatch,
     SetSlice,
+    SliceChanged,
+    StartWorker,
     StopWorker,
     WorkerJoined,
+    WorkerLost,
 )
 from dovetail.control.validate import validate
 from dovetail.predict import Estimator
@@ -24,9 +29,12 @@ from dovetail.scale import Adjustment, SliceWish
 from dovetail.schedule import FirstCome
 from dovetail.state import Cluster, Queue, Worker, WorkerSpec
 from dovetail.units import MS, SECOND
+from dovetail.wiring import PolicySpec, ScaleSpec, make_controller
 from dovetail.workflow.graph import StageSpec, chain
 
 STAGE = StageSpec("look", "model", (1,))
+#: It declares its own slice.
+HELD = StageSpec("held", "model", (1,), quota_pct=50)
 SPEC = WorkerSpec("gpu", "gpu", ("model",))
 
 
@@ -40,7 +48,7 @@ class Scripted:
         self.wish = Adjustment()
 
     def manages(self, stage: StageSpec) -> bool:
-        return True
+        return stage.name == "look"
 
     def residents(self, worker: Worker, stages: Sequence[StageSpec]) -> Sequence[StageSpec] | None:
         return stages
@@ -57,10 +65,11 @@ class World:
         self.scaler = Scripted()
         table = ProfileTable([Entry("look", "gpu", points=(Point(1, 1, 10 * MS, 0.0, 1),))])
         policy = Policy(FirstCome(max_open=max_open), self.scaler, Estimator(table))
-        self.controller = Controller([chain("flow", SECOND, [STAGE])], policy)
+        self.controller = Controller([chain("flow", SECOND, [STAGE]), chain("own", SECOND, [HELD])], policy)
         for worker in (1, 2):
             self.step(WorkerJoined(0, 0, worker, SPEC))
             self.step(ModelLoaded(0, 0, worker, "look", 0))
+            self.step(ModelLoaded(0, 0, worker, "held", 0))
 
     def step(self, event: Event, wish: Adjustment | None = None) -> list[Action]:
         self.scaler.wish = wish or Adjustment()
@@ -110,5 +119,38 @@ def test_requests_that_are_refused_count_as_asked_for() -> None:
     w = World(max_open=1)
     for number in (1, 2, 3):
         w.step(RequestArrived(number * MS, 0, number, 0))
-    (queue,) = w.controller.queues.values()
+    (queue,) = [q for q in w.controller.queues.values() if q.stage is STAGE]
     assert (queue.arrived, queue.size) == (3, 1)
+
+
+def started(actions: list[Action]) -> int:
+    return sum(isinstance(a, StartWorker) for a in actions)
+
+
+def test_a_lost_worker_that_is_started_again_anyway_is_not_asked_for() -> None:
+    both = Adjustment(devices=2, reason="test")
+    w = World()
+    assert started(w.step(WorkerLost(MS, 0, 1, "killed"), both)) == 1, "nobody else would start it"
+    w = World()
+    assert started(w.step(WorkerLost(MS, 0, 1, "killed", replaced=True), both)) == 0
+    assert started(w.step(WorkerJoined(2 * MS, 0, 3, SPEC), both)) == 0
+    assert started(w.step(WorkerLost(3 * MS, 0, 2, "taken away"), both)) == 1, "and it is counted once"
+
+
+def test_a_stage_whose_worker_is_to_go_may_run_elsewhere() -> None:
+    w = World()
+    w.step(SliceChanged(MS, 0, "held", 0, 50, 1))
+    (run,) = runs(w.step(RequestArrived(2 * MS, 0, 1, 1), Adjustment(drains=((1, "not needed"),))))
+    assert run.worker == 1
+    (run,) = runs(w.step(RequestArrived(3 * MS, 0, 2, 1)))
+    assert run.worker == 2, "its home is to go"
+
+
+def test_workers_of_a_server_that_starts_are_not_asked_for() -> None:
+    scale = ScaleSpec(least=2, most=3, slices=False, started=2)
+    graphs = [chain("flow", SECOND, [STAGE])]
+    entries = [Entry("look", "gpu", points=(Point(1, 1, 10 * MS, 0.0, 1),))]
+    controller = make_controller(graphs, PolicySpec(scale=scale), entries, 1)
+    assert [started(controller.step(WorkerJoined(i * MS, 0, i, SPEC))) for i in (1, 2)] == [0, 0]
+    alone = PolicySpec(scale=msgspec.structs.replace(scale, started=0))
+    assert started(make_controller(graphs, alone, entries, 1).step(WorkerJoined(MS, 0, 1, SPEC))) == 1

@@ -29,7 +29,7 @@ from dovetail.schedule import Dovetail, PlannerSettings
 from dovetail.sim import SimDevice, Simulation
 from dovetail.state import WorkerSpec
 from dovetail.units import MS, SECOND
-from dovetail.workflow.graph import StageSpec, chain
+from dovetail.workflow.graph import Graph, StageSpec, chain
 
 STAGE = StageSpec("look", "model", (1, 2, 4), model="look", weights_bytes=1 << 20)
 GRAPH = chain("flow", 300 * MS, [STAGE])
@@ -42,12 +42,21 @@ SPEC = WorkerSpec("gpu", "gpu", ("model",), 0, 1 << 30)
 class Scaled:
     """Runs a load, and keeps what the scaler did."""
 
-    def __init__(self, settings: ScaleSettings, *, devices: int = 1, start_ms: int = 500) -> None:
-        predictor = Estimator(TABLE)
-        self.scaler = LoadScaler(predictor, [GRAPH], settings)
+    def __init__(
+        self,
+        settings: ScaleSettings,
+        *,
+        devices: int = 1,
+        start_ms: int = 500,
+        graph: Graph = GRAPH,
+        table: ProfileTable = TABLE,
+    ) -> None:
+        """`table` is what is known of times beforehand."""
+        predictor = Estimator(table)
+        self.scaler = LoadScaler(predictor, [graph], settings)
         scheduler = Dovetail(predictor, OwnWorkers(predictor), PlannerSettings(goal="time"))
-        self.controller = Controller([GRAPH], Policy(scheduler, self.scaler, predictor))
-        self.ledger = Ledger([(GRAPH.name, GRAPH.slo_ns)])
+        self.controller = Controller([graph], Policy(scheduler, self.scaler, predictor))
+        self.ledger = Ledger([(graph.name, graph.slo_ns)])
         self.told: list[tuple[int, Action]] = []
         self.runs: list[RunBatch] = []
         self._devices = devices

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.scale.scaled import Scaled, every, poisson
+from tests.scale.scaled import STAGE, Scaled, every, poisson
 
 from dovetail.control import SetSlice, StartWorker, StopWorker
+from dovetail.profile.table import ProfileTable
 from dovetail.scale import ScaleSettings
 from dovetail.units import MS, SECOND
+from dovetail.workflow.graph import chain
 
 TWO = ScaleSettings(least=1, most=3, start_ns=500 * MS, zero_ns=20 * SECOND, device_settle_ns=5 * SECOND)
+DEVICES = ScaleSettings(least=1, most=3, slices=False, start_ns=500 * MS, device_settle_ns=5 * SECOND)
 rates = st.sampled_from([0.0, 3.0, 40.0, 150.0, 400.0])
 loads = st.lists(st.tuples(st.integers(1, 4), rates), min_size=2, max_size=3)
 
@@ -99,6 +102,35 @@ def test_what_is_only_said_is_not_done() -> None:
     assert dry.told and all(action.dry for _, action in dry.told)  # type: ignore[union-attr]
     assert any(isinstance(action, StartWorker) for _, action in dry.told)
     assert list(dry.controller.workers) == [1] and all(not run.client for run in dry.runs)
+
+
+def test_only_devices_come_and_go_without_slices_decision_by_decision() -> None:
+    """A golden list: 50 requests a second for five seconds, 625 for five, and then 50 again."""
+    load = [*every(20 * MS, 250), *every(1_600_000, 3125, 5 * SECOND), *every(20 * MS, 500, 10 * SECOND)]
+    s = Scaled(DEVICES).run(iter(load))
+    enough = "1 device has been enough for 5 s"
+    assert [(at_ns // MS, type(a), getattr(a, "worker", 0), a.reason) for at_ns, a in s.told] == [  # type: ignore[union-attr]
+        (6000, StartWorker, 0, "look: 625.0/s come"),
+        (6000, StartWorker, 0, "look: 625.0/s come"),
+        (16000, StopWorker, 3, enough),
+        (22000, StopWorker, 2, enough),
+    ]
+    assert sum(s.outcomes.values()) == len(load) and "failed" not in s.outcomes
+    assert all(not run.client for run in s.runs), "batches have what is free"
+
+
+def test_what_is_late_on_any_device_has_no_more_of_them() -> None:
+    s = Scaled(DEVICES, graph=chain("flow", 15 * MS, [STAGE])).run(every(100 * MS, 50))
+    assert s.told == []
+
+
+def test_without_slices_what_a_device_yields_is_learned() -> None:
+    def four_ns(s: Scaled) -> int:
+        return next(p.batch_ns for p in s.scaler._stages["look"].points if (p.share_pct, p.batch) == (100, 4))
+
+    guessed = four_ns(Scaled(DEVICES, table=ProfileTable([])).run(every(20 * MS, 5)))
+    learned = four_ns(Scaled(DEVICES, table=ProfileTable([])).run(every(4 * MS, 1000)))
+    assert guessed > 25 * MS and 14 * MS <= learned <= 18 * MS, "it takes 16 ms"
 
 
 def test_a_surge_decision_by_decision() -> None:

@@ -13,7 +13,10 @@ from collections.abc import Callable
 from ..errors import DeclarationError
 from ..units import parse_bytes, parse_duration
 
-__all__ = ["ANY_SECONDS", "SIZE", "given", "patience", "port", "refuse", "seconds", "some_bytes", "time_ns", "whole"]
+__all__ = [
+    "ANY_SECONDS", "SIZE", "bounds", "given", "patience", "port", "refuse", "seconds", "some_bytes", "time_ns",
+    "whole",
+]  # fmt: skip
 
 
 def given(args: argparse.Namespace, flag: str) -> bool:
@@ -37,6 +40,26 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
         if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
             raise argparse.ArgumentTypeError(f"{text!r} must be a whole number {bounds}")
         return int(text)
+
+    return read
+
+
+def bounds(least: int) -> Callable[[str], tuple[int, int]]:
+    """Reads a whole number from `least` on, or two as in 1..3: that many at the least and at the most."""
+
+    def read(text: str) -> tuple[int, int]:
+        low, dots, high = text.partition("..")
+        try:
+            found = whole(least)(low), whole(least)(high if dots else low)
+        except argparse.ArgumentTypeError:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} must be a whole number from {least} on, or two of them such as {least}..{least + 2}"
+            ) from None
+        if found[0] > found[1]:
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: {found[0]} at the least are more than {found[1]} at the most"
+            )
+        return found
 
     return read
 

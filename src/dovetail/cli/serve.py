@@ -35,7 +35,7 @@ from ..workflow.app import App, load_target
 from .announce import announce
 from .flags import ANY_SECONDS as _SECONDS
 from .flags import SIZE as _SIZE
-from .flags import given, refuse, whole
+from .flags import bounds, given, refuse, whole
 from .flags import patience as _patience
 from .flags import port as _port
 from .flags import some_bytes as _some_bytes
@@ -91,7 +91,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its key, if that is in a file of its own")
     parser.add_argument("--device", help="cpu (the default), cpu:N, or emulated:KIND[xN] such as emulated:v100x4")
     parser.add_argument("--hosts", type=whole(1, MOST_HOSTS), metavar="N", help="processes for Python stages (1)")
-    parser.add_argument("--workers", type=whole(1), metavar="N", help="processes for models on the cores (1)")
+    parser.add_argument(
+        "--workers",
+        type=bounds(1),
+        metavar="N[..M]",
+        help="processes for models on the cores (1); 1..3: as many of these as the load asks for (docs/scale.md)",
+    )
     parser.add_argument(
         "--kernels",
         choices=("auto", "always", "never"),
@@ -270,6 +275,7 @@ def _prepare(layered: Layered) -> _Prepared:
 
 
 def _options(args: argparse.Namespace, app: App, tenants: dict[str, Tenant]) -> Options:
+    least, most = args.workers or (1, 1)
     return Options(
         device=args.device or "cpu",
         host=args.host,
@@ -285,7 +291,8 @@ def _options(args: argparse.Namespace, app: App, tenants: dict[str, Tenant]) -> 
         shared_memory=args.shared_memory,
         serve_stages=args.serve_stages,
         hosts=args.hosts or 1,
-        workers=args.workers or 1,
+        workers=least,
+        most_workers=most if most > least else None,
         kernels=args.kernels or "auto",
         kernel_log=args.kernel_log,
         ageing_ns=args.ageing or 0,

@@ -343,7 +343,7 @@ class Controller:
             self._touched.append(queue)
 
     def _worker_lost(self, event: WorkerLost) -> None:
-        worker = self._roster.lost(event.worker)
+        worker = self._roster.lost(event.worker, event.replaced)
         if self._companions is not None:
             self._companions.lost(event.worker)
         if worker is None:

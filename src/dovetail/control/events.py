@@ -144,6 +144,8 @@ class WorkerLost(_Event, frozen=True, gc=False, array_like=True, tag=True):
     detail: str
     #: It hung or crashed at its work, so what it worked on is to blame; else somebody took it away.
     at_fault: bool = False
+    #: Another one is started in its place without being asked for.
+    replaced: bool = False
 
 
 class TimerFired(_Event, frozen=True, gc=False, array_like=True, tag=True):

@@ -68,12 +68,12 @@ class Roster:
         for stage in wanted:
             self._order(worker, stage)
 
-    def lost(self, ident: int) -> Worker | None:
+    def lost(self, ident: int, replaced: bool) -> Worker | None:
         """A worker has gone, with its models; what ran on it is still to be taken off. None if it is not known."""
         worker = self._cluster.leave(ident)
         if worker is None:
             return None
-        self.scaling.lost(ident)
+        self.scaling.lost(worker, replaced)
         if not worker.closing:
             self._scheduler.lost(worker)
         for stage, holders in self._cluster.holders.items():

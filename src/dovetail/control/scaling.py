@@ -52,7 +52,7 @@ class Scaling:
         if wanted.devices is not None:
             self._start(wanted.devices, wanted.reason)
         for ident, reason in wanted.drains:
-            self._drain(ident, reason)
+            changed |= self._drain(ident, reason)
         self._end()
         return changed
 
@@ -98,14 +98,14 @@ class Scaling:
             cluster.starting += 1
             self._step.out.append(StartWorker(self._step.number, reason))
 
-    def _drain(self, ident: int, reason: str) -> None:
-        """Send nothing more to a worker."""
+    def _drain(self, ident: int, reason: str) -> bool:
+        """Send nothing more to a worker; whether a stage that was to run there may run elsewhere now."""
         worker = self._cluster.workers.get(ident)
         if worker is None or worker.closing:
-            return
+            return False
         if self._dry:
             self._step.out.append(StopWorker(self._step.number, ident, reason, True))
-            return
+            return False
         worker.closing = True
         self._closing[ident] = reason
         self._scheduler.lost(worker)
@@ -117,6 +117,12 @@ class Scaling:
                 if piece.worker == ident and not piece.closing:
                     piece.closing = True
                     self._tell(piece, reason)
+        homes = self._launcher.homes
+        moved = [stage for stage, home in homes.items() if home == ident]
+        for stage in moved:
+            del homes[stage]
+            self._launcher.freed = True
+        return bool(moved)
 
     def _end(self) -> None:
         """What is closing and idle is gone."""
@@ -138,9 +144,12 @@ class Scaling:
         if not worker.spec.on_host and self._cluster.starting:
             self._cluster.starting -= 1
 
-    def lost(self, ident: int) -> None:
+    def lost(self, worker: Worker, replaced: bool) -> None:
         """A worker is gone, with its slices; what ran in them is tried again elsewhere."""
+        ident = worker.id
         self._closing.pop(ident, None)
+        if replaced and not worker.spec.on_host:
+            self._cluster.starting += 1
         for pieces in self._cluster.slices.values():
             for piece in [p for p in pieces.values() if p.worker == ident]:
                 del pieces[piece.id]

@@ -78,11 +78,11 @@ class LoadScaler:
         """Once a tick; and at once for a stage that has nothing and is asked for."""
         if now_ns < self._next_ns and not self._urgent(cluster, starved, now_ns):
             return Adjustment(next_ns=self._next_ns)
+        if self._quiet and not cluster.requests:
+            return Adjustment()
         if not self._prepare(cluster):
             waits = bool(cluster.requests) and not cluster.starting
             return Adjustment(devices=1, reason="requests wait, and there is no device") if waits else Adjustment()
-        if self._quiet and not cluster.requests:
-            return Adjustment()
         settings = self.settings
         self._looked_ns = now_ns
         needs = {name: self._look(stage, cluster, now_ns) for name, stage in self._stages.items()}
@@ -115,12 +115,15 @@ class LoadScaler:
         return False
 
     def _prepare(self, cluster: Cluster) -> bool:
-        """Work out what stages may have, for the kind of device that is there."""
+        """Work out what stages may have, for the kind of device that is there.
+
+        Slices are what they were made as. Without them it is worked out anew, as times are learned.
+        """
         device = next((w for w in cluster.workers.values() if not w.spec.on_host), None)
         if device is None:
             return self._made_for is not None
         made_for = (device.spec.kind, device.spec.cores)
-        if self._made_for == made_for:
+        if self._made_for == made_for and self.settings.slices:
             return True
         self._made_for = made_for
         kind, cores = made_for
@@ -186,8 +189,10 @@ class LoadScaler:
         return now, ""
 
     def _enough(self, stage: _Stage, per_s: float, share_pct: int) -> Choice:
-        settings = self.settings
-        return choose(stage.points, per_s, share_pct, limit_ns=stage.limit_ns, late=settings.late)
+        settings, limit_ns = self.settings, stage.limit_ns
+        if not settings.slices and all(2 * point.batch_ns > limit_ns for point in stage.points):
+            limit_ns = 0  # it is late on any device, and more of them would not help
+        return choose(stage.points, per_s, share_pct, limit_ns=limit_ns, late=settings.late)
 
     def _as_it_is(self, stage: _Stage, pieces: Sequence[Slice]) -> Choice | None:
         """What a stage has, if its slices are alike."""
@@ -212,7 +217,7 @@ class LoadScaler:
         workers = [w for w in cluster.workers.values() if not w.closing and not w.spec.on_host]
         if not settings.slices:
             area = sum(choice.area for choice in wanted.values() if choice is not None)
-            reason = "; ".join(f"{name}: {text}" for name, text in why.items() if text)
+            reason = "; ".join(f"{name}: {text}" for name, text in why.items() if wanted[name] is not None)
             return self._count(workers, area, reason, now_ns)
         pieces: list[Wanted] = []
         wishes: list[SliceWish] = []
@@ -293,8 +298,11 @@ class LoadScaler:
         if any(p.worker == empties for s in cluster.slices.values() for p in s.values()):
             return ()  # what is there has been told to go, or goes now
         self._spare_ns = -1
-        held = self.settings.device_settle_ns / 1e9
-        return ((empties, f"{len(workers) - 1} devices have been enough for {held:.0f} s"),)
+        return ((empties, self._not_needed(len(workers) - 1)),)
+
+    def _not_needed(self, enough: int) -> str:
+        devices = "1 device has" if enough == 1 else f"{enough} devices have"
+        return f"{devices} been enough for {self.settings.device_settle_ns / 1e9:.0f} s"
 
     def _count(self, workers: Sequence[Worker], area: int, reason: str, now_ns: int) -> Adjustment:
         """Without slices: as many devices as the work is worth."""
@@ -308,9 +316,9 @@ class LoadScaler:
         if now_ns - self._spare_ns < settings.device_settle_ns:
             return Adjustment()
         self._spare_ns = -1
-        idlest = min(workers, key=lambda w: (len(w.running), -w.id))
-        held = settings.device_settle_ns / 1e9
-        return Adjustment(drains=((idlest.id, f"{devices} devices have been enough for {held:.0f} s"),))
+        # One whose models have not come yet goes before one that has them.
+        idlest = min(workers, key=lambda w: (len(w.resident), len(w.running), -w.id))
+        return Adjustment(drains=((idlest.id, self._not_needed(devices)),))
 
 
 def _because(need: Need) -> str:

@@ -23,7 +23,7 @@ from ..profile.table import Entry
 from ..record.log import Header, LogWriter, make_header
 from ..record.sight import Banner
 from ..units import SECOND
-from ..wiring import PolicySpec, make_controller
+from ..wiring import PolicySpec, ScaleSpec, make_controller
 from ..workflow.alone import stage_graphs
 from ..workflow.app import App
 from .access import Access
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "Served", "launch", "limits_of", "start_system"]
 
+#: What a worker takes to start and to load its models, as a rule: so far ahead its scaler looks [our choice].
+START_MS = 2000
 #: How long answers may take to be written after the last request has ended.
 WRITE_SECONDS = 5.0
 
@@ -79,8 +81,10 @@ class Options(msgspec.Struct, frozen=True):
     serve_stages: bool = False
     #: Processes for ordinary Python stages.
     hosts: int = 1
-    #: Processes that share the cores of a processor.
+    #: Processes that share the cores of a processor, or emulated devices.
     workers: int = 1
+    #: So many of them at the most, as the load asks for; None: their number stays.
+    most_workers: int | None = None
     #: Whether models are run kernel by kernel, so that a higher class need not wait for a whole batch of a lower:
     #: where that could happen, always, or never.
     kernels: Literal["auto", "always", "never"] = "auto"
@@ -270,6 +274,10 @@ async def start_system(
     policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us, several=share is not None)
     if not emulated:
         policy_spec = msgspec.structs.replace(policy_spec, near=True)
+    if options.most_workers is not None:
+        least, most = options.workers, options.most_workers
+        scale = ScaleSpec(least, most, slices=False, start_ms=START_MS, started=least)
+        policy_spec = msgspec.structs.replace(policy_spec, scale=scale)
     times = None
     if store is not None and not emulated:
         times = TimesStore(store, this_machine(), app.specs, say)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ..errors import DeclarationError
@@ -67,18 +68,20 @@ def _devices(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFro
                 f"the first front's policy and share"
             )
         return serves, joined
+    device, count = _most(options)
     workers, device_entries, cores = parse_device(
-        options.device,
+        device,
         app.specs,
         options.hosts,
-        options.workers,
+        count,
         kernels=options.kernels,
         memory_bytes=options.memory_bytes,
     )
+    devices = tuple(spec for spec in workers if not spec.on_host)
     serves = Serves(
         tuple(app.specs),
         options.device,
-        tuple(spec for spec in workers if not spec.on_host),
+        devices if options.most_workers is None else devices[: options.workers],
         device_entries,
         cores,
         _cpus(options.policy, cores),
@@ -86,6 +89,29 @@ def _devices(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFro
         options.arena_bytes,
     )
     return serves, None if options.share_workers is None else FirstFront(options.share_workers, serves)
+
+
+def _most(options: Options) -> tuple[str, int]:
+    """The device and the number of its processes, if all that there may be are there."""
+    most = options.most_workers
+    if most is None:
+        return options.device, options.workers
+    asked = f"--workers {options.workers}..{most}"
+    if options.share_workers is not None:
+        raise DeclarationError(
+            f"{asked}: other servers use the workers of --share-workers, and none may stop one; give one number"
+        )
+    if "scale" not in find_policy(options.policy.name).reads:
+        raise DeclarationError(
+            f"{asked}: the policy {options.policy.name!r} starts and stops no workers; give one number, or "
+            f"serve with --policy dovetail"
+        )
+    if not options.device.startswith("emulated:"):
+        return options.device, most
+    if copies := re.search("x[0-9]+$", options.device):
+        kind = options.device.removesuffix(copies[0])
+        raise DeclarationError(f"{asked} and {options.device!r} both say how many devices there are; write {kind}")
+    return f"{options.device}x{most}", 1
 
 
 def _cpus(policy: PolicySpec, cores: int) -> tuple[int, ...]:

@@ -19,7 +19,17 @@ from pathlib import Path
 
 import msgspec
 
-from ..control import Action, BatchFinished, Event, ModelLoaded, RequestArrived, RunBatch, WorkerJoined, WorkerLost
+from ..control import (
+    Action,
+    BatchFinished,
+    Event,
+    ModelLoaded,
+    RequestArrived,
+    RunBatch,
+    StopWorker,
+    WorkerJoined,
+    WorkerLost,
+)
 from ..errors import LogError
 from ..predict import Estimator
 from ..profile.table import ProfileTable
@@ -33,7 +43,7 @@ from ..wiring import PolicySpec, make_controller, unread
 from ..workflow.graph import StageSpec
 from .replay import policy_spec
 
-__all__ = ["Compared", "Recorded", "Resimulation", "Service"]
+__all__ = ["Compared", "Recorded", "Resimulation", "Service", "unscaled"]
 
 #: Length of a kernel that a model is cut to (`live.kernels.cut_model.TARGET_NS`).
 KERNEL_NS = 2_500_000
@@ -89,6 +99,7 @@ class Recorded:
         elif isinstance(event, BatchFinished):
             self._finished(event)
         self._running.update((action.batch, action) for action in actions if isinstance(action, RunBatch))
+        self.lost.update((a.worker, event.at_ns) for a in actions if isinstance(a, StopWorker) and not a.dry)
         self.ledger.note(actions, event.at_ns)
 
     def _finished(self, event: BatchFinished) -> None:
@@ -157,6 +168,12 @@ class Service:
         return max(1, self._learned.run(self._stages[run.stage], self._kind, len(run.items), config).mean_ns)
 
 
+def unscaled(spec: PolicySpec) -> PolicySpec:
+    """The same policy where workers are said to come and go, and its scaler is not to say it again."""
+    only_workers = spec.scale is not None and not spec.scale.slices
+    return msgspec.structs.replace(spec, scale=None) if only_workers else spec
+
+
 #: Settings that a server gives by itself.
 _SERVERS_OWN = ("near", "lead_us", "goal")
 
@@ -170,7 +187,7 @@ class Resimulation:
         if not recorded.arrivals:
             raise LogError(f"{path} has no requests: there is nothing to simulate")
         self.seed = seed
-        spec = policy_spec(recorded.header)
+        spec = unscaled(policy_spec(recorded.header))
         self.policy = spec if policy is None else msgspec.structs.replace(spec, name=policy)
         #: What the user should know of how it was put together.
         self.notes = [

@@ -31,7 +31,7 @@ from ..state import WorkerSpec
 from ..units import SECOND
 from ..wiring import make_controller
 from .replay import policy_spec
-from .resimulate import Recorded, Service
+from .resimulate import Recorded, Service, unscaled
 
 __all__ = ["Outlook", "Question", "WhatIf"]
 
@@ -109,6 +109,8 @@ class WhatIf:
             notes.append(f"{MOST_REQUESTS} requests are simulated at most: {horizon_ns / SECOND:.1f} s")
         if self._header.policy and policy_spec(self._header).several:
             notes.append("other servers share the workers; what they send is not known here and not simulated")
+        if self._header.policy and policy_spec(self._header).scale is not None:
+            notes.append("the server starts and stops workers with the load; here their number stays")
         same = self._simulate(1.0, has, horizon_ns, question.seed)
         other = self._simulate(question.rate, wants, horizon_ns, question.seed)
         return Outlook(
@@ -135,7 +137,7 @@ class WhatIf:
     def _simulate(self, factor: float, devices: dict[str, int], horizon_ns: int, seed: int) -> list[Summary]:
         header, recorded = self._header, self._recorded
         controller = make_controller(
-            header.graphs, policy_spec(header), header.entries, header.cores, learned=header.learned
+            header.graphs, unscaled(policy_spec(header)), header.entries, header.cores, learned=header.learned
         )
         ledger = Ledger([(g.name, g.slo_ns) for g in header.graphs])
         stages = controller.stages

@@ -1,5 +1,7 @@
 """The worker processes of one system: started, started again when they die, stopped. `joined` has another's beside.
 
+The scaler may ask for one more, or for one less. Who was told to stop is not started again.
+
 A worker that comes back is a new worker with a new number and a new arena. Whoever dies at every start is tried more
 and more rarely, but for ever: the cause may be a full disk that somebody clears.
 """
@@ -10,6 +12,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Literal
 
 import msgspec
@@ -107,6 +110,11 @@ class Fleet:
         self._cut_files: dict[str, str] = {}
         #: Whether a worker owes an answer; whoever keeps the batches says so.
         self.busy: Callable[[int], bool] = lambda _: False
+        #: Whether a worker is to go; whoever decides says so. It is not started again.
+        self.closing: Callable[[int], bool] = lambda _: False
+        #: Names of workers that are to be started again, and workers that are told to stop.
+        self._coming: set[str] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         #: Stuck workers that have a substitute: they are not started again.
         self._substituted: set[int] = set()
         self._substitutes = 0
@@ -129,6 +137,27 @@ class Fleet:
         """Start a process for each."""
         for spec in specs:
             self._start(spec)
+
+    def grow(self, reason: str) -> None:
+        """Start one more worker for models, like those that there are, under the next free name."""
+        if self._stopping:
+            return
+        like = next(spec for spec in self._settings.workers if not spec.on_host)
+        taken = {worker.spec.name for worker in self.workers.values()} | self._coming
+        prefix = like.name.rpartition("-")[0]
+        name = next(name for i in count() if (name := f"{prefix}-{i}") not in taken)
+        self._say(f"starting worker {name}: {reason}")
+        self._start_or_try_again(msgspec.structs.replace(like, name=name))
+
+    def shrink(self, ident: int, reason: str) -> None:
+        """Stop a worker that runs nothing, for good. What it has left in its arena can be read while it is needed."""
+        worker = self.workers.pop(ident)
+        del self._started_ns[ident]
+        self.memory.lose(ident)
+        task = self._loop.create_task(worker.stop())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        self._say(f"stopping worker {worker.spec.name} (pid {worker.pid}): {reason}")
 
     def sweep(self) -> None:
         """Called now and then: nobody comes by himself here."""
@@ -174,6 +203,8 @@ class Fleet:
         self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost, self._say)
 
     def _message(self, worker: WorkerLink, message: FromWorker) -> None:
+        if worker.ident not in self.workers and not isinstance(message, Learned):
+            return  # it is being stopped
         if isinstance(message, Refused):
             self.refusals[worker.spec.name] = message.detail
         elif isinstance(message, Ready) and message.weighed:
@@ -226,7 +257,8 @@ class Fleet:
         wait_s = RESTART_SECONDS[min(before, len(RESTART_SECONDS) - 1)]
         substituted = worker.ident in self._substituted
         self._substituted.discard(worker.ident)
-        if not substituted:
+        worker.replaced = not substituted and not self.closing(worker.ident)
+        if worker.replaced:
             self._start_later(worker.spec, wait_s)
         self._on_lost(worker, why)
         self.memory.lose(worker.ident)
@@ -236,6 +268,8 @@ class Fleet:
         again = f"; starting it again in {wait_s:g} s" if wait_s else "; starting it again"
         if substituted:
             again = "; its substitute stays"
+        elif not worker.replaced:
+            again = "; it was to be stopped"
         self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
 
     def end_hung(self, ident: int, why: str, at_work: bool) -> None:
@@ -274,15 +308,20 @@ class Fleet:
     def _start_later(self, spec: WorkerSpec, wait_s: float) -> None:
         def start() -> None:
             self._restarts.discard(handle)
-            try:
-                self._start(spec)
-            except OSError as error:
-                self._say(f"worker {spec.name} could not be started: {error}; trying again")
-                self._start_later(spec, RESTART_SECONDS[-1])
+            self._coming.discard(spec.name)
+            self._start_or_try_again(spec)
 
         if not self._stopping:
             handle = self._loop.call_later(wait_s, start)
             self._restarts.add(handle)
+            self._coming.add(spec.name)
+
+    def _start_or_try_again(self, spec: WorkerSpec) -> None:
+        try:
+            self._start(spec)
+        except OSError as error:
+            self._say(f"worker {spec.name} could not be started: {error}; trying again")
+            self._start_later(spec, RESTART_SECONDS[-1])
 
     async def stop(self) -> None:
         """End all workers; their memory is given back."""
@@ -290,7 +329,7 @@ class Fleet:
         for handle in self._restarts:
             handle.cancel()
         await self.cutter.close()
-        await asyncio.gather(*(w.stop() for w in self.workers.values()))
+        await asyncio.gather(*(w.stop() for w in self.workers.values()), *self._ending)
         if self._kernels is not None:
             await self._kernels.close()
         if self._weights is not None:

@@ -35,6 +35,8 @@ class WorkerLink(ABC):
         self.arena: Arena | None = None
         #: It hung or crashed at its work, and was not taken away.
         self.at_fault = False
+        #: When it is lost, another one is started in its place.
+        self.replaced = False
         #: It has run a batch: it works.
         self.answered = False
         self._on_message = on_message

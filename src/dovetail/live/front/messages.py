@@ -136,8 +136,12 @@ class WorkerMessages:
     def lost(self, worker: WorkerLink, why: str) -> None:
         """A worker is gone."""
         self.batches.lose(worker.ident)
-        self.watchdog.lost(worker.ident)
-        self._begun.pop(worker.ident, None)
         if worker.arena is not None:
-            self.post(WorkerLost(self.now_ns(), 0, worker.ident, why, worker.at_fault))
+            self.post(WorkerLost(self.now_ns(), 0, worker.ident, why, worker.at_fault, worker.replaced))
+        self.forget(worker.ident)
+
+    def forget(self, ident: int) -> None:
+        """A worker is not heard of again."""
+        self.watchdog.lost(ident)
+        self._begun.pop(ident, None)
         self.check_ready()

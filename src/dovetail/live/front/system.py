@@ -33,6 +33,8 @@ from ...control import (
     RequestRefused,
     RunBatch,
     SetTimer,
+    StartWorker,
+    StopWorker,
 )
 from ...errors import DovetailError, Overloaded
 from ...record.ledger import Ledger
@@ -97,6 +99,7 @@ class LiveSystem:
         self.answers = Answers(self.memory, say)
         self.batches = Batches(self.memory, settings.max_fan_out)
         self.fleet.busy = self.batches.busy
+        self.fleet.closing = lambda ident: ident in controller.workers and controller.workers[ident].closing
         self.watchdog = Watchdog(settings.hang_ns)
         #: Done when the controller has broken: nothing can be promised any more.
         self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -337,6 +340,11 @@ class LiveSystem:
         elif isinstance(action, EvictModel):
             self.fleet.workers[action.worker].send(Evict(action.stage, action.cause, action.reason))
             self._check_ready()
+        elif isinstance(action, StartWorker) and not action.dry:
+            self.fleet.grow(action.reason)
+        elif isinstance(action, StopWorker) and not action.dry:
+            self.fleet.shrink(action.worker, action.reason)
+            self.messages.forget(action.worker)
         elif isinstance(action, Drained):
             self._drained.set()
 
@@ -358,8 +366,7 @@ class LiveSystem:
                 self._timers.cancel(request.state.timer)
             self._admission.leave(action.graph, request.taken_bytes(self.memory.kinds))
             self.answers.end(action, latency)
-        # Books after answers.
-        self.ledger.add(action, now)
+        self.ledger.add(action, now)  # books after answers
         self.statistics.answered(action, latency)
 
     # -- workers ------------------------------------------------------------------------------------------------
