@@ -169,14 +169,16 @@ class Launcher:
             if valid is None or valid[1] != entry[1]:  # not by `is`: a compiler makes tuples anew
                 continue
             del entries[queue]
-            if not queue.size:
+            if not queue.size or (queue.held_until_ns and queue not in touched):
                 continue
-            if (not queue.held_until_ns or queue in touched) and self._start_batch(queue):
+            if self._start_batch(queue):
                 if queue.size:
                     self._enter(queue)
             else:
                 declined.append(queue)
         for queue in declined:
+            if queue.held_until_ns:
+                continue  # the end of its hold brings it back, or its own work
             if line != _SLICED and self._scheduler.sleeps(queue):
                 self._asleep.setdefault(queue.stage.name, {})[queue.key] = queue
             else:
