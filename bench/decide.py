@@ -57,6 +57,7 @@ COUNTED = 4
 def scenario(devices: int, seed: int, requests: int, *, cold: bool = False) -> str:
     """The world as a file says it."""
     lines = [f"requests = {requests}", f"seed = {seed}", "target = 0.01"]
+    lines += ["[policy]", 'name = "dovetail"', f"max_open = {requests}"]
     for name, slo in WORKFLOWS.items():
         lines += ["[[workflows]]", f'catalogue = "{name}"', f'slo = "{slo}"']
     lines += ["[[devices]]", 'kind = "t4"', f"count = {devices}", f'memory = "{MEMORY}B"', f"host = {devices // 10}"]
