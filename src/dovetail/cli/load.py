@@ -38,9 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--rate", metavar="RATE[,RATE...]", help="requests per second, such as 20/s; several in turn (10/s)"
     )
     parser.add_argument("--seconds", type=_SECONDS, default=10.0, metavar="S", help="how long each rate is kept (10)")
-    parser.add_argument(
-        "--arrivals", choices=("poisson", "constant", "burst"), help="how they come (poisson)"
-    )
+    parser.add_argument("--arrivals", choices=("poisson", "constant", "burst"), help="how they come (poisson)")
     parser.add_argument("--burst", type=whole(2, 10_000), metavar="N", help="requests of a burst (10)")
     parser.add_argument(
         "--classes", metavar="CLASS:PART,...", help="classes and their parts, such as 1:0.2,2:0.8 (the model's own)"

@@ -249,9 +249,7 @@ def samples(plan: LoadPlan, bodies: Sequence[dict[str, npt.NDArray[Any]] | bytes
     return [_shot(plan, str(number), 0, body, 0) for number, body in enumerate(bodies)]
 
 
-def _shot(
-    plan: LoadPlan, ident: str, at_ns: int, body: dict[str, npt.NDArray[Any]] | bytes, priority: int
-) -> Shot:
+def _shot(plan: LoadPlan, ident: str, at_ns: int, body: dict[str, npt.NDArray[Any]] | bytes, priority: int) -> Shot:
     path = f"/v2/models/{plan.model}/infer"
     headers = {"Host": f"{plan.host}:{plan.port}", **plan.headers}
     if isinstance(body, bytes):

@@ -154,7 +154,9 @@ def _settings(loadgen: Any, plan: MlperfPlan) -> Any:
     else:
         settings.scenario = loadgen.TestScenario.SingleStream
         # So many are drawn beforehand, and it ends when the time is over.
-        settings.single_stream_expected_latency_ns = max(_QUICKEST_NS, round(plan.load.seconds * SECOND / _MOST_DRAWN))
+        settings.single_stream_expected_latency_ns = max(
+            _QUICKEST_NS, round(plan.load.seconds * SECOND / _MOST_DRAWN)
+        )
         settings.single_stream_target_latency_percentile = plan.target
     return settings
 
