@@ -1,4 +1,4 @@
-"""`dovetail load --mlperf`: MLPerf's LoadGen draws the times, keeps the books and gives the verdict; our client sends.
+"""`dovetail load --mlperf`: LoadGen of MLPerf draws the times, keeps the books and judges; our client sends.
 
 Rules of this file
 - Nothing here judges a latency: LoadGen measures from when a request was due until it is told of its answer.
