@@ -80,6 +80,20 @@ def models_for(worker: int, stages: Sequence[StageSpec]) -> list[str]:
     return found
 
 
+def fill_memory(world: ScenarioRun) -> None:
+    """Have every worker fetch models when it joins."""
+    step = world.controller.step
+    stages = [stage for stage in world.controller.stages.values() if stage.weights_bytes]
+
+    def filled(event: Any) -> Any:
+        actions = step(event)
+        if type(event) is WorkerJoined and event.spec.memory_bytes:
+            actions += [LoadModel(event.cause, event.worker, m) for m in models_for(event.worker, stages)]
+        return actions
+
+    world.controller.step = filled  # type: ignore[method-assign]
+
+
 class Calls:
     """Counts calls of functions while it is on."""
 
@@ -99,21 +113,16 @@ def run(
     path = folder / f"{devices}-{seed}.toml"
     path.write_text(scenario(devices, seed, requests, cold=cold))
     world = ScenarioRun(path)
+    if not cold:
+        fill_memory(world)
     controller = world.controller
     step, clock = controller.step, time.thread_time_ns if calls is None else lambda: calls.made
-    stages = [stage for stage in controller.stages.values() if stage.weights_bytes]
     taken: list[int] = []
     seen = steps = 0
 
     def timed(event: Any) -> Any:
         nonlocal seen, steps
-        kind = type(event)
-        if kind is WorkerJoined:
-            actions = step(event)
-            if event.spec.memory_bytes and not cold:
-                actions += [LoadModel(event.cause, event.worker, m) for m in models_for(event.worker, stages)]
-            return actions
-        seen += kind is RequestArrived
+        seen += type(event) is RequestArrived
         steps += 1
         if seen * 3 < requests * 2 or (calls and steps % COUNTED):
             return step(event)

@@ -94,7 +94,7 @@ class OwnWorkers:
         self._asleep: dict[str, None] = {}
         self._woken: list[str] = []
         #: Those of them for which nobody has enough room, and whether others had any to fetch the model.
-        self._dozing: dict[str, bool] = {}
+        self._dozing: dict[str, tuple[Group, bool]] = {}
         #: Worker -> memory that it has to spare, until something about it changes.
         self._spare_bytes: dict[int, int] = {}
         self._stages: dict[str, StageSpec] = {}
@@ -237,13 +237,14 @@ class OwnWorkers:
         if self._early:
             return False
         self._asleep[stage.name] = self._asked[stage.weights] = None
-        self._dozing[stage.name] = self._could[stage.name].roomy()
+        could = self._could[stage.name]
+        self._dozing[stage.name] = could, could.roomy()
         return True
 
     def woken(self) -> Sequence[str]:
         """Stages for which somebody may have room again."""
         if self._dozing:
-            for name in [n for n, roomy in self._dozing.items() if self._could[n].roomy() is not roomy]:
+            for name in [n for n, (could, roomy) in self._dozing.items() if could.roomy() is not roomy]:
                 self._wake(name)
         if not self._woken:
             return ()
