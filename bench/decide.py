@@ -50,6 +50,8 @@ WORKFLOWS = {
 MEMORY = 8 * 10**9
 #: Nothing comes before, so that workers have their models.
 QUIET = "5s"
+#: As in `dovetail.cli.serve`; and what Python has by itself.
+COLLECT_AFTER, THRESHOLDS = 10_000, gc.get_threshold()
 #: One step in so many is counted.
 COUNTED = 4
 
@@ -94,6 +96,13 @@ def fill_memory(world: ScenarioRun) -> None:
     world.controller.step = filled  # type: ignore[method-assign]
 
 
+def as_served() -> None:
+    """What `dovetail serve` tells Python's collector when it is ready."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
+
+
 class Calls:
     """Counts calls of functions while it is on."""
 
@@ -122,7 +131,10 @@ def run(
 
     def timed(event: Any) -> Any:
         nonlocal seen, steps
-        seen += type(event) is RequestArrived
+        if type(event) is RequestArrived:
+            if not seen:
+                as_served()
+            seen += 1
         steps += 1
         if seen * 3 < requests * 2 or (calls and steps % COUNTED):
             return step(event)
@@ -138,9 +150,12 @@ def run(
         return actions
 
     controller.step = timed  # type: ignore[method-assign]
-    gc.collect()
     begin = time.process_time()
-    world.go()
+    try:
+        world.go()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*THRESHOLDS)
     return taken, requests / (time.process_time() - begin)
 
 
