@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -88,6 +89,8 @@ class Machine:
     def __init__(self, mix: Mix, copies: int) -> None:
         self.cores = sorted(os.sched_getaffinity(0))
         self.solo_ns: dict[tuple[str, int], float] = {}
+        #: Part of the time alone that the longest kernel takes, as the cut says.
+        self.longest: dict[tuple[str, int], float] = {}
         #: Kernels of a batch with their buffers, for as many as may run at once.
         self.free: dict[tuple[str, int], list[Bound]] = {}
         for name, sizes in sorted(mix.items()):
@@ -102,13 +105,16 @@ class Machine:
     def measure_alone(self) -> None:
         """Times alone of all batches."""
         for key, (bound, *_) in self.free.items():
-            times = []
+            times, longest = [], []
             for _ in range(_ALONE_RUNS + 2):
-                begin = time.perf_counter_ns()
+                marks = [time.perf_counter_ns()]
                 for kernel in bound.begin():
                     kernel()
-                times.append(time.perf_counter_ns() - begin)
+                    marks.append(time.perf_counter_ns())
+                times.append(marks[-1] - marks[0])
+                longest.append(max(end - begin for begin, end in pairwise(marks)) / times[-1])
             self.solo_ns[key] = statistics.median(times[2:])
+            self.longest[key] = statistics.median(longest[2:])
 
 
 class _Run:
@@ -254,7 +260,8 @@ def _samples(machine: Machine, batches: Sequence[_Batch]) -> list[Sample]:
         return round(statistics.median(solo[batch.model, batch.items]))
 
     def load(batch: _Batch) -> Load:
-        return Load(batch.model, batch.items, share_pct, quarter_octaves(alone_ns(batch)))
+        longest = machine.longest[batch.model, batch.items]
+        return Load(batch.model, batch.items, share_pct, quarter_octaves(alone_ns(batch)), longest=longest)
 
     samples = []
     for batch in batches:

@@ -27,7 +27,7 @@ def quarter_octaves(ns: int) -> int:
     return round(4 * math.log2(max(1000, ns) / 1000))
 
 
-class Load(msgspec.Struct, frozen=True, array_like=True):
+class Load(msgspec.Struct, frozen=True, array_like=True, cache_hash=True, gc=False):
     """One batch that runs, as far as its neighbours feel it."""
 
     model: str
@@ -41,9 +41,11 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     compute: float = -1.0
     cache: float = -1.0
     memory: float = -1.0
+    #: Which part of its time alone its longest kernel takes, which nobody can interrupt; negative: not known.
+    longest: float = -1.0
 
 
-class Beside(msgspec.Struct, frozen=True, array_like=True):
+class Beside(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A neighbour, and when it was there: times count from the begin of the batch that it was beside."""
 
     load: Load
