@@ -20,7 +20,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -89,8 +88,6 @@ class Machine:
     def __init__(self, mix: Mix, copies: int) -> None:
         self.cores = sorted(os.sched_getaffinity(0))
         self.solo_ns: dict[tuple[str, int], float] = {}
-        #: Part of the time alone that the longest kernel takes, as the cut says.
-        self.longest: dict[tuple[str, int], float] = {}
         #: Kernels of a batch with their buffers, for as many as may run at once.
         self.free: dict[tuple[str, int], list[Bound]] = {}
         for name, sizes in sorted(mix.items()):
@@ -105,16 +102,13 @@ class Machine:
     def measure_alone(self) -> None:
         """Times alone of all batches."""
         for key, (bound, *_) in self.free.items():
-            times, longest = [], []
+            times = []
             for _ in range(_ALONE_RUNS + 2):
-                marks = [time.perf_counter_ns()]
+                begin = time.perf_counter_ns()
                 for kernel in bound.begin():
                     kernel()
-                    marks.append(time.perf_counter_ns())
-                times.append(marks[-1] - marks[0])
-                longest.append(max(end - begin for begin, end in pairwise(marks)) / times[-1])
+                times.append(time.perf_counter_ns() - begin)
             self.solo_ns[key] = statistics.median(times[2:])
-            self.longest[key] = statistics.median(longest[2:])
 
 
 class _Run:
@@ -260,8 +254,7 @@ def _samples(machine: Machine, batches: Sequence[_Batch]) -> list[Sample]:
         return round(statistics.median(solo[batch.model, batch.items]))
 
     def load(batch: _Batch) -> Load:
-        longest = machine.longest[batch.model, batch.items]
-        return Load(batch.model, batch.items, share_pct, quarter_octaves(alone_ns(batch)), longest=longest)
+        return Load(batch.model, batch.items, share_pct, quarter_octaves(alone_ns(batch)))
 
     samples = []
     for batch in batches:

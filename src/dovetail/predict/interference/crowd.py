@@ -81,7 +81,8 @@ def over_time(
     edges.append((1.0, _LAST))
     for edge, j in edges:
         if edge > at:
-            crowded, weighs = (total if total > 1 else 1.0), (weighted if weighted > 0 else 0.0)  # sums of differences
+            # Sums of differences may be a little below what they should be.
+            crowded, weighs = (total if total > 1 else 1.0), (weighted if weighted > 0 else 0.0)
             crowd = extra = 0.0
             if there > 1 and share_pct > FULL_PCT:
                 crowd = crowd_of(share_pct, there)
@@ -115,7 +116,8 @@ def over_time(
             share_pct -= shares_pct[j]
             by_cost[j] += grown
     scale = 1 / rate
-    return -log(rate), [p * g * scale for p, g in zip(by_cost, growth, strict=True)], by_crowd * scale, by_power * scale / power
+    by_cost = [part * grow * scale for part, grow in zip(by_cost, growth, strict=True)]
+    return -log(rate), by_cost, by_crowd * scale, by_power * scale / power
 
 
 def forward_ns(

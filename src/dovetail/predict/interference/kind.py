@@ -50,6 +50,8 @@ _DEAR: Final = 4.0
 _MOST_ROWS: Final = 1 << 14
 #: The class of all situations.
 ALL: Final = "all"
+#: Errors of what a server said when batches began, as logarithms, not in units of a deviation.
+SAID: Final = "said at the begin"
 _NOTHING: Final = Margin()
 _NO_NOISE: Final = (0, 0.0)
 
@@ -246,7 +248,8 @@ class Kind:
         square = part * (part * (square if square < most else most) + known)
         count, variance = self.noise.get(victim, _NO_NOISE)
         count += 1
-        self.noise[victim] = count, variance + (square - variance) / (count if count < _NOISE_WINDOW else _NOISE_WINDOW)
+        within = count if count < _NOISE_WINDOW else _NOISE_WINDOW
+        self.noise[victim] = count, variance + (square - variance) / within
         count = self.seen + 8
         variance = self.variance + (square - self.variance) / (count if count < _ALL_WINDOW else _ALL_WINDOW)
         self.variance = variance if variance > _LEAST_NOISE else _LEAST_NOISE
@@ -255,6 +258,13 @@ class Kind:
         """Errors that count in a class of situation: its own, or those of all while it has but a few."""
         found = self.margins.get(situation)
         return found if found is not None and found.asked >= ENOUGH else self.margins.get(ALL, _NOTHING)
+
+    def held(self, error: float) -> None:
+        """What was said when a batch began was off by so much, by those who came later as well."""
+        margin = self.margins.get(SAID)
+        if margin is None:
+            margin = self.margins[SAID] = Margin()
+        margin.add(error)
 
     def missed(self, situation: str, error: float, deviation: float, caution: float) -> None:
         """What was said of a batch before it ran was off by so much."""

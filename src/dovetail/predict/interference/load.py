@@ -41,8 +41,6 @@ class Load(msgspec.Struct, frozen=True, array_like=True, cache_hash=True, gc=Fal
     compute: float = -1.0
     cache: float = -1.0
     memory: float = -1.0
-    #: Which part of its time alone its longest kernel takes, which nobody can interrupt; negative: not known.
-    longest: float = -1.0
 
 
 class Beside(msgspec.Struct, frozen=True, array_like=True, gc=False):
