@@ -54,8 +54,12 @@ class ScaleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Devices at the least and at the most.
     least: Annotated[int, Meta(ge=0)] = 1
     most: Count = 1
-    #: Stages have slices of devices, which are limits; otherwise only devices come and go.
+    #: Stages have slices of devices; otherwise only devices come and go.
     slices: bool = True
+    #: Slices are limits; otherwise a stage may use what nobody else does.
+    limits: bool = True
+    #: Times are learned while it runs, as those of a server are.
+    learns: bool = False
     #: How long a device takes to start.
     start_ms: Annotated[int, Meta(ge=0)] = 0
     #: A stage that nothing has come for in this time has no slice any more; 0: it always has one.
@@ -76,6 +80,8 @@ class ScaleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             least=self.least,
             most=self.most,
             slices=self.slices,
+            limits=self.limits,
+            learns=self.learns,
             start_ns=self.start_ms * MS,
             zero_ns=self.zero_s * SECOND,
             dry=self.dry,
@@ -194,7 +200,8 @@ def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
     if spec.scale is not None:
         scale = spec.scale.settings
         if spec.near:  # a share is a number of cores
-            shares_pct = tuple(FULL_SHARE * count // cores for count in range(1, cores + 1))
+            counts = {*(2**i for i in range(cores.bit_length())), cores}  # as models are loaded for
+            shares_pct = tuple(FULL_SHARE * count // cores for count in sorted(counts) if count <= cores)
             scale = msgspec.structs.replace(scale, shares_pct=shares_pct)
         scaler = LoadScaler(predictor, (), scale)
     own = LOCAL_OWN if spec.near else None

@@ -28,6 +28,7 @@ from ..units import MS
 from ..workflow.graph import StageSpec
 from .apart import Apart, Verdict
 from .dovetail import DovetailPlanner
+from .in_slices import slice_offers
 from .protocol import Hold, Offer, Refusal
 from .ranked import Ranked
 from .settings import Goal, PlannerSettings
@@ -159,6 +160,8 @@ class Dovetail(DovetailPlanner):
         """The best configuration that some worker is ready for; or the best one where it would start first."""
         stage, head = queue.stage, queue.head()
         assert head is not None, "the controller asks for queues with work"
+        if stage.name in self._cluster.sliced:
+            return self._in_slices(queue, now_ns)
         if self._where.closed_to(stage, head.request.priority):
             return ()
         told = self._told.get(queue.key)
@@ -173,6 +176,18 @@ class Dovetail(DovetailPlanner):
                 freed, fetchers = self._where.changes(stage)
                 tried = self._tried
                 self._told[queue.key] = _Told(offers, tried, queue.head(), queue.size, freed, fetchers, until_ns)
+        return offers
+
+    def _in_slices(self, queue: Queue, now_ns: int) -> Sequence[Offer]:
+        """What the scaler has given its stage; where that is no limit, the planner says what more it could use."""
+        cluster = self._cluster
+        planned: Sequence[Ranked] = ()
+        if any(not piece.limits for piece in cluster.slices[queue.stage.name].values()):
+            choice = self.choose(queue, now_ns)
+            planned = () if isinstance(choice, Hold) else list(choice)
+        offers = slice_offers(cluster, queue, self._predictor, planned, now_ns)
+        if self.watcher is not None and offers:
+            self.watcher(Considered(queue.key, now_ns, queue.size, tuple(offers), goal="time"))
         return offers
 
     def _still(self, told: _Told, queue: Queue, now_ns: int) -> bool:

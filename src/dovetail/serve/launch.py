@@ -85,6 +85,12 @@ class Options(msgspec.Struct, frozen=True):
     workers: int = 1
     #: So many of them at the most, as the load asks for; None: their number stays.
     most_workers: int | None = None
+    #: Stages have slices of the workers, which follow the load; otherwise they share them freely.
+    slices: bool = False
+    #: The scaler only says what it would do.
+    dry_run: bool = False
+    #: What nothing has come for in this time has no slice, and may have no worker.
+    zero_s: int = 60
     #: Whether models are run kernel by kernel, so that a higher class need not wait for a whole batch of a lower:
     #: where that could happen, always, or never.
     kernels: Literal["auto", "always", "never"] = "auto"
@@ -274,9 +280,19 @@ async def start_system(
     policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us, several=share is not None)
     if not emulated:
         policy_spec = msgspec.structs.replace(policy_spec, near=True)
-    if options.most_workers is not None:
-        least, most = options.workers, options.most_workers
-        scale = ScaleSpec(least, most, slices=False, start_ms=START_MS, started=least)
+    if options.most_workers is not None or options.slices:
+        least, started = options.workers, sum(not spec.on_host for spec in serves.workers)
+        scale = ScaleSpec(
+            least if options.most_workers is not None else started,
+            options.most_workers or started,
+            slices=options.slices,
+            limits=options.quotas == "strict",
+            learns=True,
+            start_ms=START_MS,
+            zero_s=options.zero_s,
+            dry=options.dry_run,
+            started=started,
+        )
         policy_spec = msgspec.structs.replace(policy_spec, scale=scale)
     times = None
     if store is not None and not emulated:
