@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from .control import Controller, Policy
+from .device.tokens import QuotaMode
 from .errors import DeclarationError, ProfileError
 from .extras import load, need
 from .place import LOCAL_OWN, OwnSettings, OwnWorkers, SharedWorkers
@@ -113,6 +114,8 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpus: tuple[Count, ...] = ()
     #: For `dovetail`: learn what batches that share a device cost each other, and decide with it.
     interference: bool = True
+    #: For `dovetail`: what a declared quota is (`device.tokens`).
+    quotas: QuotaMode = "conserving"
     #: Of what is left to chance: Aquatope's trials, the hashes of `hash` and `jit`.
     seed: int = 0
     #: For `dovetail`: slices and devices follow the load; None: devices are as they are, and shared freely.
@@ -187,7 +190,13 @@ def _by_class(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
 
 
 def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
-    settings = PlannerSettings(space=spec.space, goal=spec.goal, percentile=spec.percentile, max_open=spec.max_open)
+    settings = PlannerSettings(
+        space=spec.space,
+        goal=spec.goal,
+        percentile=spec.percentile,
+        limits=spec.quotas == "strict",
+        max_open=spec.max_open,
+    )
     if home or spec.several:
         if spec.scale is not None:
             raise DeclarationError(
@@ -222,7 +231,7 @@ POLICIES: dict[str, PolicyEntry] = {
     "dovetail": PolicyEntry(
         "batch, share, worker and memory decided together before every batch; early refusal",
         _dovetail,
-        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several", "interference", "scale"),
+        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several", "interference", "scale", "quotas"),
         shares=True,
     ),
     "place": PolicyEntry(

@@ -30,6 +30,7 @@ from .apart import Apart, Verdict
 from .dovetail import DovetailPlanner
 from .in_slices import slice_offers
 from .protocol import Hold, Offer, Refusal
+from .quotas import quota_wait_ns
 from .ranked import Ranked
 from .settings import Goal, PlannerSettings
 
@@ -135,6 +136,8 @@ class Dovetail(DovetailPlanner):
         self._told: dict[str, _Told] = {}
         #: Configurations that found no room when a queue was last weighed.
         self._tried: list[Config] = []
+        #: Whether a stage declares a quota.
+        self._quotas = False
         #: Told of everything that is considered, for `dovetail explain`; it costs time and changes nothing.
         self.watcher: Callable[[Considered], None] | None = None
 
@@ -142,6 +145,7 @@ class Dovetail(DovetailPlanner):
         """Remember the cluster."""
         super().bind(cluster)
         self._where.bind(cluster)
+        self._quotas = any(queue.stage.sliced for queue in cluster.queues.values())
 
     def full(self, on_host: bool) -> bool:
         """As the view of the workers says."""
@@ -332,10 +336,13 @@ class Dovetail(DovetailPlanner):
         return self._where.hints(request, now_ns)
 
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
-        """As the planner says; what nobody can avoid is counted: fetches, and queues at workers."""
+        """As the planner says; what nobody can avoid is counted: fetches, queues at workers, and waits for quotas."""
         where = self._where
         fetch_ns = sum([where.fetch_ns(node.stage) for node in graph.nodes])
         queue_ns = max([where.wait_ns(node.stage, now_ns) for node in graph.entries], default=0)
+        if self._quotas and (plan := self._plans.known(graph.name)) is not None and plan.familiar:
+            own_ns = quota_wait_ns(self._cluster, graph, plan.least_work, priority, limits=self._settings.limits)
+            queue_ns = max(queue_ns, own_ns)
         return self.judge(graph, priority, objective_ns, now_ns, fetch_ns, queue_ns)
 
     def started(self, batch: Batch, now_ns: int) -> None:

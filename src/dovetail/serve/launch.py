@@ -23,7 +23,7 @@ from ..profile.table import Entry
 from ..record.log import Header, LogWriter, make_header
 from ..record.sight import Banner
 from ..units import SECOND
-from ..wiring import PolicySpec, ScaleSpec, make_controller
+from ..wiring import PolicySpec, ScaleSpec, find_policy, make_controller
 from ..workflow.alone import stage_graphs
 from ..workflow.app import App
 from .access import Access
@@ -278,6 +278,8 @@ async def start_system(
     ingress = 0 if share is None else share.ingress
     known = (*entries, *serves.entries)
     policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us, several=share is not None)
+    if "quotas" in find_policy(policy_spec.name).reads:
+        policy_spec = msgspec.structs.replace(policy_spec, quotas=options.quotas)
     if not emulated:
         policy_spec = msgspec.structs.replace(policy_spec, near=True)
     if options.most_workers is not None or options.slices:
