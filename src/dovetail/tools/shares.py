@@ -152,27 +152,22 @@ async def verify_shares(
                 quotas=options.quotas,
             ),
         )
-        alone: dict[str, float] = {}
+        alone: Counter[str] = Counter()
         alone_ns: dict[str, list[int]] = {}
         idle_at_ns = (0, 0)
         try:
             load = _Load(served.system, inputs, high, options)
             await _warm_up(load, inputs, served.system)
+            # Half of it before and half of it after, so that a machine that becomes slower counts on both sides.
+            await _alone(load, inputs, options.alone_s / 2, alone, alone_ns)
             begun_ns = served.system.now_ns()
             outcomes = await load.run(inputs, options.seconds, progress)
             ended_ns, high_ns = served.system.now_ns(), load.took_ns
-            # Afterwards, when all is warm.
+            await _alone(load, inputs, options.alone_s / 2, alone, alone_ns)
             if options.idle_s:
                 begin_ns = served.system.now_ns()
                 await load.run([name for name in inputs if idle not in clients_of[name]], options.idle_s)
                 idle_at_ns = (begin_ns, served.system.now_ns())
-            for name in inputs if options.alone_s else ():
-                load.took_ns = {}
-                found = await load.run([name], options.alone_s)
-                if name in high:
-                    alone_ns.update(load.took_ns)
-                else:
-                    alone[name] = found[name]["ok"] / options.alone_s
         finally:
             await served.stop(10.0)
         with log.open("rb") as lines:
@@ -195,8 +190,21 @@ async def verify_shares(
         begin_ns, end_ns = idle_at_ns[0], idle_at_ns[0] + round(options.idle_s * SECOND)
         idle_busy_pct = busy_ns(every, begin_ns, end_ns - begin_ns) * 100.0 / ((end_ns - begin_ns) * devices)
     ended = {name: dict(found) for name, found in outcomes.items()}
-    measured = (alone, {n: sorted(t) for n, t in high_ns.items()}, {n: sorted(t) for n, t in alone_ns.items()})
+    alone_per_s = {name: count / options.alone_s for name, count in alone.items() if name not in high}
+    measured = (alone_per_s, {n: sorted(t) for n, t in high_ns.items()}, {n: sorted(t) for n, t in alone_ns.items()})
     return ShareResult(target, options, asked, report, ended, *measured, idle_busy_pct, idle)
+
+
+async def _alone(
+    load: _Load, names: Iterable[str], seconds: float, counts: Counter[str], took_ns: dict[str, list[int]]
+) -> None:
+    """Each workflow by itself for so long: add how many were answered, and how long those of a high class took."""
+    for name in names if seconds else ():
+        load.took_ns = {}
+        counts[name] += (await load.run([name], seconds))[name]["ok"]
+        for high, times in load.took_ns.items():
+            took_ns.setdefault(high, []).extend(times)
+    load.took_ns = {}
 
 
 async def _warm_up(load: _Load, names: Iterable[str], system: LiveSystem) -> None:
@@ -232,14 +240,19 @@ class _Load:
         seconds: float,
         progress: Callable[[float, float], None] = lambda _, __: None,
     ) -> dict[str, Counter[str]]:
-        """Keep requests of these workflows open until the time is over and all are answered."""
+        """Keep requests of these workflows open until the time is over and all are answered.
+
+        What is answered after that is not counted: it would be more for who has fewer and slower ones.
+        """
         outcomes: dict[str, Counter[str]] = {name: Counter() for name in names}
         begin_s = time.monotonic()
 
         async def one_after_the_other(name: str) -> None:
             while (passed_s := time.monotonic() - begin_s) < seconds:
                 progress(passed_s, seconds)
-                outcomes[name][await self._answer(name)] += 1
+                outcome = await self._answer(name)
+                if outcome != "ok" or time.monotonic() - begin_s <= seconds:
+                    outcomes[name][outcome] += 1
 
         async def now_and_then(name: str) -> None:
             took = self.took_ns.setdefault(name, [])
