@@ -33,7 +33,7 @@ from ...profile.kernels import Cut
 from ...units import format_bytes
 from ...workflow.app import App
 from ...workflow.graph import StageSpec
-from ...workflow.runners import Runner, make_runner
+from ...workflow.runners import Runner, make_runner, shrink_arena
 from ..kernels.batch_run import BatchRun, WholeRun
 from ..kernels.cut_model import CutModel
 from ..kernels.weight_files import WeightFiles
@@ -272,6 +272,12 @@ class Models:
             if self._dropped:
                 self._dropped.clear()
                 trim()
+
+    def rest(self) -> None:
+        """Nothing has come for a while: what batches worked in goes back to the machine."""
+        if not self._strict and any(spec.kind == "onnx" for spec in self.stages.values()):
+            shrink_arena()
+            trim()
 
     # -- batches ------------------------------------------------------------------------------------------------
 
