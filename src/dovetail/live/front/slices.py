@@ -65,7 +65,8 @@ class Slices:
     def all(self) -> list[Slice]:
         """What every client with a quota has now, those first that declare it."""
         found = list(self._declared().values())
-        for pieces in self._controller.cluster.slices.values():
+        cluster = self._controller.cluster
+        for pieces in cluster.slices.values() if cluster.sliced else ():  # those that are only said are nobody's
             found += [Slice(p.client, p.share_pct, p.quota_pct, self._name_of(p.worker)) for p in pieces.values()]
         return found
 
