@@ -290,7 +290,7 @@ class DeviceExecutor:
                 self._evicted(answer, cause)
         if now_ns - self._state_ns >= STATE_NS or (len(self._ingresses) > 1 and now_ns > self._state_ns):
             self._tell_state(now_ns)
-        elif not self._state_due and self._machine.idle:
+        if not self._state_due and self._machine.idle:
             # A lone ingress knows what it has asked for: a packet for each batch would cost it more than it tells.
             self._state_due = True
             self._wake_at(self._state_ns + STATE_NS, _TellState(IDLE_LOOKS))
