@@ -30,6 +30,7 @@ from typing import Any
 
 from ...errors import ModelError
 from ...profile.kernels import Cut
+from ...state.worker import FULL_SHARE
 from ...units import format_bytes
 from ...workflow.app import App
 from ...workflow.graph import StageSpec
@@ -287,9 +288,18 @@ class Models:
         if not isinstance(model, CutModel):
             return WholeRun(model, columns)
         run = model.plan(columns, spec)
-        if self.several and run.name and len(self._kernels_of) < MOST_SHAPES:
+        if run.name and self.asks(message, run) and len(self._kernels_of) < MOST_SHAPES:
             self._kernels_of[_looks(message)] = run.name, tuple(run.idents)
         return run
+
+    def asks(self, message: Run, run: BatchRun | WholeRun) -> bool:
+        """Whether anybody asks for the kernels of a batch: others may start between or beside them, or before them.
+
+        Nobody does of a whole batch of the highest class with the device to itself: nothing is learned of its kernel.
+        """
+        batch = message.batch
+        alone = batch.priority <= self._highest and batch.share_pct == FULL_SHARE
+        return self.several and (len(run.kernels) > 1 or not alone)
 
     @property
     def several(self) -> bool:
