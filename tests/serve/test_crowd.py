@@ -270,6 +270,7 @@ def test_who_has_connected_before_the_end_is_answered(make_server, monkeypatch):
     server: Server = make_server()
     with server.wire() as wire:
         drained = server.submit(server.http.drain())
+        until(lambda: server.http.draining)
         reply = wire.send(LIVE).reply()
         assert (reply.status, reply.headers["connection"]) == (200, "close")
         drained.result(20)
