@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import exp, inf, log1p, sqrt
 from statistics import NormalDist
 
@@ -175,6 +176,15 @@ class Chances:
         place = min(max(0, left_ns // self._step_ns), self._steps)
         return Way(configs[pick[place]], values[place])
 
+    def by_kind(self, node: int, left_ns: int, batch: int) -> list[Way]:
+        """The best configuration with just this batch on each kind of device, the best first."""
+        if (node, batch) not in self._rows:
+            return []
+        best: dict[str, Way] = {}
+        for way in self._all(node, left_ns, batch)[0]:
+            best.setdefault(way.config.kind, way)
+        return list(best.values())
+
     def others(self, node: int, left_ns: int, batch: int, below_usd: float) -> list[Way]:
         """All configurations with just this batch whose expected cost is below a limit, the best first."""
         ways, values = self._all(node, left_ns, batch)
@@ -231,9 +241,11 @@ def laws_of(
     for stage in stages:
         of_node: dict[int, list[Law]] = {}
         for batch, fill_ns in stage.fill_ns.items():
-            row = pareto(o for o in stage.options if o.config.batch == batch)
+            # What another kind of device does better is of use while that is busy.
+            kinds = dict.fromkeys(o.config.kind for o in stage.options)
+            rows = (pareto(o for o in stage.options if o.config.batch == batch and o.config.kind == k) for k in kinds)
             found = []
-            for option in row:
+            for option in chain.from_iterable(rows):
                 found.append(Law(option, fill_ns, step_ns, steps))
                 yield
             if found:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..plan.chance import Chances, Way
 from ..plan.frontier import Choice
 from ..plan.space import configs_for
-from ..plan.tables import WorkflowPlan
+from ..plan.tables import Run, WorkflowPlan
 from ..predict import Predictor
 from ..predict.running import Mean
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
@@ -206,7 +206,7 @@ class DovetailPlanner:
             if hold is not None:
                 return self._holding.held(queue, hold)
         self._holding.go(queue, now_ns)
-        return [Ranked(choice.option.config, choice.cost_usd) for choice in in_time]
+        return self._and_elsewhere(plan, size, node, left_ns, in_time)
 
     def score_later(self, ranked: Ranked, later_ns: int) -> float | None:
         """The score of what `choose` has just named if it starts so much later; None where that is not weighed."""
@@ -236,25 +236,24 @@ class DovetailPlanner:
         at_hand = [r for r in runs if r.config.batch <= max(size, smallest)]
         after_ns = plan.quick_rest_ns[node] - min(r.mean_ns for r in runs)
         in_time = [r for r in at_hand if r.mean_ns + after_ns <= left_ns] or at_hand
-        least = min(r.work for r in in_time)
-        if lean:
-            in_time = [r for r in in_time if r.work * 100 <= least * (100 + _LEAN_PCT)]
-        # The smallest batch that is nearly as fast per item: a larger one would only make the first item wait.
-        quick_ns = min(r.mean_ns // r.config.batch for r in in_time)
-        in_time.sort(
-            key=lambda r: (
-                r.mean_ns * 100 > quick_ns * r.config.batch * (100 + _MIXED_PCT),
-                r.config.batch,
-                r.mean_ns,
-            )
-        )
-        return [Ranked(r.config, r.mean_ns / r.config.batch) for r in in_time]
+        found: list[tuple[int, list[Run]]] = []
+        for kind in dict.fromkeys(r.config.kind for r in in_time):
+            of_kind = [r for r in in_time if r.config.kind == kind]
+            if lean:
+                least = min(r.work for r in of_kind)
+                of_kind = [r for r in of_kind if r.work * 100 <= least * (100 + _LEAN_PCT)]
+            # The smallest batch that is nearly as fast per item: a larger one would only make the first item wait.
+            quick_ns = min(r.mean_ns // r.config.batch for r in of_kind)
+            of_kind.sort(key=lambda r, quick_ns=quick_ns: _worth(r, quick_ns))  # type: ignore[misc]
+            found.append((quick_ns, of_kind))
+        found.sort(key=lambda entry: entry[0])  # the fastest kind of device first
+        return [Ranked(r.config, r.mean_ns / r.config.batch) for _, of_kind in found for r in of_kind]
 
     def _late(self, plan: WorkflowPlan, queue: Queue, size: int, node: int, left_ns: int) -> Sequence[Ranked]:
         """Where the percentile cannot be had: in time on average, else as fast as can be; as cheap if it is late."""
         choices = self._in_time(plan, queue, size, node, left_ns, means=True)
         if choices:
-            return [Ranked(choice.option.config, choice.cost_usd) for choice in choices]
+            return self._and_elsewhere(plan, size, node, left_ns, choices)
         late = plan.cheapest(node, size)
         if left_ns * 100 >= plan.quick_rest_ns[node] * HOPELESS_PCT:
             fastest = plan.fastest[node]
@@ -276,6 +275,9 @@ class DovetailPlanner:
         for batch in queue.stage.batch:
             if batch > size and ways:
                 break
+            if plan.kinds > 1:
+                ways += chances.by_kind(node, left_ns, batch)
+                continue
             way = chances.weigh(node, left_ns, batch)
             if way is not None:
                 ways.append(way)
@@ -324,6 +326,15 @@ class DovetailPlanner:
                 choices.append(choice)
         choices.sort(key=lambda c: c.cost_usd)
         return choices
+
+    @staticmethod
+    def _and_elsewhere(
+        plan: WorkflowPlan, size: int, node: int, left_ns: int, best: Sequence[Choice]
+    ) -> list[Ranked]:
+        """These, and what can be had on kinds of devices that they leave out."""
+        found = [Ranked(choice.option.config, choice.cost_usd) for choice in best]
+        others = plan.elsewhere(node, left_ns, size, {ranked.config.kind for ranked in found})
+        return found + [Ranked(o.config, found[0].score + o.cost_usd) for o in others]
 
     def _as_planned(self, plan: WorkflowPlan, request: Request, node: int) -> Config:
         """The configuration that was chosen when the request came."""
@@ -378,3 +389,9 @@ class DovetailPlanner:
             self._admission.forget(request.id)
         for node, size in request.sizes.items():
             self._plans.saw_size(request.graph.name, node, size)
+
+
+def _worth(run: Run, quick_ns: int) -> tuple[bool, int, int]:
+    """The order of configurations with the goal of time, given the least time of an item."""
+    batch = run.config.batch
+    return run.mean_ns * 100 > quick_ns * batch * (100 + _MIXED_PCT), batch, run.mean_ns

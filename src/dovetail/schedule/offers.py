@@ -297,6 +297,9 @@ class Dovetail(DovetailPlanner):
     def _score(self, queue: Queue, ranked: Ranked, spot: Spot, now_ns: int) -> float:
         """As named if it starts now; what it waits for and fetches is time that is gone, an eviction others' loss."""
         later_ns = max(0, spot.start_ns - now_ns)
+        if ranked.config.kind and later_ns:
+            # Another kind of device would do it now. Waits may be in vain, and then there has to be time for that.
+            later_ns = 2 * later_ns + spot.behind_ns
         if spot.fetch_ns:
             later_ns += spot.fetch_ns - self._where.fetch_ns(queue.stage)  # what nobody can avoid is counted already
         if not later_ns and not spot.toll_ns:

@@ -282,8 +282,8 @@ class Cluster:
     """Open requests, queues, workers and batches. The controller changes them; policies only look."""
 
     __slots__ = (
-        "batches", "holders", "hosts", "moves", "queues", "requests", "sliced", "slices", "starting", "waiting",
-        "workers",
+        "batches", "holders", "hosts", "kinds", "moves", "queues", "requests", "sliced", "slices", "starting",
+        "waiting", "workers",
     )  # fmt: skip
 
     def __init__(self, queues: dict[str, Queue], stages: list[str]) -> None:
@@ -299,6 +299,8 @@ class Cluster:
         self.batches: dict[int, Batch] = {}
         #: Stage name -> workers that hold its model.
         self.holders: dict[str, dict[int, Worker]] = {name: {} for name in stages}
+        #: The same by kind of device; a kind without any is left out.
+        self.kinds: dict[str, dict[str, dict[int, Worker]]] = {name: {} for name in stages}
         #: How often that has changed.
         self.moves = 0
         #: Stage -> its slices, as far as they are the scaler's to set.
@@ -323,9 +325,13 @@ class Cluster:
     def hold(self, stage: str, worker: Worker) -> None:
         """The worker holds the stage's model from now on."""
         self.holders[stage][worker.id] = worker
+        self.kinds[stage].setdefault(worker.spec.kind, {})[worker.id] = worker
         self.moves += 1
 
     def let_go(self, stage: str, worker: int) -> None:
         """The worker does not hold it any more."""
-        del self.holders[stage][worker]
+        kind = self.holders[stage].pop(worker).spec.kind
+        del self.kinds[stage][kind][worker]
+        if not self.kinds[stage][kind]:
+            del self.kinds[stage][kind]
         self.moves += 1
