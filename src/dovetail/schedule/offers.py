@@ -218,7 +218,7 @@ class Dovetail(DovetailPlanner):
         worker is passed over for the next, a few times.
         """
         where = self._where
-        first: Ranked | None = None
+        firsts: dict[str, Ranked] = {}  # of each kind of device
         best: Offer | None = None
         late: list[Offer] = []
         for ranked in choice:
@@ -236,16 +236,17 @@ class Dovetail(DovetailPlanner):
                     break
                 continue
             self._tried.append(ranked.config)
-            first = first or ranked
+            firsts.setdefault(ranked.config.kind, ranked)
         if best is None and late:
             return late[0]
-        if first is None or (best is not None and self.score_later(first, 0) is None):
-            return best
-        spot = where.spot(queue, head, first.config, now_ns)
-        if spot is None:
-            return best
-        later = self._offer(queue, first, spot, now_ns)
-        return later if best is None or later.score < best.score else best
+        for first in firsts.values():
+            if best is not None and self.score_later(first, 0) is None:
+                break
+            spot = where.spot(queue, head, first.config, now_ns)
+            if spot is not None:
+                later = self._offer(queue, first, spot, now_ns)
+                best = later if best is None or later.score < best.score else best
+        return best
 
     def _beside(self, queue: Queue, head: Item, config: Config, worker: Worker, now_ns: int) -> Verdict:
         """Whether a batch should begin beside those who run on a worker."""
