@@ -116,11 +116,13 @@ class Chances:
     #: Of a request that comes with all its time: the chance of being late, and what its work costs on average.
     late: float
     work_usd: float
+    #: What a late answer is taken to cost.
+    late_usd: float
 
     def _begin(self, steps: int, step_ns: int, late_usd: float) -> None:
+        self.late_usd = late_usd
         self._steps = steps
         self._step_ns = step_ns
-        self._late_usd = late_usd
         #: (node, batch) -> configurations, then by time left the expected cost and which of them has it.
         self._rows: dict[tuple[int, int], tuple[list[Config], memoryview, memoryview]] = {}
         #: The same -> expected cost of each configuration, by time left.
@@ -131,7 +133,7 @@ class Chances:
     def _at_end(self) -> tuple[Floats, Floats]:
         """Value and chance of being late after the last node: with no time left it is, with any it is not."""
         value, late = np.full(self._steps + 1, 0.0), np.full(self._steps + 1, 0.0)
-        value[0], late[0] = self._late_usd, 1.0
+        value[0], late[0] = self.late_usd, 1.0
         return value, late
 
     def _decide(
@@ -151,7 +153,7 @@ class Chances:
                 costs.append(law.cost_usd + law.expected(value))
                 chances.append(law.expected(late))
                 yield
-            table = np.round(np.stack(costs) / self._late_usd, _DIGITS) * self._late_usd
+            table = np.round(np.stack(costs) / self.late_usd, _DIGITS) * self.late_usd
             lates = np.stack(chances)
             pick = np.argmin(table, axis=0)
             values = table[pick, places]
@@ -175,6 +177,11 @@ class Chances:
         configs, values, pick = found
         place = min(max(0, left_ns // self._step_ns), self._steps)
         return Way(configs[pick[place]], values[place])
+
+    def best(self, node: int, left_ns: int, batch: int) -> tuple[Way, ...]:
+        """The same as a list of none or one."""
+        way = self.weigh(node, left_ns, batch)
+        return () if way is None else (way,)
 
     def by_kind(self, node: int, left_ns: int, batch: int) -> list[Way]:
         """The best configuration with just this batch on each kind of device, the best first."""
@@ -228,7 +235,7 @@ class ChainChances(Chances):
         for node in range(len(self._laws) - 1, -1, -1):
             value, late, _ = yield from self._decide(node, self._laws[node], self._fills[node], value, late)
         self.late = float(late[-1])
-        self.work_usd = float(value[-1]) - self.late * self._late_usd
+        self.work_usd = float(value[-1]) - self.late * self.late_usd
         return self
 
 

@@ -17,7 +17,7 @@ from .dominators import successors_of
 from .drift import MOST_SPREAD, PlannedWith
 from .frontier import Choice, Frontiers, build
 from .options import Option, Prices, item_cost_usd
-from .price import funded, funded_price_usd, is_chain, weighed
+from .price import Ladder, funded, funded_price_usd, is_chain, weighed
 from .quantile import z_value
 from .series_parallel import decompose, path_count
 from .space import Space, configs_for
@@ -82,7 +82,7 @@ class WorkflowPlan(PlannedWith):
         #: those of its predecessor at once.
         self._frontiers: dict[tuple[bool, bool], Frontiers] = {}
         self._quickest_ns: dict[tuple[int, int], int] = {}
-        self._chances: dict[bool, Chances | None] = {}
+        self._chances: dict[bool, Ladder | None] = {}
         #: Options, without waits -> price of a late answer.
         self._prices_usd: dict[tuple[object, ...], float] = {}
         #: False if some stage was seen a few times only, however it was run: chances are not weighed then.
@@ -171,18 +171,30 @@ class WorkflowPlan(PlannedWith):
             found = self._frontiers[lean, means] = build(self._shape, self._rows(lean), self._graph.slo_ns, z=z)
         return found
 
-    def chances(self, *, lean: bool = False) -> Chances | None:
-        """What speed is worth, with all options or with lean ones; None where plans go by percentile alone."""
+    def chances(self, *, lean: bool = False, rung: int = 0) -> Chances | None:
+        """What speed is worth, with all options or with lean ones; None where plans go by percentile alone.
+
+        A higher rung is for a lower price of a late answer; the last one stands for all above it.
+        """
+        ladder = self._ladder(lean)
+        return None if ladder is None else ladder.rungs[min(rung, len(ladder.rungs) - 1)]
+
+    def budget_usd(self) -> float:
+        """What a request may cost on average; 0 where that is not counted."""
+        ladder = self._chances.get(False)
+        return 0.0 if ladder is None else ladder.budget_usd
+
+    def _ladder(self, lean: bool) -> Ladder | None:
         if lean not in self._chances:
             self._chances[lean] = finish(self._weigh_all(lean))
         return self._chances[lean]
 
-    def _weigh_all(self, lean: bool) -> Steps[Chances | None]:
+    def _weigh_all(self, lean: bool) -> Steps[Ladder | None]:
         found = yield from self._weighed(self._rows(lean))
-        if lean and found is not None and found.late > self._most_late:
+        if lean and found is not None and found.rungs[0].late > self._most_late:
             found = yield from self._weighed([self._lean_by_batch(row) for row in self.options])
-            if found is not None and found.late > self._most_late:
-                found = self.chances()  # to be lean would be to be late
+            if found is not None and found.rungs[0].late > self._most_late:
+                found = self._ladder(False)  # to be lean would be to be late
         return found
 
     def _rows(self, lean: bool) -> list[list[Option]]:
@@ -293,7 +305,7 @@ class WorkflowPlan(PlannedWith):
         """Part of requests that may be late to save cost."""
         return min(0.5, _MOST_LATE * (1 - self._percentile))
 
-    def _weighed(self, rows: list[list[Option]]) -> Steps[Chances | None]:
+    def _weighed(self, rows: list[list[Option]]) -> Steps[Ladder | None]:
         """Tables that weigh the chance of being in time against cost, for known times and prices."""
         if self._premium is None or self._percentile <= 0.5 or not self.known:
             return None
@@ -326,7 +338,7 @@ class WorkflowPlan(PlannedWith):
         tables = weighed(
             stages, self._successors, self.slo_ns, price_usd, late=late, premium=self._premium, most_late=most_late
         )
-        return (yield from tables)
+        return Ladder(((yield from tables),))
 
     def choose(
         self, node: int, left_ns: int, batch: int, *, lean: bool = False, means: bool = False

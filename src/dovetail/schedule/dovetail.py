@@ -32,6 +32,7 @@ from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..state.worker import FULL_SHARE
 from ..units import MS, format_ns
 from ..workflow.graph import Graph, Node, StageSpec
+from .account import Accounts
 from .admission import Admission
 from .backlog import Backlog
 from .holding import Holding
@@ -68,6 +69,7 @@ class DovetailPlanner:
         self._waits: dict[str, Mean] = {}
         self._backlog = Backlog()
         self._admission = Admission()
+        self._accounts = Accounts()
         #: Of the request that was last let in: the wait before it and the time that it has.
         self._expected: tuple[int, int] = (0, 0)
         self._last_chances = LastChances()
@@ -193,7 +195,7 @@ class DovetailPlanner:
         if self._settings.goal == "time":
             return self._as_fast(plan, size, node, left_ns, lean)
         left_ns = self._holding.least_left_ns(queue, size, head, plan.quick_rest_ns[node], now_ns) - fetch_ns
-        chances = plan.chances(lean=lean)
+        chances = plan.chances(lean=lean, rung=self._accounts.rung(request.graph.name))
         if chances is not None:
             return self._by_chance(plan, chances, queue, size, node, left_ns - plan.waits_behind_ns[node], now_ns)
         in_time = self._in_time(plan, queue, size, node, left_ns - plan.waits_behind_ns[node], lean=lean)
@@ -275,12 +277,7 @@ class DovetailPlanner:
         for batch in queue.stage.batch:
             if batch > size and ways:
                 break
-            if plan.kinds > 1:
-                ways += chances.by_kind(node, left_ns, batch)
-                continue
-            way = chances.weigh(node, left_ns, batch)
-            if way is not None:
-                ways.append(way)
+            ways += chances.by_kind(node, left_ns, batch) if plan.kinds > 1 else chances.best(node, left_ns, batch)
         ways.sort(key=lambda w: w.value_usd)
         if self._settings.wait and size == queue.size < queue.stage.batch[-1]:
             hold = self._holding.by_chance(plan, chances, queue, node, left_ns, ways[0], now_ns)
@@ -369,8 +366,9 @@ class DovetailPlanner:
         waited_ns = max(0, batch.sent_ns - self._holding.since_ns(queue, batch.items[0]))
         self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
 
-    def finished(self, batch: Batch) -> None:
+    def finished(self, batch: Batch, now_ns: int) -> None:
         """Take the work off the demand; now and then look whether plans still fit the times."""
+        self._accounts.ran(batch, now_ns - batch.begun_ns)
         stage = batch.queue.stage.name
         for item in batch.items:
             plan = self._plans.known(item.request.graph.name)
@@ -383,6 +381,8 @@ class DovetailPlanner:
         self._fixed.pop(request.id, None)
         self._backlog.remove(request.id)
         self._last_chances.closed(request.id)
+        plan = self._plans.known(request.graph.name)
+        self._accounts.closed(request, 0.0 if plan is None else plan.budget_usd())
         if request.outcome in ("ok", "late", "shed", "expired"):
             self._admission.ended(request.id, request.outcome == "ok", self._now_ns)
         else:

@@ -336,7 +336,7 @@ class Dovetail(DovetailPlanner):
         """A batch has ended."""
         self._where.ended(batch, now_ns, done)
         if done:
-            self.finished(batch)
+            self.finished(batch, now_ns)
 
     def closed(self, request: Request) -> None:
         """A request has ended."""
