@@ -269,7 +269,7 @@ class Dovetail(DovetailPlanner):
     ) -> Sequence[Offer]:
         """All other configurations as offers, for whoever watches, the least score first."""
         found = []
-        for ranked in choice:
+        for ranked in {ranked.config: ranked for ranked in choice}.values():
             spot = self._where.ready(queue.stage, ranked.config, now_ns)
             if spot is None:
                 spot = self._where.spot(queue, head, ranked.config, now_ns)
