@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -133,12 +134,13 @@ class Bench:
             self.turns.append((self.rounds, name, turn, latencies))
             cpu_s += server.front_cpu_s() - before_s
             ideal += self.alone.ask("network", 1, turn)
+        taken = [i for i, latency in enumerate(served) if not math.isnan(latency)]
         found[f"{name}: front cpu"] = cpu_s / len(served)
-        found[f"{name}: served"] = p50(served)
+        found[f"{name}: served"] = p50([served[i] for i in taken])
         found[f"{name}: ideal"] = p50(ideal)
         found[f"{name}: added"] = found[f"{name}: served"] - found[f"{name}: ideal"]
         # Those that find nobody before them: their time does not depend on how long others take.
-        lone = [i for i in range(1, len(gaps)) if gaps[i] > ideal[i - 1]]
+        lone = [i for i in taken if i and gaps[i] > ideal[i - 1]]
         found[f"{name}: added to lone ones"] = p50([served[i] for i in lone]) - p50([ideal[i] for i in lone])
         echoed = self.asking.ask("open", self.echo_port, gaps)
         found[f"{name}: echo"] = p50(echoed) - p50(self.alone.ask("nothing", 1, gaps))
@@ -169,10 +171,12 @@ def added_by_request(
         due = free = 0.0
         for gap, latency in zip(gaps, latencies, strict=True):
             due += gap
+            if math.isnan(latency):
+                continue  # refused: it never ran
             free = max(due, free) + runs[at]
             added.setdefault((number, name), []).append(latency - (free - due))
             at += 1
-    assert at == len(runs), "every request of the log was asked for here"
+    assert at == len(runs), f"{len(runs)} requests are in the log, and {at} were answered here"
     return added
 
 
@@ -215,13 +219,21 @@ def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[
                     disturbed += 1
                 else:
                     kept.append(figures)
+            refused = asking.ask("refused")
         added = added_by_request(bench.turns, runs_s(directory / "half.log"))
     for figures in kept:
         number = round(figures.pop("round"))
         for kind in ("paced", "poisson"):
             figures[f"{kind}: by request"] = p50(added[number, kind])
     figures_of = {name: [figures[name] for figures in kept] for name in kept[0]}
-    return {"machine": machine(), "rounds": rounds, "disturbed": disturbed, "seconds": seconds, "figures": figures_of}
+    return {
+        "machine": machine(),
+        "rounds": rounds,
+        "disturbed": disturbed,
+        "refused": refused,
+        "seconds": seconds,
+        "figures": figures_of,
+    }
 
 
 # -- the report ------------------------------------------------------------------------------------------------------
@@ -274,7 +286,10 @@ def main() -> None:
         print(json.dumps(found))
         return
     console = Console()
-    heading = f"{found['machine']}; {rounds} rounds of {seconds:g} s, {found['disturbed']} more were disturbed"
+    heading = (
+        f"{found['machine']}; {rounds} rounds of {seconds:g} s, {found['disturbed']} more were disturbed; "
+        f"{found['refused']} requests were refused, which count for nothing"
+    )
     console.print(f"{heading}\n", soft_wrap=True, highlight=False)
     table = Table("", "median", "smallest", "largest", "", box=None)
     for title, name, scale, unit in ROWS:

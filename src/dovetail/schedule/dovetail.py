@@ -66,6 +66,8 @@ class DovetailPlanner:
         self._plans = Plans(predictor, self._settings, self._holding.intervals_ns)
         #: Stage -> wait in its queue that was not chosen.
         self._waits: dict[str, Mean] = {}
+        #: From the end of a batch until that is known here: what every batch costs beside its run.
+        self._on_the_way = Mean()
         self._backlog = Backlog()
         self._admission = Admission()
         #: Of the request that was last let in: the wait before it and the time that it has.
@@ -230,7 +232,11 @@ class DovetailPlanner:
         return joined
 
     def _as_fast(self, plan: WorkflowPlan, size: int, node: int, left_ns: int, lean: bool) -> Sequence[Ranked]:
-        """With the goal of time: as fast as can be, or in a crowd with the least work; nothing waits for others."""
+        """With the goal of time: as fast as can be, or in a crowd with the least work; nothing waits for others.
+
+        A batch takes its run and its way back. In a crowd it counts how many are served, so the fastest per item is
+        taken; else the smallest that is nearly as fast, because a larger one would only make the first item wait.
+        """
         runs = plan.runs[node]
         smallest = runs[0].config.batch
         at_hand = [r for r in runs if r.config.batch <= max(size, smallest)]
@@ -239,11 +245,11 @@ class DovetailPlanner:
         least = min(r.work for r in in_time)
         if lean:
             in_time = [r for r in in_time if r.work * 100 <= least * (100 + _LEAN_PCT)]
-        # The smallest batch that is nearly as fast per item: a larger one would only make the first item wait.
-        quick_ns = min(r.mean_ns // r.config.batch for r in in_time)
+        way_ns, most_pct = self._on_the_way.value, 100 if lean else 100 + _MIXED_PCT
+        quick_ns = min(-(-(r.mean_ns + way_ns) // r.config.batch) for r in in_time)
         in_time.sort(
             key=lambda r: (
-                r.mean_ns * 100 > quick_ns * r.config.batch * (100 + _MIXED_PCT),
+                (r.mean_ns + way_ns) * 100 > quick_ns * r.config.batch * most_pct,
                 r.config.batch,
                 r.mean_ns,
             )
@@ -361,6 +367,7 @@ class DovetailPlanner:
     def finished(self, batch: Batch) -> None:
         """Take the work off the demand; now and then look whether plans still fit the times."""
         stage = batch.queue.stage.name
+        self._on_the_way.add(batch.way_ns)
         for item in batch.items:
             plan = self._plans.known(item.request.graph.name)
             if plan is not None:
