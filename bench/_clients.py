@@ -117,7 +117,7 @@ def message(model: str, shape: tuple[int, ...]) -> bytes:
 
 
 def closed_loop(port: int, connections: int, seconds: float) -> list[float]:
-    """Asks again as soon as an answer is there; the times at which answers came. On a busy machine it goes on for one."""
+    """Asks again as soon as an answer is there; the times at which answers came, of which there is one at least."""
     asking = Connections(port, connections)
     answered: list[float] = []
     warm = time.perf_counter() + WARM_SECONDS
