@@ -227,7 +227,7 @@ def _mlserver_settings(directory: Path, port: int) -> None:
 
 @contextmanager
 def _started(command: Sequence[str], cwd: Path, environment: dict[str, str], core: int) -> Iterator[str]:
-    mark = f"DOVETAIL_PEER={uuid.uuid4().hex}"
+    mark = f"PEER_MARK={uuid.uuid4().hex}"
     name, _, value = mark.partition("=")
     log = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
     process = subprocess.Popen(
@@ -268,7 +268,7 @@ def _answering(server: Server) -> Server:
                 told = json.loads(answer.read())
             break
         except (OSError, ValueError) as error:
-            if time.monotonic() > until:
+            if time.monotonic() > until or not processes(server.mark):
                 raise RuntimeError(f"no answer: {error}") from error
             time.sleep(0.3)
     flat = _numbers(told)
