@@ -52,7 +52,11 @@ from _figures import machine, p50
 from _models import LAYERS, SHAPE, make_model
 from _serverproc import QUIET_BELOW, Child, Neighbours, Server, bare, child, echo, serving
 from dovetail.control import BatchFinished, RunBatch
-from dovetail.record.log import LogReader
+
+try:
+    from dovetail.record.log import LogReader
+except ModuleNotFoundError:  # an older tree, whose log is read for `live_trees.py`
+    from dovetail.control.log import LogReader  # type: ignore[import-not-found, no-redef]
 
 LARGE_SHAPE = (3, 224, 224)
 BATCHES = (1, 8)
@@ -81,6 +85,8 @@ class Bench:
     #: Of every turn at half load in order: round, name, gaps between requests, and their latencies.
     turns: list[tuple[int, str, list[float], list[float]]] = field(default_factory=list)
     rounds: int = 0
+    #: Leaves out what no server is compared by: the echo, and Triton's client.
+    brief: bool = False
 
     def round(self, rng: np.random.Generator) -> dict[str, float]:
         """One figure of each quantity."""
@@ -94,6 +100,8 @@ class Bench:
         self.progress("the path alone")
         found["path"] = p50(self.asking.ask("lone", one.port, SHAPE, self.seconds / 2))
         found["large path"] = p50(self.asking.ask("lone", one.port, LARGE_SHAPE, self.seconds / 2))
+        if self.brief:
+            return found
         found["mean"] = p50(self.alone.ask("mean", 1, self.seconds / 4))
         self.progress("Triton's client")
         answered = self.asking.ask("triton", one.port, 2 + OPEN_BEYOND, self.seconds)
@@ -142,6 +150,8 @@ class Bench:
         # Those that find nobody before them: their time does not depend on how long others take.
         lone = [i for i in taken if i and gaps[i] > ideal[i - 1]]
         found[f"{name}: added to lone ones"] = p50([served[i] for i in lone]) - p50([ideal[i] for i in lone])
+        if self.brief:
+            return
         echoed = self.asking.ask("open", self.echo_port, gaps)
         found[f"{name}: echo"] = p50(echoed) - p50(self.alone.ask("nothing", 1, gaps))
         found[f"{name}: beyond the echo"] = found[f"{name}: added"] - found[f"{name}: echo"]
@@ -178,6 +188,14 @@ def added_by_request(
             at += 1
     assert at == len(runs), f"{len(runs)} requests are in the log, and {at} were answered here"
     return added
+
+
+def fill_in(kept: list[dict[str, float]], added: dict[tuple[int, str], list[float]]) -> None:
+    """Put what was added by request into the figures of the rounds that it is of."""
+    for figures in kept:
+        number = round(figures.pop("round"))
+        for kind in ("paced", "poisson"):
+            figures[f"{kind}: by request"] = p50(added[number, kind])
 
 
 def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -221,10 +239,7 @@ def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[
                     kept.append(figures)
             refused = asking.ask("refused")
         added = added_by_request(bench.turns, runs_s(directory / "half.log"))
-    for figures in kept:
-        number = round(figures.pop("round"))
-        for kind in ("paced", "poisson"):
-            figures[f"{kind}: by request"] = p50(added[number, kind])
+    fill_in(kept, added)
     figures_of = {name: [figures[name] for figures in kept] for name in kept[0]}
     return {
         "machine": machine(),
