@@ -116,8 +116,9 @@ class Estimator:
     def usual(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
         """The same in the company that batches of this stage have of late: what a plan counts on."""
         alone = self.run(stage, kind, items, config)
-        if self._neighbours is None or config.share_pct >= FULL_SHARE:
+        if config.share_pct >= FULL_SHARE or not self.felt(kind):
             return alone
+        assert self._neighbours is not None
         key = stage.name, kind, items, config.cpus, config.share_pct
         return self._neighbours.usual(kind, self._load(key, alone), alone)
 
