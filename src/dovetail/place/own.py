@@ -30,7 +30,7 @@ from ..state import NEVER_NS, Batch, Cluster, Config, Item, Queue, Request, Work
 from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 from .company import Company
-from .fit import reason_of
+from .fit import reason_of, spare_bytes
 from .rooms import Group, Rooms
 from .route import Hint
 from .settings import OwnSettings
@@ -95,6 +95,8 @@ class OwnWorkers:
         #: Stages whose queues are not asked, and those of them for which somebody may have room again.
         self._asleep: dict[str, None] = {}
         self._woken: list[str] = []
+        #: Those of them for which nobody has enough room, and whether others had any to fetch the model.
+        self._dozing: dict[str, tuple[Group, bool]] = {}
         #: Worker -> memory that it has to spare, until something about it changes.
         self._spare_bytes: dict[int, int] = {}
         self._stages: dict[str, StageSpec] = {}
@@ -188,8 +190,13 @@ class OwnWorkers:
         for name in self._users[weights]:
             self._freed[name] += 1
             if name in self._asleep:
-                del self._asleep[name]
-                self._woken.append(name)
+                self._wake(name)
+
+    def _wake(self, name: str) -> None:
+        """Queues of a stage are asked again."""
+        del self._asleep[name]
+        self._dozing.pop(name, None)
+        self._woken.append(name)
 
     def _enter_all(self, worker: Worker, weights: str) -> None:
         for name in self._users.get(weights, ()):
@@ -227,8 +234,20 @@ class OwnWorkers:
         self._asleep[stage.name] = self._asked[stage.weights] = None
         return True
 
+    def dozes(self, stage: StageSpec) -> bool:
+        """The same for a stage for which nobody has enough room: until a holder has more, or others have any."""
+        if self._early:
+            return False
+        self._asleep[stage.name] = self._asked[stage.weights] = None
+        could = self._could[stage.name]
+        self._dozing[stage.name] = could, could.roomy()
+        return True
+
     def woken(self) -> Sequence[str]:
         """Stages for which somebody may have room again."""
+        if self._dozing:
+            for name in [n for n, (could, roomy) in self._dozing.items() if could.roomy() is not roomy]:
+                self._wake(name)
         if not self._woken:
             return ()
         found, self._woken = self._woken, []
@@ -329,7 +348,7 @@ class OwnWorkers:
         """Memory that nothing is in, and that nothing on its way will take."""
         known = self._spare_bytes.get(worker.id)
         if known is None:
-            known = self._spare_bytes[worker.id] = _spare_bytes(worker)
+            known = self._spare_bytes[worker.id] = spare_bytes(worker)
         return known
 
     def fetch_ns(self, stage: StageSpec) -> int:
@@ -374,16 +393,3 @@ class OwnWorkers:
         """Whether a copy of a model may be asked for: not too soon after the last."""
         every_ns = self._settings.copy_every_ns
         return every_ns > 0 and now_ns - self._copied_ns.get(stage.weights, -every_ns) >= every_ns
-
-
-def _spare_bytes(worker: Worker) -> int:
-    budget = worker.spec.memory_bytes
-    if not budget:
-        return 1 << 62
-    resident = worker.resident
-    coming = {
-        b.queue.stage.weights: b.queue.stage.weights_bytes
-        for b in worker.running.values()
-        if b.queue.stage.weights not in resident
-    }
-    return budget - sum(resident.values()) - sum(coming.values())

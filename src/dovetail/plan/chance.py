@@ -175,7 +175,9 @@ class Chances:
         if found is None:
             return None
         configs, values, pick = found
-        place = min(max(0, left_ns // self._step_ns), self._steps)
+        place = left_ns // self._step_ns if left_ns > 0 else 0
+        if place > self._steps:
+            place = self._steps
         return Way(configs[pick[place]], values[place])
 
     def best(self, node: int, left_ns: int, batch: int) -> tuple[Way, ...]:

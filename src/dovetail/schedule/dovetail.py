@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..plan.chance import Chances, Way
 from ..plan.frontier import Choice
 from ..plan.space import configs_for
-from ..plan.tables import Run, WorkflowPlan
+from ..plan.tables import WorkflowPlan
 from ..predict import Predictor
 from ..predict.running import Mean
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
@@ -35,6 +35,7 @@ from ..workflow.graph import Graph, Node, StageSpec
 from .account import Accounts
 from .admission import Admission
 from .backlog import Backlog
+from .fastest import MIXED_PCT, as_fast
 from .holding import Holding
 from .plans import Plans
 from .protocol import Hold, Refusal
@@ -48,10 +49,6 @@ __all__ = ["DovetailPlanner"]
 _CLASS_STEP = 1 << 62
 #: A workflow is crowded when batches of its stages wait for more than this part (one in so many) of its objective.
 _CROWDED = 50
-#: A batch may take so many per cent longer for items of a lower class that join it; and per item, not to be larger.
-_MIXED_PCT = 5
-#: In a crowd a batch may take so many per cent more of the device than the least. [our choice]
-_LEAN_PCT = 15
 
 
 class DovetailPlanner:
@@ -67,6 +64,8 @@ class DovetailPlanner:
         self._plans = Plans(predictor, self._settings, self._holding.intervals_ns)
         #: Stage -> wait in its queue that was not chosen.
         self._waits: dict[str, Mean] = {}
+        #: From the end of a batch until that is known here: what every batch costs beside its run.
+        self._on_the_way = Mean()
         self._backlog = Backlog()
         self._admission = Admission()
         self._accounts = Accounts()
@@ -193,7 +192,7 @@ class DovetailPlanner:
         lean = self._crowded(plan)
         size = self._at_hand(queue, plan, node, request.priority)
         if self._settings.goal == "time":
-            return self._as_fast(plan, size, node, left_ns, lean)
+            return as_fast(plan, size, node, left_ns, self._on_the_way.value, lean=lean)
         left_ns = self._holding.least_left_ns(queue, size, head, plan.quick_rest_ns[node], now_ns) - fetch_ns
         chances = plan.chances(lean=lean, rung=self._accounts.rung(request.graph.name))
         if chances is not None:
@@ -227,29 +226,9 @@ class DovetailPlanner:
             time_ns = plan.quickest_ns(node, batch)
             if batch >= own and not alone_ns:
                 alone_ns = time_ns
-            if batch > own and alone_ns and time_ns * 100 <= alone_ns * (100 + _MIXED_PCT):
+            if batch > own and alone_ns and time_ns * 100 <= alone_ns * (100 + MIXED_PCT):
                 joined = min(batch, size)
         return joined
-
-    def _as_fast(self, plan: WorkflowPlan, size: int, node: int, left_ns: int, lean: bool) -> Sequence[Ranked]:
-        """With the goal of time: as fast as can be, or in a crowd with the least work; nothing waits for others."""
-        runs = plan.runs[node]
-        smallest = runs[0].config.batch
-        at_hand = [r for r in runs if r.config.batch <= max(size, smallest)]
-        after_ns = plan.quick_rest_ns[node] - min(r.mean_ns for r in runs)
-        in_time = [r for r in at_hand if r.mean_ns + after_ns <= left_ns] or at_hand
-        found: list[tuple[int, list[Run]]] = []
-        for kind in dict.fromkeys(r.config.kind for r in in_time):
-            of_kind = [r for r in in_time if r.config.kind == kind]
-            if lean:
-                least = min(r.work for r in of_kind)
-                of_kind = [r for r in of_kind if r.work * 100 <= least * (100 + _LEAN_PCT)]
-            # The smallest batch that is nearly as fast per item: a larger one would only make the first item wait.
-            quick_ns = min(r.mean_ns // r.config.batch for r in of_kind)
-            of_kind.sort(key=lambda r, quick_ns=quick_ns: _worth(r, quick_ns))  # type: ignore[misc]
-            found.append((quick_ns, of_kind))
-        found.sort(key=lambda entry: entry[0])  # the fastest kind of device first
-        return [Ranked(r.config, r.mean_ns / r.config.batch) for _, of_kind in found for r in of_kind]
 
     def _late(self, plan: WorkflowPlan, queue: Queue, size: int, node: int, left_ns: int) -> Sequence[Ranked]:
         """Where the percentile cannot be had: in time on average, else as fast as can be; as cheap if it is late."""
@@ -370,6 +349,7 @@ class DovetailPlanner:
         """Take the work off the demand; now and then look whether plans still fit the times."""
         self._accounts.ran(batch, now_ns - batch.begun_ns)
         stage = batch.queue.stage.name
+        self._on_the_way.add(batch.way_ns)
         for item in batch.items:
             plan = self._plans.known(item.request.graph.name)
             if plan is not None:
@@ -389,9 +369,3 @@ class DovetailPlanner:
             self._admission.forget(request.id)
         for node, size in request.sizes.items():
             self._plans.saw_size(request.graph.name, node, size)
-
-
-def _worth(run: Run, quick_ns: int) -> tuple[bool, int, int]:
-    """The order of configurations with the goal of time, given the least time of an item."""
-    batch = run.config.batch
-    return run.mean_ns * 100 > quick_ns * batch * (100 + _MIXED_PCT), batch, run.mean_ns

@@ -17,6 +17,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 import msgspec
@@ -51,6 +52,8 @@ class Where(Protocol):
     def closed_to(self, stage: StageSpec, priority: int) -> bool: ...
 
     def sleeps(self, stage: StageSpec, priority: int) -> bool: ...
+
+    def dozes(self, stage: StageSpec) -> bool: ...
 
     def woken(self) -> Sequence[str]: ...
 
@@ -132,6 +135,9 @@ class Dovetail(DovetailPlanner):
         self._apart = Apart(predictor, self.latest_ns)
         #: Queue -> what it was told when nothing could start.
         self._told: dict[str, _Told] = {}
+        #: (when, number, stage) of queues that are not asked until then, unless the room for them changes before.
+        self._until: list[tuple[int, int, str]] = []
+        self._dozed = 0
         #: Configurations that found no room when a queue was last weighed.
         self._tried: list[Config] = []
         #: Told of everything that is considered, for `dovetail explain`; it costs time and changes nothing.
@@ -147,13 +153,30 @@ class Dovetail(DovetailPlanner):
         return self._where.full(on_host)
 
     def sleeps(self, queue: Queue) -> bool:
-        """As the view of the workers says."""
-        head = queue.head()
-        return head is not None and self._where.sleeps(queue.stage, head.request.priority)
+        """As the view of the workers says; and a queue that would be told the same until something changes."""
+        head, stage, where = queue.head(), queue.stage, self._where
+        if head is None:
+            return False
+        if where.sleeps(stage, head.request.priority):
+            return True
+        told = self._told.get(queue.key)
+        if told is None or told.offers or told.head is not head or told.until_ns <= self._now_ns:
+            return False
+        if where.changes(stage) != (told.freed, told.fetchers) or not where.dozes(stage):
+            return False
+        self._dozed += 1
+        heappush(self._until, (told.until_ns, self._dozed, stage.name))
+        return True
 
     def woken(self) -> Sequence[str]:
-        """As the view of the workers says."""
-        return self._where.woken()
+        """As the view of the workers says; and those who have waited for long enough to be weighed again."""
+        found, until = self._where.woken(), self._until
+        if not until or until[0][0] > self._now_ns:
+            return found
+        due = list(found)
+        while until and until[0][0] <= self._now_ns:
+            due.append(heappop(until)[2])
+        return due
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The best configuration that some worker is ready for; or the best one where it would start first."""

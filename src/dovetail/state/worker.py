@@ -222,7 +222,7 @@ class Batch:
 
     __slots__ = (
         "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "left_ns",
-        "queue", "sent_ns", "since_ns", "slice", "slow", "waits", "worker",
+        "queue", "sent_ns", "since_ns", "slice", "slow", "waits", "way_ns", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -248,11 +248,13 @@ class Batch:
         self.expected_ns = expected_ns
         #: Work alone that was left of it at a time, and how many times as long that takes beside those who are there:
         #: kept where neighbours are known to cost something (`predict.progress`).
-        self.left_ns: float = expected_ns
+        self.left_ns: float = float(expected_ns)
         self.since_ns = sent_ns
         self.slow = 1.0
         #: When its worker could begin it, as far as is known here.
         self.begun_ns = sent_ns
+        #: From its end until that was known here.
+        self.way_ns = 0
         #: Its worker fetches its model; it has no room yet and is not in line.
         self.fetches = fetches
         #: It is in line at its worker, and has got so much of its room.
