@@ -259,6 +259,7 @@ class Controller:
             self._observe_run(stage, kind, len(items), config, duration)
         else:
             self._observe_beside(self._companions, batch, event, duration)
+        batch.way_ns = now - event.end_ns if now > event.end_ns else 0
         self._scheduler.ended(batch, now, True)
         share_usd, cpu_usd = worker.usd_per_share_ns, worker.usd_per_cpu_ns
         cost = duration * (config.share_pct * share_usd + config.cpus * cpu_usd) / len(items)

@@ -75,8 +75,9 @@ class Launcher:
         self._held = 0
         #: When queues are asked next because a worker is about to be free; 0: no timer is set.
         self._look_ns = 0
-        #: Number of the batch that was started last.
+        #: Number of the batch that was started last, and what it was when the first queue of a round declined.
         self.last_batch = 0
+        self._first_declined = 0
 
     # -- what waits -------------------------------------------------------------------------------------------
 
@@ -155,14 +156,18 @@ class Launcher:
         """Ask queues in order until there is no room, and again if what has started may change the answers."""
         while True:
             before = self.last_batch
+            self._first_declined = NEVER_NS
             for line in range(len(self._waiting)):
                 if self._waiting[line]:
                     self._pass(line, touched)
             if not self._restless or self.last_batch == before:
                 return
             touched = {}
+            entered = self._entered
             if self._asleep:
                 self._wake()
+            if self._first_declined >= self.last_batch and self._entered == entered:
+                return  # all were asked since the last batch has started
 
     def _pass(self, line: int, touched: Mapping[Queue, None]) -> None:
         """One pass over the queues that wait; one that is held is asked only if its own work has changed."""
@@ -182,6 +187,8 @@ class Launcher:
                     self._enter(queue)
             else:
                 declined.append(queue)
+                if self.last_batch < self._first_declined:
+                    self._first_declined = self.last_batch
         for queue in declined:
             if queue.held_until_ns:
                 continue  # the end of its hold brings it back, or its own work

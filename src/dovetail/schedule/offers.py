@@ -241,7 +241,7 @@ class Dovetail(DovetailPlanner):
         worker is passed over for the next, a few times.
         """
         where = self._where
-        first: Ranked | None = None
+        firsts: dict[str, Ranked] = {}  # of each kind of device
         best: Offer | None = None
         late: list[Offer] = []
         for ranked in choice:
@@ -259,16 +259,17 @@ class Dovetail(DovetailPlanner):
                     break
                 continue
             self._tried.append(ranked.config)
-            first = first or ranked
+            firsts.setdefault(ranked.config.kind, ranked)
         if best is None and late:
             return late[0]
-        if first is None or (best is not None and self.score_later(first, 0) is None):
-            return best
-        spot = where.spot(queue, head, first.config, now_ns)
-        if spot is None:
-            return best
-        later = self._offer(queue, first, spot, now_ns)
-        return later if best is None or later.score < best.score else best
+        for first in firsts.values():
+            if best is not None and self.score_later(first, 0) is None:
+                break
+            spot = where.spot(queue, head, first.config, now_ns)
+            if spot is not None:
+                later = self._offer(queue, first, spot, now_ns)
+                best = later if best is None or later.score < best.score else best
+        return best
 
     def _beside(self, queue: Queue, head: Item, config: Config, worker: Worker, now_ns: int) -> Verdict:
         """Whether a batch should begin beside those who run on a worker."""
@@ -291,7 +292,7 @@ class Dovetail(DovetailPlanner):
     ) -> Sequence[Offer]:
         """All other configurations as offers, for whoever watches, the least score first."""
         found = []
-        for ranked in choice:
+        for ranked in {ranked.config: ranked for ranked in choice}.values():
             spot = self._where.ready(queue.stage, ranked.config, now_ns)
             if spot is None:
                 spot = self._where.spot(queue, head, ranked.config, now_ns)
@@ -320,6 +321,9 @@ class Dovetail(DovetailPlanner):
     def _score(self, queue: Queue, ranked: Ranked, spot: Spot, now_ns: int) -> float:
         """As named if it starts now; what it waits for and fetches is time that is gone, an eviction others' loss."""
         later_ns = max(0, spot.start_ns - now_ns)
+        if ranked.config.kind and later_ns:
+            # Another kind of device would do it now. Waits may be in vain, and then there has to be time for that.
+            later_ns = 2 * later_ns + spot.behind_ns
         if spot.fetch_ns:
             later_ns += spot.fetch_ns - self._where.fetch_ns(queue.stage)  # what nobody can avoid is counted already
         if not later_ns and not spot.toll_ns:
@@ -355,7 +359,7 @@ class Dovetail(DovetailPlanner):
         """A batch has ended."""
         self._where.ended(batch, now_ns, done)
         if done:
-            self.finished(batch)
+            self.finished(batch, now_ns)
 
     def closed(self, request: Request) -> None:
         """A request has ended."""
