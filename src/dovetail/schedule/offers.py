@@ -17,6 +17,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 import msgspec
@@ -53,6 +54,8 @@ class Where(Protocol):
     def closed_to(self, stage: StageSpec, priority: int) -> bool: ...
 
     def sleeps(self, stage: StageSpec, priority: int) -> bool: ...
+
+    def dozes(self, stage: StageSpec) -> bool: ...
 
     def woken(self) -> Sequence[str]: ...
 
@@ -134,6 +137,9 @@ class Dovetail(DovetailPlanner):
         self._apart = Apart(predictor, self.latest_ns)
         #: Queue -> what it was told when nothing could start.
         self._told: dict[str, _Told] = {}
+        #: (when, number, stage) of queues that are not asked until then, unless the room for them changes before.
+        self._until: list[tuple[int, int, str]] = []
+        self._dozed = 0
         #: Configurations that found no room when a queue was last weighed.
         self._tried: list[Config] = []
         #: Whether a stage declares a quota.
@@ -152,13 +158,30 @@ class Dovetail(DovetailPlanner):
         return self._where.full(on_host)
 
     def sleeps(self, queue: Queue) -> bool:
-        """As the view of the workers says."""
-        head = queue.head()
-        return head is not None and self._where.sleeps(queue.stage, head.request.priority)
+        """As the view of the workers says; and a queue that would be told the same until something changes."""
+        head, stage, where = queue.head(), queue.stage, self._where
+        if head is None:
+            return False
+        if where.sleeps(stage, head.request.priority):
+            return True
+        told = self._told.get(queue.key)
+        if told is None or told.offers or told.head is not head or told.until_ns <= self._now_ns:
+            return False
+        if where.changes(stage) != (told.freed, told.fetchers) or not where.dozes(stage):
+            return False
+        self._dozed += 1
+        heappush(self._until, (told.until_ns, self._dozed, stage.name))
+        return True
 
     def woken(self) -> Sequence[str]:
-        """As the view of the workers says."""
-        return self._where.woken()
+        """As the view of the workers says; and those who have waited for long enough to be weighed again."""
+        found, until = self._where.woken(), self._until
+        if not until or until[0][0] > self._now_ns:
+            return found
+        due = list(found)
+        while until and until[0][0] <= self._now_ns:
+            due.append(heappop(until)[2])
+        return due
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The best configuration that some worker is ready for; or the best one where it would start first."""
@@ -237,7 +260,7 @@ class Dovetail(DovetailPlanner):
         worker is passed over for the next, a few times.
         """
         where = self._where
-        first: Ranked | None = None
+        firsts: dict[str, Ranked] = {}  # of each kind of device
         best: Offer | None = None
         late: list[Offer] = []
         for ranked in choice:
@@ -255,16 +278,17 @@ class Dovetail(DovetailPlanner):
                     break
                 continue
             self._tried.append(ranked.config)
-            first = first or ranked
+            firsts.setdefault(ranked.config.kind, ranked)
         if best is None and late:
             return late[0]
-        if first is None or (best is not None and self.score_later(first, 0) is None):
-            return best
-        spot = where.spot(queue, head, first.config, now_ns)
-        if spot is None:
-            return best
-        later = self._offer(queue, first, spot, now_ns)
-        return later if best is None or later.score < best.score else best
+        for first in firsts.values():
+            if best is not None and self.score_later(first, 0) is None:
+                break
+            spot = where.spot(queue, head, first.config, now_ns)
+            if spot is not None:
+                later = self._offer(queue, first, spot, now_ns)
+                best = later if best is None or later.score < best.score else best
+        return best
 
     def _beside(self, queue: Queue, head: Item, config: Config, worker: Worker, now_ns: int) -> Verdict:
         """Whether a batch should begin beside those who run on a worker."""
@@ -287,7 +311,7 @@ class Dovetail(DovetailPlanner):
     ) -> Sequence[Offer]:
         """All other configurations as offers, for whoever watches, the least score first."""
         found = []
-        for ranked in choice:
+        for ranked in {ranked.config: ranked for ranked in choice}.values():
             spot = self._where.ready(queue.stage, ranked.config, now_ns)
             if spot is None:
                 spot = self._where.spot(queue, head, ranked.config, now_ns)
@@ -316,6 +340,9 @@ class Dovetail(DovetailPlanner):
     def _score(self, queue: Queue, ranked: Ranked, spot: Spot, now_ns: int) -> float:
         """As named if it starts now; what it waits for and fetches is time that is gone, an eviction others' loss."""
         later_ns = max(0, spot.start_ns - now_ns)
+        if ranked.config.kind and later_ns:
+            # Another kind of device would do it now. Waits may be in vain, and then there has to be time for that.
+            later_ns = 2 * later_ns + spot.behind_ns
         if spot.fetch_ns:
             later_ns += spot.fetch_ns - self._where.fetch_ns(queue.stage)  # what nobody can avoid is counted already
         if not later_ns and not spot.toll_ns:
@@ -354,7 +381,7 @@ class Dovetail(DovetailPlanner):
         """A batch has ended."""
         self._where.ended(batch, now_ns, done)
         if done:
-            self.finished(batch)
+            self.finished(batch, now_ns)
 
     def closed(self, request: Request) -> None:
         """A request has ended."""

@@ -42,7 +42,7 @@ from ...record.ledger import Ledger
 from ...record.log import LogWriter
 from ...units import MS
 from ..links.wire import Done, Evict, FromWorker, Load
-from ..tensors.codec import Ref
+from ..tensors.ref import Ref
 from ..tensors.values import LiveRequest
 from .answers import Answers, Result, Tell
 from .batches import Batches

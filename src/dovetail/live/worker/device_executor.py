@@ -376,7 +376,7 @@ class DeviceExecutor:
             self._learning.want_cut([model])
         if plan.name == batch.expected and (plan.name or len(plan.kernels) == 1):
             return
-        if len(plan.kernels) > 1 or batch.expected or self._models.several:
+        if len(plan.kernels) > 1 or batch.expected or self._models.asks(message, len(plan.kernels)):
             now_ns = self._now_ns()
             with self._lock:
                 planned = events.TaskPlanned(batch.task, plan.name, tuple(plan.idents), len(plan.idents))

@@ -30,6 +30,7 @@ from typing import Any
 
 from ...errors import ModelError
 from ...profile.kernels import Cut
+from ...state.worker import FULL_SHARE
 from ...units import format_bytes
 from ...workflow.app import App
 from ...workflow.graph import StageSpec
@@ -293,9 +294,18 @@ class Models:
         if not isinstance(model, CutModel):
             return WholeRun(model, columns)
         run = model.plan(columns, spec)
-        if self.several and run.name and len(self._kernels_of) < MOST_SHAPES:
+        if run.name and self.asks(message, len(run.kernels)) and len(self._kernels_of) < MOST_SHAPES:
             self._kernels_of[_looks(message)] = run.name, tuple(run.idents)
         return run
+
+    def asks(self, message: Run, kernels: int) -> bool:
+        """Whether anybody asks for the kernels of a batch: others may start between or beside them, or before them.
+
+        Nobody does of a whole batch of the highest class with the device to itself: nothing is learned of its kernel.
+        """
+        batch = message.batch
+        alone = batch.priority <= self._highest and batch.share_pct == FULL_SHARE
+        return self.several and (kernels > 1 or not alone)
 
     @property
     def several(self) -> bool:
@@ -306,7 +316,8 @@ class Models:
 
     def expected(self, message: Run) -> tuple[str, tuple[str, ...]] | None:
         """What the kernels of a batch will be, as far as one that looks alike has shown."""
-        return self._kernels_of.get(_looks(message)) if self._kernels_of else None
+        found = self._kernels_of.get(_looks(message)) if self._kernels_of else None
+        return found if found is not None and self.asks(message, len(found[1])) else None
 
     def at_work(self, message: Run, run: BatchRun | WholeRun, use: Use | None) -> AbstractContextManager[Use | None]:
         """While kernels of a batch run, with a strict budget: its memory is set aside and measured.
