@@ -104,9 +104,10 @@ def run(arm: str, seconds: float, load: float, seed: int) -> dict[str, Any]:
             port = _port(server, scratch / "stderr")
             asks = [
                 subprocess.Popen(
-                    [sys.executable, "-m", "dovetail", "load", f"flow_{model}", "--url", f"http://127.0.0.1:{port}"]
-                    + ["--rate", f"{rate * load:g}/s,{rate * load:g}/s", "--json"]
-                    + ["--classes", f"{priority}:1", "--seconds", f"{seconds / 2:g}", "--seed", str(seed)],
+                    _dovetail(
+                        f"load flow_{model} --url http://127.0.0.1:{port} --rate {rate * load:g}/s,{rate * load:g}/s "
+                        f"--classes {priority}:1 --seconds {seconds / 2:g} --seed {seed} --json"
+                    ),
                     cwd=PROJECT,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
@@ -121,13 +122,16 @@ def run(arm: str, seconds: float, load: float, seed: int) -> dict[str, Any]:
             lines.close()
         found = _errors(scratch / "log")
         shown = subprocess.run(
-            [sys.executable, "-m", "dovetail", "interference", "--show", "--json"]
-            + ["--store", str(scratch / "store.sqlite")],
+            _dovetail(f"interference --show --json --store {scratch / 'store.sqlite'}"),
             cwd=PROJECT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         found["interference"] = json.loads(shown.stdout) if shown.returncode == 0 else shown.stderr
         found["answers"] = answers
         return found
+
+
+def _dovetail(line: str) -> list[str]:
+    return [sys.executable, "-m", "dovetail", *line.split()]
 
 
 def _port(server: subprocess.Popen[bytes], said: Path) -> int:
@@ -163,7 +167,10 @@ def _errors(log: Path) -> dict[str, Any]:
         off = 100 * abs(said.expected_ns / max(1, took) - 1)
         every.append(off)
         if any(
-            other is not was and w.worker == said.worker and other.begin_ns < was.end_ns and other.end_ns > was.begin_ns
+            other is not was
+            and w.worker == said.worker
+            and other.begin_ns < was.end_ns
+            and other.end_ns > was.begin_ns
             for w, other in models
         ):
             beside.append(off)
