@@ -18,6 +18,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -276,6 +277,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     if not args.report and args.plot is None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers are ended in any case
         run(args)
         return
     rows = [json.loads(line) for line in args.out.read_text().splitlines()]

@@ -10,7 +10,7 @@ FLOW, HIGH = "flow", 1
 
 def teach(admission: Admission, request: int, *, in_time: bool, at_ns: int = 0, end_ns: int = 1) -> None:
     """A request that had to wait for most of its time."""
-    admission.let_in(request, FLOW, HIGH, 80 * MS, 100 * MS, at_ns)
+    admission.let_in(request, FLOW, HIGH, 20 * MS, 80 * MS, 100 * MS, at_ns)
     admission.ended(request, in_time, end_ns)
 
 
@@ -33,12 +33,25 @@ def test_on_an_idle_cluster_nobody_is_refused_however_large_the_margin():
 def test_a_late_answer_raises_the_margin_once_for_all_that_were_let_in_before():
     admission = Admission()
     for request in range(3):
-        admission.let_in(request, FLOW, HIGH, 80 * MS, 100 * MS, 10)
+        admission.let_in(request, FLOW, HIGH, 20 * MS, 80 * MS, 100 * MS, 10)
     for request in range(3):
         admission.ended(request, False, 20 + request)
     assert admission.margin(FLOW, HIGH) == pytest.approx(RAISE)
     teach(admission, 9, in_time=False, at_ns=21, end_ns=30)
     assert admission.margin(FLOW, HIGH) == pytest.approx(RAISE**2), "this one was let in by the new margin"
+
+
+def test_who_is_in_time_lowers_it_only_if_it_waited_for_less_than_was_expected():
+    """Half of the time would be enough: that all are in time says nothing about a wait that is as long as was said."""
+    admission = Admission()
+    for request in range(100):
+        admission.let_in(request, FLOW, HIGH, 20 * MS, 80 * MS, 200 * MS, 0)
+        admission.ended(request, True, (20 + 80) * MS)
+    assert admission.margin(FLOW, HIGH) == 1
+    for request in range(100):
+        admission.let_in(request, FLOW, HIGH, 20 * MS, 80 * MS, 200 * MS, 0)
+        admission.ended(request, True, (20 + 76) * MS)
+    assert admission.margin(FLOW, HIGH) == pytest.approx(0.95, abs=LOWER), "it waits for 95 % of what was said"
 
 
 def test_answers_in_time_lower_it_slowly_and_it_has_bounds():
@@ -55,9 +68,9 @@ def test_answers_in_time_lower_it_slowly_and_it_has_bounds():
 
 def test_who_did_not_have_to_wait_teaches_nothing_and_neither_does_who_gave_up():
     admission = Admission()
-    admission.let_in(1, FLOW, HIGH, 100 * MS // MATTERS, 100 * MS, 0)
+    admission.let_in(1, FLOW, HIGH, 20 * MS, 100 * MS // MATTERS, 100 * MS, 0)
     admission.ended(1, False, 1)
-    admission.let_in(2, FLOW, HIGH, 80 * MS, 100 * MS, 0)
+    admission.let_in(2, FLOW, HIGH, 20 * MS, 80 * MS, 100 * MS, 0)
     admission.forget(2)
     admission.ended(2, False, 1)
     assert admission.margin(FLOW, HIGH) == 1
