@@ -12,6 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -45,7 +46,8 @@ class Estimator:
     """Answers how long, from a table that does not change and from what it is told.
 
     `load_ns` is what a load of so many bytes is taken to last before one was seen. Without `tells` it has no `news`.
-    With `interference` it learns what neighbours cost each other; without, times are as if there were none.
+    With `interference` it learns what neighbours cost each other; without, times are as if there were none. `uses`
+    says of stages what they use of a device, where that was measured.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Estimator:
         load_ns: Callable[[int], int] = guessed_load_ns,
         tells: bool = True,
         interference: Interference | None = None,
+        uses: Mapping[str, tuple[float, float, float]] = MappingProxyType({}),
     ) -> None:
+        self._uses = uses
         self._neighbours = None if interference is None else Neighbours(interference)
         self.table = table
         self._load_ns = load_ns
@@ -112,8 +116,9 @@ class Estimator:
     def usual(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
         """The same in the company that batches of this stage have of late: what a plan counts on."""
         alone = self.run(stage, kind, items, config)
-        if self._neighbours is None or config.share_pct >= FULL_SHARE:
+        if config.share_pct >= FULL_SHARE or not self.felt(kind):
             return alone
+        assert self._neighbours is not None
         key = stage.name, kind, items, config.cpus, config.share_pct
         return self._neighbours.usual(kind, self._load(key, alone), alone)
 
@@ -144,7 +149,10 @@ class Estimator:
         return self._load(key, self.run(stage, kind, items, config))
 
     def _load(self, key: _Key, alone: Estimate) -> Load:
-        return Load(key[0], key[2], key[4], quarter_octaves(alone.mean_ns))
+        solo_q, uses = quarter_octaves(alone.mean_ns), self._uses.get(key[0])
+        return (
+            Load(key[0], key[2], key[4], solo_q) if uses is None else Load(key[0], key[2], key[4], solo_q, "", *uses)
+        )
 
     def _answer(self, stage: StageSpec, key: _Key) -> Estimate:
         answer = self._known(key)
