@@ -3,8 +3,8 @@
 What a request needs is the time of its own path, and the wait behind whatever goes first (`backlog`). The wait is
 what is not known well: batches may be smaller than thought, others of a higher class may still come, and the server
 itself takes time. So the wait is multiplied by a margin, and the margin is learned, for each workflow and class, from
-those that were let in though they had to wait: whoever was late raises it, whoever was in time and waited for less
-than the margin had said lowers it a little.
+those that were let in though they had to wait: whoever was late raises it, and whoever was in time moves it a little
+towards the wait that it had.
 
 Rules of this file
 - A margin is raised once for all that were let in before it was raised: they were let in by the old one.
@@ -23,10 +23,10 @@ from .protocol import Refusal
 
 __all__ = ["Admission", "Waits"]
 
-#: A late answer raises the margin by this factor, an answer after a shorter wait lowers it by this much: with one in
-#: fifty late it stays as it is. [our choice]
+#: A late answer raises the margin by this factor, an answer in time moves it by this much: if waits are shorter than
+#: was said, it stays as it is with one in fifty late. [our choice]
 RAISE: Final = 1.1
-LOWER: Final = 0.002
+MOVE: Final = 0.002
 #: A margin falls by this part of what it is above one in a second in which nobody was let in with a wait.
 FORGET: Final = 0.1
 LEAST, MOST = 0.7, 8.0
@@ -96,8 +96,8 @@ class Admission:
         since_ns, path_ns, wait_ns, known = found
         known.changed_ns = now_ns
         if in_time:
-            if now_ns - since_ns - path_ns < wait_ns * known.margin:
-                known.margin = max(LEAST, known.margin - LOWER)
+            shorter = now_ns - since_ns - path_ns < wait_ns * known.margin
+            known.margin = max(LEAST, known.margin - MOVE) if shorter else min(MOST, known.margin + MOVE)
         elif since_ns > known.raised_ns:
             known.margin = min(MOST, known.margin * RAISE)
             known.raised_ns = now_ns
