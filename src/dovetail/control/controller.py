@@ -58,7 +58,7 @@ STOPPED: Final = 20
 LOOK_FOR: Final = 64
 LOOK_EVERY: Final = 8
 #: What a predictor is told of a batch.
-Ran = tuple[StageSpec, str, int, Config, int]
+Ran = tuple[StageSpec, str, int, Config, int, int]
 
 
 class Controller:
@@ -259,6 +259,7 @@ class Controller:
             self._observe_run(stage, kind, len(items), config, duration)
         else:
             self._observe_beside(self._companions, batch, event, duration)
+        batch.way_ns = now - event.end_ns if now > event.end_ns else 0
         self._scheduler.ended(batch, now, True)
         share_usd, cpu_usd = worker.usd_per_share_ns, worker.usd_per_cpu_ns
         cost = duration * (config.share_pct * share_usd + config.cpus * cpu_usd) / len(items)
@@ -300,9 +301,9 @@ class Controller:
             self._observe_run(stage, kind, items, config, duration_ns)
             return
         load = self._load_of(stage, kind, items, config)
-        ran = stage, kind, items, config, duration_ns
+        ran = stage, kind, items, config, duration_ns, batch.said_ns
         for told, beside in companions.ended(worker.id, ran, load, event.begin_ns, end_ns, running):
-            self._observe_run(*told, beside)
+            self._observe_run(*told[:5], beside, told[5])
 
     def _batch_failed(self, event: BatchFailed) -> None:
         batch = self._launcher.release(event.batch)

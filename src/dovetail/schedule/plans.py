@@ -90,7 +90,7 @@ class Plans:
         if plan is not None and plan.moves == moves and name not in self._hasty:
             return plan
         graph = self._graphs[name]
-        holders = self._cluster.holders
+        holders = self._cluster.kinds
         if not all(holders[s.name] for s in graph.stages):
             return plan  # the last worker with some stage is gone: the old frontiers stand until another comes
         if plan is None:
@@ -186,7 +186,7 @@ class Plans:
                 next(made)
             except StopIteration as done:
                 plan: WorkflowPlan = done.value
-                plan.moves = self._cluster.moves if plan.made_for(self._cluster.holders) else -1
+                plan.moves = self._cluster.moves if plan.made_for(self._cluster.kinds) else -1
                 self._plans[name] = plan
                 self._making = None
                 self._stale.pop(name, None)  # whatever was noted meanwhile was noted of its predecessor
@@ -197,7 +197,7 @@ class Plans:
         if not self._stale:
             return False
         name = next(iter(self._stale))
-        plan, holders = self._plans[name], self._cluster.holders
+        plan, holders = self._plans[name], self._cluster.kinds
         del self._stale[name]
         if self._now_ns - self._built[name][1] < _BUILD_EVERY_NS or not all(holders[s] for s in plan.stages):
             self._stale[name] = None
