@@ -286,7 +286,7 @@ def test_what_is_routed_runs_on_all_cores_of_its_worker() -> None:
             return getattr(self._known, name)
 
         def run(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
-            return Estimate(100 * MS // config.cpus, 0.0)
+            return Estimate(100 * MS // config.cpus, 0.0, "profile")
 
     router = router_for({"a": 100})
     join(router, 1, spec=msgspec.structs.replace(SPEC, cores=4))  # type: ignore[arg-type]
