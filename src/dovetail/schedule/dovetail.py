@@ -69,8 +69,8 @@ class DovetailPlanner:
         self._backlog = Backlog()
         self._admission = Admission()
         self._accounts = Accounts()
-        #: Of the request that was last let in: the wait before it and the time that it has.
-        self._expected: tuple[int, int] = (0, 0)
+        #: Of the request that was last let in: its path, the wait before it and the time that it has.
+        self._expected: tuple[int, int, int] = (0, 0, 0)
         self._last_chances = LastChances()
         #: Of the last choice: chances, node and time left that its scores are from; None if it was made otherwise.
         self._weighs: tuple[Chances, int, int] | None = None
@@ -114,7 +114,7 @@ class DovetailPlanner:
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
             return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS, firm=True)
-        self._expected = (0, 0)
+        self._expected = (0, 0, 0)
         plan = self.plan_of(graph.name) if self._settings.admission else None
         if plan is None or not plan.familiar:
             return None
@@ -130,7 +130,7 @@ class DovetailPlanner:
         path_ns = fetch_ns + (plan.path_ns + plan.quick_ns) // 2
         if path_ns > left_ns:
             path_ns = fetch_ns + plan.quick_ns
-        self._expected = wait_ns, left_ns - path_ns
+        self._expected = path_ns, wait_ns, left_ns - path_ns
         return self._admission.judge(graph.name, priority, path_ns, wait_ns, left_ns, now_ns)
 
     def _wait_ns(self, priority: int, objective_ns: int) -> int:
@@ -334,7 +334,7 @@ class DovetailPlanner:
             self._backlog.add(request.id, request.priority, request.objective_ns, work)
             if self._settings.admission:
                 self._admission.let_in(request.id, name, request.priority, *self._expected, now_ns)
-                self._expected = (0, 0)
+                self._expected = (0, 0, 0)
         if self._settings.admission and plan is not None:
             self._last_chances.note(item, rest_ns)
 

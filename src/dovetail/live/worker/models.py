@@ -34,7 +34,7 @@ from ...state.worker import FULL_SHARE
 from ...units import format_bytes
 from ...workflow.app import App
 from ...workflow.graph import StageSpec
-from ...workflow.runners import Runner, make_runner
+from ...workflow.runners import Runner, make_runner, shrink_arena
 from ..kernels.batch_run import BatchRun, WholeRun
 from ..kernels.cut_model import CutModel
 from ..kernels.weight_files import WeightFiles
@@ -273,6 +273,12 @@ class Models:
             if self._dropped:
                 self._dropped.clear()
                 trim()
+
+    def rest(self) -> None:
+        """Nothing has come for a while: what batches worked in goes back to the machine."""
+        if not self._strict and any(spec.kind == "onnx" for spec in self.stages.values()):
+            shrink_arena()
+            trim()
 
     # -- batches ------------------------------------------------------------------------------------------------
 
