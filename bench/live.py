@@ -1,6 +1,6 @@
 """What does serving cost? A model through HTTP, controller and worker process, against the model alone.
 
-    python bench/live.py [--json] [--quick]
+    python bench/live.py [--rounds N] [--json] [--quick]
 
 One model of about 9 ms (seven convolutions on a picture of 0.2 MB, made here with a fixed seed), run by one thread:
 
@@ -289,11 +289,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print figures of every round as JSON")
     parser.add_argument("--quick", action="store_true", help="three rounds, quiet or not: half a minute")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--patience", type=float, default=900, metavar="S", help="how long to wait for quiet rounds")
     args = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         sys.exit("bench/live.py needs two CPUs: one for the worker, one for the front and its clients")
-    rounds, seconds, patience_s = (3, 0.5, 0.0) if args.quick else (ROUNDS, SECONDS, args.patience)
+    rounds, seconds, patience_s = (3, 0.5, 0.0) if args.quick else (args.rounds, SECONDS, args.patience)
     with Progress("{task.description}", console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting")
         found = measure(rounds, seconds, patience_s, lambda text: bar.update(task, description=text))
