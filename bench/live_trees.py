@@ -4,10 +4,10 @@
     python bench/live_trees.py ../before [--rounds 5] [--seconds 0.5] [--compiled DIR] [--json]
 
 All servers are started once, and each round measures one tree after the other, now this one first and now that one.
-A figure is judged as in `against.py`, which takes a process for each tree and round and three times as long. What the
-model ran for each request is read from each server's log by its own tree. Results go to stdout, progress to stderr.
-With `--compiled` this tree is served from a compiled build (`make compiled`: build/compiled). The exit status is 1 if
-a figure is worse by more than its spread.
+All figures are shown. Those that count in `against.py` are judged as there; it takes a process for each tree and
+round and three times as long. What the model ran for each request is read from each server's log by its own tree.
+With `--compiled` this tree is served from a compiled build (`make compiled`: build/compiled). Results go to stdout,
+progress to stderr. The exit status is 1 if a figure is worse by more than its spread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rich.progress import Progress
 from _clients import client
 from _models import LAYERS, make_model
 from _serverproc import bare, child, serving
-from against import HERE, Compared, compare, direction, environment, show
+from against import HERE, Compared, compare, environment, show
 from live import BATCHES, FIRST_REQUESTS, Bench, added_by_request, fill_in
 
 #: Prints what `live.runs_s` reads from a log.
@@ -87,8 +87,7 @@ def measure(
         stack.close()
         for tree, folder in folders.items():
             fill_in(kept[tree], added_by_request(benches[tree].turns, runs_of(tree, folder / "half.log")))
-    names = [name for name in kept[HERE][0] if direction("live", f"figures/{name}")]
-    rows = [(name, [f[name] for f in kept[base]], [f[name] for f in kept[HERE]]) for name in names]
+    rows = [(name, [f[name] for f in kept[base]], [f[name] for f in kept[HERE]]) for name in kept[HERE][0]]
     return [compare("live", f"figures/{name}", old, new) for name, old, new in rows]
 
 

@@ -240,6 +240,8 @@ class DovetailPlanner:
         runs = plan.runs[node]
         smallest = runs[0].config.batch
         at_hand = [r for r in runs if r.config.batch <= max(size, smallest)]
+        if len(at_hand) == 1:
+            return (Ranked(at_hand[0].config, at_hand[0].mean_ns / smallest),)
         after_ns = plan.quick_rest_ns[node] - min(r.mean_ns for r in runs)
         in_time = [r for r in at_hand if r.mean_ns + after_ns <= left_ns] or at_hand
         least = min(r.work for r in in_time)
