@@ -193,7 +193,7 @@ def test_what_later_queues_take_is_set_aside_before_a_stage_is_decided() -> None
         planner._crowded = lambda plan: False  # type: ignore[method-assign]  # whether it is crowded is another rule
         for _ in range(32):
             planner.began(batch_of(built, "second", 39 * MS))
-            planner.finished(batch_of(built, "second", 39 * MS))
+            planner.finished(batch_of(built, "second", 39 * MS), 39 * MS)
         # 21 ms are left for two stages that take 10 ms at best and 12 ms at half of the device.
         assert share_for(built, planner, "first", 0) == 100
 

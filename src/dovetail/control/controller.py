@@ -58,7 +58,7 @@ STOPPED: Final = 20
 LOOK_FOR: Final = 64
 LOOK_EVERY: Final = 8
 #: What a predictor is told of a batch.
-Ran = tuple[StageSpec, str, int, Config, int]
+Ran = tuple[StageSpec, str, int, Config, int, int]
 
 
 class Controller:
@@ -301,9 +301,9 @@ class Controller:
             self._observe_run(stage, kind, items, config, duration_ns)
             return
         load = self._load_of(stage, kind, items, config)
-        ran = stage, kind, items, config, duration_ns
+        ran = stage, kind, items, config, duration_ns, batch.said_ns
         for told, beside in companions.ended(worker.id, ran, load, event.begin_ns, end_ns, running):
-            self._observe_run(*told, beside)
+            self._observe_run(*told[:5], beside, told[5])
 
     def _batch_failed(self, event: BatchFailed) -> None:
         batch = self._launcher.release(event.batch)

@@ -59,6 +59,8 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
     beside: bool = False
     #: What an eviction for it costs others, in time of the worker.
     toll_ns: int = 0
+    #: How much longer the last of its queue would wait for such workers than the first.
+    behind_ns: int = 0
 
 
 class _Fetch(msgspec.Struct, frozen=True, gc=False):
@@ -272,7 +274,7 @@ class OwnWorkers:
     @staticmethod
     def _candidates(group: Group, config: Config) -> list[Worker]:
         """Some workers with room, the tightest first, and one that is idle, if there is any."""
-        idle = group.fitting(Config(config.batch, config.cpus, FULL_SHARE), 1)
+        idle = group.fitting(Config(config.batch, config.cpus, FULL_SHARE, kind=config.kind), 1)
         return list(dict.fromkeys((*group.fitting(config, _LOOKS), *idle)))
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
@@ -284,14 +286,14 @@ class OwnWorkers:
         have, could, coming = self._have[stage.name], self._could[stage.name], self._coming[stage.weights]
         fetch = self._fetch(could, stage, config, priority, now_ns) if could.count else None
         early = self._early and not stage.on_host
-        if not early and fetch is None:
+        if not early and fetch is None and not config.kind:
             return None
         # Who began first has it first, as far as can be said: loads of one model take the same.
         first_ns = next(iter(coming.values())) if coming else NEVER_NS
         fetched_ns, behind_ns = NEVER_NS, 0
         if fetch is not None:
             fetched_ns = max(fetch.room_ns, now_ns + fetch.load_ns) + fetch.toll_ns
-            behind_ns = self._behind_ns(queue, config, have.count + len(coming), fetch.worker)
+            behind_ns = self._behind_ns(queue, config, have.count + len(coming), fetch.worker.spec.kind)
         waits = None
         if have.count and have.next_end_ns() - self.bind_ns + behind_ns <= min(fetched_ns, first_ns + behind_ns):
             waits = have.soonest(config, priority, now_ns, self.bind_ns)
@@ -306,15 +308,17 @@ class OwnWorkers:
         if waits is None:
             return None
         worker, start_ns = waits
-        return Spot(worker, start_ns, 0, reason_of(worker, config, start_ns, now_ns))
+        if config.kind:  # another kind of device may be ready: it would be for all that wait
+            behind_ns = self._behind_ns(queue, config, have.meant(config), config.kind)
+        return Spot(worker, start_ns, 0, reason_of(worker, config, start_ns, now_ns), behind_ns=behind_ns)
 
-    def _behind_ns(self, queue: Queue, config: Config, holders: int, worker: Worker) -> int:
+    def _behind_ns(self, queue: Queue, config: Config, holders: int, kind: str) -> int:
         """How much longer the last item of a queue waits for holders than the first: a fetch is for all of them."""
         batches = -(-queue.size // config.batch) - 1
         if batches <= 0 or not self._settings.queues:
             return 0
         at_once = max(1, holders * (FULL_SHARE // config.share_pct))
-        run_ns = self._predictor.run(queue.stage, worker.spec.kind, config.batch, config).mean_ns
+        run_ns = self._predictor.run(queue.stage, kind, config.batch, config).mean_ns
         return batches * run_ns // at_once
 
     def _fetch(self, could: Group, stage: StageSpec, config: Config, priority: int, now_ns: int) -> _Fetch | None:
