@@ -172,7 +172,7 @@ class DovetailPlanner:
 
     def order(self, request: Request, node: int) -> int:
         """Higher classes first; inside a class, what has to start soonest to be in time."""
-        plan = self.plan_of(request.graph.name)
+        plan = self._plans.of(request.graph.name)
         rest_ns = 0 if plan is None else plan.quick_rest_ns[node]
         return request.priority * _CLASS_STEP + request.objective_ns - rest_ns
 
