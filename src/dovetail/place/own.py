@@ -262,9 +262,6 @@ class OwnWorkers:
         Also if its model is on its way, and nobody who has it would start it before: then it waits for that.
         """
         stage, priority = queue.stage, head.request.priority
-        import os
-        self._mode = os.environ.get('MODE', '')
-        self._hi = min(getattr(self, '_hi', 99), priority)
         have, could, coming = self._have[stage.name], self._could[stage.name], self._coming[stage.weights]
         fetch = self._fetch(could, stage, config, priority, now_ns) if could.count else None
         early = self._early and not stage.on_host
@@ -275,9 +272,7 @@ class OwnWorkers:
         fetched_ns, behind_ns = NEVER_NS, 0
         if fetch is not None:
             fetched_ns = max(fetch.room_ns, now_ns + fetch.load_ns) + fetch.toll_ns
-            behind_ns = self._behind_ns(
-                queue, config, have.count + len(coming), fetch.worker, priority, fetch.toll_ns
-            )
+            behind_ns = self._behind_ns(queue, config, have.count + len(coming), fetch.worker)
         waits = None
         if have.count and have.next_end_ns() - self.bind_ns + behind_ns <= min(fetched_ns, first_ns + behind_ns):
             waits = have.soonest(config, priority, now_ns, self.bind_ns)
@@ -294,17 +289,9 @@ class OwnWorkers:
         worker, start_ns = waits
         return Spot(worker, start_ns, 0, reason_of(worker, config, start_ns, now_ns))
 
-    def _behind_ns(
-        self, queue: Queue, config: Config, holders: int, worker: Worker, priority: int, toll_ns: int
-    ) -> int:
+    def _behind_ns(self, queue: Queue, config: Config, holders: int, worker: Worker) -> int:
         """How much longer the last item of a queue waits for holders than the first: a fetch is for all of them."""
-        import os
-
-        mode = os.environ.get("MODE", "")
-        size = queue.of_class(priority) if "a" in mode else queue.size
-        if "b" in mode and toll_ns:
-            return 0
-        batches = -(-size // config.batch) - 1
+        batches = -(-queue.size // config.batch) - 1
         if batches <= 0 or not self._settings.queues:
             return 0
         at_once = max(1, holders * (FULL_SHARE // config.share_pct))
@@ -329,10 +316,7 @@ class OwnWorkers:
             return None
         load_ns = self._load_ns(stage, best)
         free = self._free_bytes(best) >= stage.weights_bytes
-        t = self._settings.toll_pct
-        if priority > self._hi: t = t * (3 if 'c' in self._mode else 5 if 'C' in self._mode else 1)
-        if 'f' in self._mode and not free and priority > self._hi: return None
-        return _Fetch(best, room_ns, load_ns, 0 if free else load_ns * t // 100)
+        return _Fetch(best, room_ns, load_ns, 0 if free else load_ns * self._settings.toll_pct // 100)
 
     def _load_ns(self, stage: StageSpec, worker: Worker) -> int:
         return self._predictor.load(stage.weights, stage.weights_bytes, worker.spec.kind).mean_ns
