@@ -6,6 +6,7 @@ They are written against bare sockets, because a client that takes its time woul
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import socket
@@ -27,6 +28,12 @@ WARM_SECONDS = 0.3
 #: Time for a server to accept connections before the first request is due.
 SETTLE_SECONDS = 0.1
 HOST = "127.0.0.1"
+#: How an answer begins that is a refusal: no room, or no time. A cold server may refuse, or one on a busy machine.
+REFUSED = (b"HTTP/1.1 429 ", b"HTTP/1.1 503 ")
+#: Who is refused comes back after this time, where nothing else says when.
+COME_BACK_SECONDS = 0.05
+#: Refusals of this process so far.
+refused = 0
 
 
 class Connections:
@@ -41,6 +48,8 @@ class Connections:
         self._idle = [self._connect(port) for _ in range(count)]
         #: The last answer that came.
         self.answer = b""
+        #: Notes of requests that were refused, until `refusals` is asked.
+        self._refused: list[int] = []
 
     def _connect(self, port: int) -> socket.socket:
         made = socket.socket()
@@ -57,21 +66,34 @@ class Connections:
         self.busy[connection] = note
 
     def answers(self, wait_s: float | None) -> list[int]:
-        """Notes of the requests whose answers have come, waiting so long for the first."""
+        """Notes of the requests whose results have come, waiting so long for the first answer, be it a refusal."""
         readable, _, _ = select.select(list(self.busy), [], [], wait_s)
+        notes = []
         for connection in readable:
             have = need = 0
             while not need or have < need:
                 have += connection.recv_into(self._buffer[have:])
                 text = bytes(self._buffer[:have])
-                if not text.startswith(b"HTTP/1.1 200 "):
+                if not text.startswith((b"HTTP/1.1 200 ", *REFUSED)):
                     raise RuntimeError(text.decode("latin-1"))
                 head, end, _ = text.partition(b"\r\n\r\n")
                 if end:
                     need = len(head) + 4 + int(head.partition(b"Content-Length: ")[2].partition(b"\r")[0])
             self._idle.append(connection)
+            note = self.busy.pop(connection)
+            if text.startswith(REFUSED):
+                self._refused.append(note)
+                continue
             self.answer = text
-        return [self.busy.pop(connection) for connection in readable]
+            notes.append(note)
+        return notes
+
+    def refusals(self) -> list[int]:
+        """Notes of the requests that were refused since this was last asked."""
+        global refused
+        notes, self._refused = self._refused, []
+        refused += len(notes)
+        return notes
 
     def close(self) -> None:
         while self.busy:
@@ -95,15 +117,17 @@ def message(model: str, shape: tuple[int, ...]) -> bytes:
 
 
 def closed_loop(port: int, connections: int, seconds: float) -> list[float]:
-    """Asks again as soon as an answer is there; the times at which answers came."""
+    """Asks again as soon as an answer is there; the times at which answers came, of which there is one at least."""
     asking = Connections(port, connections)
     answered: list[float] = []
     warm = time.perf_counter() + WARM_SECONDS
     for _ in range(connections):
         asking.ask()
-    while (now := time.perf_counter()) < warm + seconds:
+    while (now := time.perf_counter()) < warm + seconds or not answered or answered[-1] < warm:
         for _ in asking.answers(None):
             answered.append(time.perf_counter())
+            asking.ask()
+        for _ in asking.refusals():
             asking.ask()
     asking.close()
     return [at for at in answered if warm <= at <= now]
@@ -122,16 +146,21 @@ def counted_loop(
         for _ in asking.answers(None):
             count += 1
             asking.ask()
+        for _ in asking.refusals():
+            asking.ask()
     count += len(asking.busy)
     asking.close()
     return count, time.perf_counter() - begin
 
 
 def one_answer(port: int) -> list[bytes]:
-    """One answer as it comes."""
+    """One answer as it comes; who is refused comes back."""
     asking = Connections(port, 1)
     asking.ask()
-    asking.answers(None)
+    while not asking.answers(None):
+        asking.refusals()
+        time.sleep(COME_BACK_SECONDS)
+        asking.ask()
     asking.close()
     return [asking.answer]
 
@@ -139,11 +168,12 @@ def one_answer(port: int) -> list[bytes]:
 def open_loop(port: int, gaps: list[float]) -> list[float]:
     """Asks at fixed times, be the last answer there or not; latencies from the time at which each was due.
 
+    One that was refused has none (NaN).
     Its connections are made before, and none is kept for the next time: the server closes idle ones.
     """
     asking = Connections(port, MOST_OPEN)
     time.sleep(SETTLE_SECONDS)
-    latencies = [0.0] * len(gaps)
+    latencies = [math.nan] * len(gaps)
     due = (time.perf_counter() + np.cumsum(gaps)).tolist()
     sent = 0
     while sent < len(gaps) or asking.busy:
@@ -156,6 +186,7 @@ def open_loop(port: int, gaps: list[float]) -> list[float]:
                 continue
         for index in asking.answers(wait_s):
             latencies[index] = time.perf_counter() - due[index]
+        asking.refusals()
     asking.close()
     return latencies
 
@@ -167,8 +198,9 @@ def lone_loop(port: int, shape: tuple[int, ...], seconds: float) -> list[float]:
     end = time.perf_counter() + seconds
     while (begin := time.perf_counter()) < end:
         asking.ask()
-        asking.answers(None)
-        latencies.append(time.perf_counter() - begin)
+        if asking.answers(None):
+            latencies.append(time.perf_counter() - begin)
+        asking.refusals()
     asking.close()
     return latencies[len(latencies) // 10 :]
 
@@ -186,8 +218,12 @@ def triton_loop(port: int, connections: int, seconds: float) -> list[float]:
     def loop() -> None:
         with triton.InferenceServerClient(f"{HOST}:{port}") as client:
             while time.perf_counter() < warm + seconds:
-                client.infer("picture", [given]).as_numpy("output")
-                answered.append(time.perf_counter())
+                try:
+                    client.infer("picture", [given]).as_numpy("output")
+                except triton.InferenceServerException:
+                    time.sleep(COME_BACK_SECONDS)  # refused
+                else:
+                    answered.append(time.perf_counter())
 
     threads = [threading.Thread(target=loop) for _ in range(connections)]
     for thread in threads:
@@ -197,6 +233,11 @@ def triton_loop(port: int, connections: int, seconds: float) -> list[float]:
     return [at for at in sorted(answered) if warm <= at <= warm + seconds]
 
 
+def refused_so_far() -> int:
+    """Requests of all loops but Triton's that a server has refused."""
+    return refused
+
+
 LOOPS: dict[str, Callable[..., Any]] = {
     "one": one_answer,
     "closed": closed_loop,
@@ -204,6 +245,7 @@ LOOPS: dict[str, Callable[..., Any]] = {
     "open": open_loop,
     "lone": lone_loop,
     "triton": triton_loop,
+    "refused": refused_so_far,
 }
 
 

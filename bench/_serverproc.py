@@ -201,13 +201,14 @@ def serving(
     worker_cpu: int,
     options: Sequence[str] = (),
     application: str = APPLICATION,
+    environment: dict[str, str] | None = None,
 ) -> Iterator[Server]:
     """`dovetail serve` with the models in batches of this size, its processes held on their CPUs."""
     sizes = tuple(2**i for i in range(batch.bit_length()))
     (directory / f"served_{batch}.py").write_text(application.format(batch=sizes))
     command = [sys.executable, "-m", "dovetail", "serve", f"served_{batch}:app", "--device", "cpu:1", "--port", "0"]
     command += options
-    process = subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
     try:
         said = []

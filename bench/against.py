@@ -1,7 +1,7 @@
 """Is this tree slower than another? Benches of two source trees, taking turns round by round.
 
     git worktree add ../before COMMIT
-    python bench/against.py ../before simulator place live [--rounds 3] [--json]
+    python bench/against.py ../before simulator place live [--rounds 3] [--keep FILE] [--json]
 
 A round runs each bench once in each tree, in a process of its own whose PYTHONPATH is that tree. Which tree goes
 first changes from round to round, so that a busy neighbour meets both. A tree is measured by its own script if that
@@ -11,8 +11,9 @@ working directory of its own, and so a profile store of its own format with what
 For each figure: what both trees had (medians over rounds), and new over old, taken within a round: the median, the
 smallest and the largest. A figure is `WORSE` if the median is worse than 1 by more than the spread, which is the
 largest less the smallest; `in every round` if all rounds were worse, but not by that much. Fewer rounds than three
-have no spread to speak of, and no figure is judged by them. The exit status is 1 if a
-figure is worse, 2 if a bench did not run. Results go to stdout, progress to stderr.
+have no spread to speak of, and no figure is judged by them. With `--keep` rounds are added to a file, and those that
+are in it count, too: so a machine that is quiet for short times only will do. The exit status is 1 if a figure is
+worse, 2 if a bench did not run. Results go to stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -148,7 +149,8 @@ class Compared:
     better: str
     old: float
     new: float
-    #: New over old: median, least and most over rounds.
+    #: How many rounds, and new over old: median, least and most over rounds.
+    rounds: int
     ratio: float
     least: float
     most: float
@@ -168,24 +170,33 @@ def compare(name: str, figure: str, old: list[float], new: list[float]) -> Compa
     elif len(ratios) >= LEAST_ROUNDS and worse_always:
         verdict = "in every round"
     middle = statistics.median
-    return Compared(name, figure, better, middle(old), middle(new), ratio, least, most, verdict)
+    return Compared(name, figure, better, middle(old), middle(new), len(ratios), ratio, least, most, verdict)
 
 
-def measure(base: Path, names: list[str], rounds: int, timeout_s: float) -> list[Compared]:
-    """All rounds of all benches."""
+def measure(base: Path, names: list[str], rounds: int, timeout_s: float, keep: Path | None) -> list[Compared]:
+    """All rounds of all benches, those that were kept before included."""
     found: dict[tuple[str, Path], list[dict[str, float]]] = {(n, tree): [] for n in names for tree in (base, HERE)}
+    for line in keep.read_text().splitlines() if keep is not None and keep.exists() else ():
+        for name, (old, new) in json.loads(line).items():
+            if name in names:
+                found[name, base].append(old)
+                found[name, HERE].append(new)
     with tempfile.TemporaryDirectory() as scratch, Progress(console=Console(stderr=True), transient=True) as bar:
         folders = {base: Path(scratch, "other"), HERE: Path(scratch, "this")}
         for folder in folders.values():
             folder.mkdir()
         task = bar.add_task("", total=rounds * len(found))
+        before = len(found[names[0], base])
         for number in range(rounds):
             for name in names:
-                for tree in (base, HERE) if number % 2 else (HERE, base):
+                for tree in (base, HERE) if (before + number) % 2 else (HERE, base):
                     which = "this tree" if tree == HERE else "the other"
                     bar.update(task, description=f"round {number + 1}: {name}, {which}")
                     found[name, tree].append(run(tree, name, timeout_s, folders[tree]))
                     bar.advance(task)
+            if keep is not None:
+                with keep.open("a") as file:
+                    print(json.dumps({n: (found[n, base][-1], found[n, HERE][-1]) for n in names}), file=file)
     compared: list[Compared] = []
     for name in names:
         olds, news = found[name, base], found[name, HERE]
@@ -196,16 +207,16 @@ def measure(base: Path, names: list[str], rounds: int, timeout_s: float) -> list
     return compared
 
 
-def show(compared: list[Compared], rounds: int) -> None:
+def show(compared: list[Compared]) -> None:
     """A table for people."""
-    table = Table("bench", "figure", "old", "new", "new/old", "least", "most", "better", "", box=None)
+    table = Table("bench", "figure", "rounds", "old", "new", "new/old", "least", "most", "better", "", box=None)
     for c in compared:
         numbers = (f"{v:.4g}" for v in (c.old, c.new, c.ratio, c.least, c.most))
-        table.add_row(c.bench, c.figure.removeprefix("figures/"), *numbers, c.better, c.verdict)
+        table.add_row(c.bench, c.figure.removeprefix("figures/"), str(c.rounds), *numbers, c.better, c.verdict)
     console = Console(width=150)
     console.print(table)
     worse = sum(c.verdict == "WORSE" for c in compared)
-    console.print(f"{worse} of {len(compared)} figures are worse by more than their spread over {rounds} rounds")
+    console.print(f"{worse} of {len(compared)} figures are worse by more than their spread over all rounds")
 
 
 def main() -> int:
@@ -214,20 +225,21 @@ def main() -> int:
     parser.add_argument("base", type=lambda text: Path(text).resolve(), help="the other source tree")
     parser.add_argument("benches", nargs="+", choices=BENCHES, metavar="BENCH", help=", ".join(BENCHES))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="add rounds to this file, and count those in it")
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="for one bench in one tree (300)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     args = parser.parse_args()
     try:
         for tree in (args.base, HERE):
             check(tree)
-        compared = measure(args.base, args.benches, args.rounds, args.timeout)
+        compared = measure(args.base, args.benches, args.rounds, args.timeout, args.keep)
     except BenchFailed as error:
         print(f"bench/against.py: {error}", file=sys.stderr)
         return 2
     if args.json:
-        print(json.dumps({"rounds": args.rounds, "figures": [vars(c) for c in compared]}, indent=2))
+        print(json.dumps({"figures": [vars(c) for c in compared]}, indent=2))
     else:
-        show(compared, args.rounds)
+        show(compared)
     return int(any(c.verdict == "WORSE" for c in compared))
 
 

@@ -1,6 +1,6 @@
 """What does a request cost beside its model? Processor time of front and worker, against the least they could be.
 
-    python bench/front.py [--rounds N] [--seconds S] [--log] [--json]
+    python bench/front.py [--rounds N] [--seconds S] [--parts] [--compiled DIR] [--log] [--json]
 
 A model that does next to nothing (64 floats to 8, some 10 µs), closed loop over 1, 8 and 32 keep-alive connections,
 tensors in binary. `dovetail serve` as it comes, with every check, every limit, scheduler and metrics, against a bare
@@ -8,6 +8,9 @@ front and worker that have none of these (`_bare_server.py`). Each has one CPU f
 other. Both take turns in every round. A figure is processor time of all threads, from the kernel's books, over the
 number of answers: other work on the machine moves it less than it moves times. Medians over rounds, with the smallest
 and the largest.
+
+With `--parts` parts of the front take their turns, too (`_part_server.py`): the HTTP server alone, and with the
+protocol. With `--compiled` the same servers run once more from a compiled build (`make compiled`: build/compiled).
 
 With `--log` something else is measured, from the server's log: all that lies between a request's arrival at the
 controller and its answer, but for the model's run. One model of about 10 ms, one request at a time with random pauses
@@ -28,7 +31,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +87,14 @@ def make_tiny(path: Path) -> None:
 
 
 @contextmanager
-def bare_server(model: Path, cpu: int) -> Iterator[Server]:
-    """The bare front and worker, both held on a CPU."""
-    command = [sys.executable, str(Path(__file__).with_name("_bare_server.py")), str(model)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def beside(script: str, word: str, cpu: int, path: str = "") -> Iterator[Server]:
+    """A server of this folder, its processes held on a CPU; `path` is where it looks for modules first."""
+    command = [sys.executable, str(Path(__file__).with_name(script)), word]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=searching(path))
     assert process.stdout is not None
     try:
         port, worker = map(int, process.stdout.readline().split())
-        server = Server(port, process.pid, (worker,))
+        server = Server(port, process.pid, (worker,) if worker else ())
         server.hold(cpu, cpu)
         yield server
     finally:
@@ -99,7 +102,12 @@ def bare_server(model: Path, cpu: int) -> Iterator[Server]:
         process.wait()
 
 
-def cpu_us(rounds: int, seconds: float, options: Sequence[str]) -> dict[str, Any]:
+def searching(path: str) -> dict[str, str]:
+    """The environment of a process that looks there for modules first."""
+    return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
+
+
+def cpu_us(rounds: int, seconds: float, options: Sequence[str], parts: bool, compiled: str) -> dict[str, Any]:
     """Microseconds of processor time per request: by server, connections and process, of every round."""
     cpus = sorted(os.sched_getaffinity(0))
     server_cpu, client_cpu = cpus[0], cpus[-1]
@@ -107,12 +115,18 @@ def cpu_us(rounds: int, seconds: float, options: Sequence[str]) -> dict[str, Any
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_tiny(folder / "network.onnx")
-        with (
-            child(client, client_cpu) as asking,
-            bare_server(folder / "network.onnx", server_cpu) as bare,
-            serving(folder, BATCH, server_cpu, server_cpu, options, APP) as served,
-        ):
-            servers = {"bare": bare, "dovetail": served}
+        with ExitStack() as stack:
+            asking = stack.enter_context(child(client, client_cpu))
+            model = str(folder / "network.onnx")
+            servers = {"bare": stack.enter_context(beside("_bare_server.py", model, server_cpu))}
+            for kind, path in (("", ""), (" compiled", compiled)):
+                if kind and not path:
+                    continue
+                for part in ("http", "protocol") if parts else ():
+                    entered = stack.enter_context(beside("_part_server.py", part, server_cpu, path))
+                    servers[f"{part}{kind}"] = entered
+                whole = serving(folder, BATCH, server_cpu, server_cpu, options, APP, searching(path))
+                servers[f"dovetail{kind}"] = stack.enter_context(whole)
             for number in track(range(-1, rounds), "rounds", console=Console(stderr=True), transient=True):
                 for connections in CONNECTIONS:
                     for which in servers if number % 2 else reversed(servers):
@@ -122,7 +136,7 @@ def cpu_us(rounds: int, seconds: float, options: Sequence[str]) -> dict[str, Any
                         front_s, worker_s = server.front_cpu_s() - front_s, server.workers_cpu_s() - worker_s
                         if number < 0:
                             continue  # warms up
-                        row = found.setdefault(f"{which} {connections}", {})
+                        row = found.setdefault(f"{which}, {connections}", {})
                         for process, spent_s in (
                             ("front", front_s),
                             ("worker", worker_s),
@@ -135,9 +149,11 @@ def cpu_us(rounds: int, seconds: float, options: Sequence[str]) -> dict[str, Any
         "rounds": rounds,
         "cpu_us": {key: {part: over_rounds(values) for part, values in row.items()} for key, row in found.items()},
         "ratio": {
-            str(n): over_rounds(
-                [a / b for a, b in zip(found[f"dovetail {n}"]["both"], found[f"bare {n}"]["both"], strict=True)]
+            f"{which}, {n}": over_rounds(
+                [a / b for a, b in zip(found[f"{which}, {n}"]["both"], found[f"bare, {n}"]["both"], strict=True)]
             )
+            for which in servers
+            if which != "bare"
             for n in CONNECTIONS
         },
     }
@@ -150,11 +166,12 @@ def show(result: dict[str, Any]) -> None:
     console.print(f"{heading}\n", soft_wrap=True, highlight=False)
     table = Table("connections", "", "front", "worker", "both", "smallest", "largest", "answers/s", box=None)
     for key, row in result["cpu_us"].items():
-        which, _, connections = key.partition(" ")
+        which, _, connections = key.partition(", ")
         values = (row["front"]["median"], row["worker"]["median"], *row["both"].values(), row["per_s"]["median"])
         table.add_row(connections, which, *(f"{v:.0f}" for v in values))
-    for connections, ratio in result["ratio"].items():
-        table.add_row(connections, "ratio", "", "", *(f"{v:.2f}" for v in ratio.values()))
+    for key, ratio in result["ratio"].items():
+        which, _, connections = key.partition(", ")
+        table.add_row(connections, f"{which} over bare", "", "", *(f"{v:.2f}" for v in ratio.values()))
     console.print(table)
 
 
@@ -194,6 +211,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, help="of each turn (1), or of the run with --log (20)")
+    parser.add_argument("--parts", action="store_true", help="parts of the front, too")
+    parser.add_argument("--compiled", default="", metavar="DIR", help="a compiled build takes turns with the sources")
     parser.add_argument("--log", action="store_true", help="what is added to a request, from the server's log")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     parser.add_argument("options", nargs="*", help="of `dovetail serve`, after --")
@@ -201,7 +220,8 @@ def main() -> None:
     if len(os.sched_getaffinity(0)) < 2:
         sys.exit("bench/front.py needs two CPUs: one for the server, one for its client")
     if not args.log:
-        result = cpu_us(args.rounds, args.seconds or 1.0, args.options)
+        compiled = args.compiled and str(Path(args.compiled).resolve())
+        result = cpu_us(args.rounds, args.seconds or 1.0, args.options, args.parts, compiled)
         print(json.dumps(result, indent=2)) if args.json else show(result)
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,8 @@ from rich.progress import track
 from rich.table import Table
 
 from dovetail.live.tensors.arena import Arena
-from dovetail.live.tensors.codec import Ref, decode, encode
+from dovetail.live.tensors.codec import decode, encode
+from dovetail.live.tensors.ref import Ref
 
 SHAPE = (3, 224, 224)
 ROUNDS = 21

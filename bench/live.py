@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -51,7 +52,11 @@ from _figures import machine, p50
 from _models import LAYERS, SHAPE, make_model
 from _serverproc import QUIET_BELOW, Child, Neighbours, Server, bare, child, echo, serving
 from dovetail.control import BatchFinished, RunBatch
-from dovetail.record.log import LogReader
+
+try:
+    from dovetail.record.log import LogReader
+except ModuleNotFoundError:  # an older tree, whose log is read for `live_trees.py`
+    from dovetail.control.log import LogReader  # type: ignore[import-not-found, no-redef]
 
 LARGE_SHAPE = (3, 224, 224)
 BATCHES = (1, 8)
@@ -80,6 +85,8 @@ class Bench:
     #: Of every turn at half load in order: round, name, gaps between requests, and their latencies.
     turns: list[tuple[int, str, list[float], list[float]]] = field(default_factory=list)
     rounds: int = 0
+    #: Leaves out what no server is compared by: the echo, and Triton's client.
+    brief: bool = False
 
     def round(self, rng: np.random.Generator) -> dict[str, float]:
         """One figure of each quantity."""
@@ -93,6 +100,8 @@ class Bench:
         self.progress("the path alone")
         found["path"] = p50(self.asking.ask("lone", one.port, SHAPE, self.seconds / 2))
         found["large path"] = p50(self.asking.ask("lone", one.port, LARGE_SHAPE, self.seconds / 2))
+        if self.brief:
+            return found
         found["mean"] = p50(self.alone.ask("mean", 1, self.seconds / 4))
         self.progress("Triton's client")
         answered = self.asking.ask("triton", one.port, 2 + OPEN_BEYOND, self.seconds)
@@ -133,13 +142,16 @@ class Bench:
             self.turns.append((self.rounds, name, turn, latencies))
             cpu_s += server.front_cpu_s() - before_s
             ideal += self.alone.ask("network", 1, turn)
+        taken = [i for i, latency in enumerate(served) if not math.isnan(latency)]
         found[f"{name}: front cpu"] = cpu_s / len(served)
-        found[f"{name}: served"] = p50(served)
+        found[f"{name}: served"] = p50([served[i] for i in taken])
         found[f"{name}: ideal"] = p50(ideal)
         found[f"{name}: added"] = found[f"{name}: served"] - found[f"{name}: ideal"]
         # Those that find nobody before them: their time does not depend on how long others take.
-        lone = [i for i in range(1, len(gaps)) if gaps[i] > ideal[i - 1]]
+        lone = [i for i in taken if i and gaps[i] > ideal[i - 1]]
         found[f"{name}: added to lone ones"] = p50([served[i] for i in lone]) - p50([ideal[i] for i in lone])
+        if self.brief:
+            return
         echoed = self.asking.ask("open", self.echo_port, gaps)
         found[f"{name}: echo"] = p50(echoed) - p50(self.alone.ask("nothing", 1, gaps))
         found[f"{name}: beyond the echo"] = found[f"{name}: added"] - found[f"{name}: echo"]
@@ -169,11 +181,21 @@ def added_by_request(
         due = free = 0.0
         for gap, latency in zip(gaps, latencies, strict=True):
             due += gap
+            if math.isnan(latency):
+                continue  # refused: it never ran
             free = max(due, free) + runs[at]
             added.setdefault((number, name), []).append(latency - (free - due))
             at += 1
-    assert at == len(runs), "every request of the log was asked for here"
+    assert at == len(runs), f"{len(runs)} requests are in the log, and {at} were answered here"
     return added
+
+
+def fill_in(kept: list[dict[str, float]], added: dict[tuple[int, str], list[float]]) -> None:
+    """Put what was added by request into the figures of the rounds that it is of."""
+    for figures in kept:
+        number = round(figures.pop("round"))
+        for kind in ("paced", "poisson"):
+            figures[f"{kind}: by request"] = p50(added[number, kind])
 
 
 def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -215,13 +237,18 @@ def measure(rounds: int, seconds: float, patience_s: float, progress: Callable[[
                     disturbed += 1
                 else:
                     kept.append(figures)
+            refused = asking.ask("refused")
         added = added_by_request(bench.turns, runs_s(directory / "half.log"))
-    for figures in kept:
-        number = round(figures.pop("round"))
-        for kind in ("paced", "poisson"):
-            figures[f"{kind}: by request"] = p50(added[number, kind])
+    fill_in(kept, added)
     figures_of = {name: [figures[name] for figures in kept] for name in kept[0]}
-    return {"machine": machine(), "rounds": rounds, "disturbed": disturbed, "seconds": seconds, "figures": figures_of}
+    return {
+        "machine": machine(),
+        "rounds": rounds,
+        "disturbed": disturbed,
+        "refused": refused,
+        "seconds": seconds,
+        "figures": figures_of,
+    }
 
 
 # -- the report ------------------------------------------------------------------------------------------------------
@@ -274,7 +301,10 @@ def main() -> None:
         print(json.dumps(found))
         return
     console = Console()
-    heading = f"{found['machine']}; {rounds} rounds of {seconds:g} s, {found['disturbed']} more were disturbed"
+    heading = (
+        f"{found['machine']}; {rounds} rounds of {seconds:g} s, {found['disturbed']} more were disturbed; "
+        f"{found['refused']} requests were refused, which count for nothing"
+    )
     console.print(f"{heading}\n", soft_wrap=True, highlight=False)
     table = Table("", "median", "smallest", "largest", "", box=None)
     for title, name, scale, unit in ROWS:

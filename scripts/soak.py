@@ -45,9 +45,18 @@ class Client:
         self._request = head.encode() + body
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """One that is free; the server closes those that nobody uses for long."""
+        while self._free:
+            reader, writer = self._free.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection(HOST, self._port)
+
     async def ask(self) -> int:
         """The status of one request; 0 if there was no answer."""
-        reader, writer = self._free.pop() if self._free else await asyncio.open_connection(HOST, self._port)
+        reader, writer = await self._connection()
         try:
             writer.write(self._request)
             head = await reader.readuntil(b"\r\n\r\n")

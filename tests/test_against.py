@@ -66,6 +66,20 @@ def test_trees_take_turns_and_the_exit_status_says_which_is_worse(
         assert figures["per_s/dovetail, batch 1"]["ratio"] == (0.5 if status else 2.0)
 
 
+def test_rounds_that_were_kept_count_in_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow, fast, kept = tree(tmp_path / "slow", 50), tree(tmp_path / "fast", 100), tmp_path / "rounds"
+    monkeypatch.setattr(against, "HERE", slow)
+    words = ["against.py", str(fast), "simulator", "--json", "--keep", str(kept), "--rounds"]
+    for rounds, status, all_rounds in (("2", 0, 2), ("1", 1, 3)):  # two are too few to judge by
+        monkeypatch.setattr(sys, "argv", [*words, rounds])
+        assert against.main() == status
+        figures = json.loads(capsys.readouterr().out)["figures"]
+        assert {f["rounds"] for f in figures} == {all_rounds}
+    assert len(kept.read_text().splitlines()) == 3
+
+
 def test_a_tree_without_sources_and_a_bench_that_breaks_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from .errors import DovetailError
 __all__ = ["has", "load", "need"]
 
 #: Package -> its name for pip, where that is another.
-_CALLED = {"grpc": "grpcio", "PIL": "pillow", "sklearn": "scikit-learn"}
+_CALLED = {"grpc": "grpcio", "mlperf_loadgen": "mlcommons-loadgen", "PIL": "pillow", "sklearn": "scikit-learn"}
 
 
 def has(package: str) -> bool:

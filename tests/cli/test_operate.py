@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import ssl
 import subprocess
@@ -13,7 +14,9 @@ import urllib.request
 from http.client import HTTPSConnection
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 from tests.cli.test_serve import Serving, serve
 from tests.serve.support import HOST, until
 
@@ -211,6 +214,50 @@ def test_https_with_keys_that_come_and_go_and_lines_in_json(serve, tmp_path, cap
 def test_what_cannot_be_secured_is_told(words, text, capfd):
     assert main(["serve", "tests.live.apps:hosted", "--device", "cpu:1", *words]) == 2
     assert text in capfd.readouterr().err
+
+
+def test_grpc_speaks_tls_with_keys_and_takes_another_certificate(serve, tmp_path, capsys):
+    (tmp_path / "sums.py").write_text(APP.format(more=1))
+    for name in ("one", "two"):
+        certificate(tmp_path, name)
+    shutil.copy(tmp_path / "one.crt", tmp_path / "server.crt")
+    shutil.copy(tmp_path / "one.key", tmp_path / "server.key")
+    keys = tmp_path / "keys.json"
+    assert main(["keys", "add", "--file", str(keys), "--tenant", "acme"]) == 0
+    key = capsys.readouterr().out.strip()
+    words = ("sums:app", "--device", "cpu:1", "--keys", keys, "--tls-cert", "server.crt", "--tls-key", "server.key")
+    serving = serve(*words, "--grpc-port", "0", cwd=tmp_path)
+    address = f"{HOST}:{serving.ready['grpc_port']}"
+
+    def infer(trusted: str, key: str) -> float:
+        client = triton_grpc.InferenceServerClient(address, ssl=True, root_certificates=str(tmp_path / trusted))
+        x = triton_grpc.InferInput("x", [1], "FP32")
+        x.set_data_from_numpy(np.ones(1, np.float32))
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        try:
+            return float(client.infer("sums", [x], headers=headers, client_timeout=30).as_numpy("output")[0])
+        finally:
+            client.close()
+
+    def refused(trusted: str, key: str) -> str:
+        with pytest.raises(triton_grpc.InferenceServerException) as error:
+            infer(trusted, key)
+        return str(error.value.status())
+
+    assert infer("one.crt", key) == 2.0
+    assert refused("one.crt", "") == "StatusCode.UNAUTHENTICATED"
+    assert refused("two.crt", key) == "StatusCode.UNAVAILABLE"
+    with triton_grpc.InferenceServerClient(address) as plain, pytest.raises(triton_grpc.InferenceServerException):
+        plain.is_server_live(client_timeout=10)
+
+    for part in ("crt", "key"):
+        os.replace(tmp_path / f"two.{part}", tmp_path / f"server.{part}")
+    serving.signal(signal.SIGHUP)
+    said(serving, "reloaded")
+    assert infer("server.crt", key) == 2.0
+    assert refused("one.crt", key) == "StatusCode.UNAVAILABLE"
+    serving.signal(signal.SIGTERM)
+    assert serving.wait() == 0
 
 
 def test_large_bodies_and_answers_pass_through_tls(serve, tmp_path):

@@ -147,7 +147,7 @@ def test_an_objective_out_of_reach_is_exit_code_one_and_says_so(capsys: pytest.C
 def test_nothing_is_invented_for_a_stage_that_nobody_has_measured(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = plan(capsys, CHAIN, "--rate", "5")
     assert code == 3
-    assert "there is no plan: nobody knows how long prepare, work take(s)" in out
+    assert "there is no plan: nobody knows how long prepare, work take" in out
     assert "frontier" not in out and "expected" not in out
     assert f"dovetail plan: measure prepare, work: dovetail profile {APP}\n" in err
     assert "million multiply-accumulates suggest about" in out, "a guess is shown, and is not used"

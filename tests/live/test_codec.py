@@ -22,7 +22,8 @@ from hypothesis.extra import numpy as hnp
 
 from dovetail.errors import DovetailError
 from dovetail.live.tensors.arena import ALIGN_BYTES, Arena, ArenaFull
-from dovetail.live.tensors.codec import MAX_DEPTH, CorruptValue, Ref, UnsupportedValue, decode, empty, encode
+from dovetail.live.tensors.codec import MAX_DEPTH, CorruptValue, UnsupportedValue, decode, empty, encode
+from dovetail.live.tensors.ref import Ref
 
 DTYPES = ["bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
 
@@ -253,7 +254,8 @@ def test_a_value_that_does_not_fit_leaves_nothing_behind(arena: Arena) -> None:
 CHILD = """
 import socket, sys, msgspec, numpy as np
 from dovetail.live.tensors.arena import Arena
-from dovetail.live.tensors.codec import Ref, decode, encode
+from dovetail.live.tensors.codec import decode, encode
+from dovetail.live.tensors.ref import Ref
 
 door, front = socket.socket(fileno=int(sys.argv[1])), Arena.attach(0, int(sys.argv[2]))
 mine = Arena.create(1, 1 << 20)

@@ -16,7 +16,7 @@ from dovetail.live.front.checks import Asked
 from dovetail.live.front.fleet import HEALTHY_NS, RESTART_SECONDS, Fleet, Settings
 from dovetail.live.front.memory import Memory
 from dovetail.live.links.wire import Done, Failed, Hello
-from dovetail.live.tensors.codec import Ref
+from dovetail.live.tensors.ref import Ref
 from dovetail.live.tensors.values import LiveRequest
 from dovetail.state import WorkerSpec
 

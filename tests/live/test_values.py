@@ -8,7 +8,8 @@ from tests.live import apps
 
 from dovetail.live.links.wire import Argument
 from dovetail.live.tensors.arena import Arena
-from dovetail.live.tensors.codec import Ref, encode
+from dovetail.live.tensors.codec import encode
+from dovetail.live.tensors.ref import Ref
 from dovetail.live.tensors.values import LiveRequest, part
 from dovetail.state import Request, compile_graphs
 from dovetail.workflow.graph import Source

@@ -45,9 +45,16 @@ class Shop:
         return Item(Request(self.last, self.graphs[0], priority, 0, SECOND, 0), node, 0, 0)
 
     def join(
-        self, ident: int, *, swaps: bool, memory_bytes: int = 0, preempts: bool = False, cores: int = 0
+        self,
+        ident: int,
+        *,
+        swaps: bool,
+        memory_bytes: int = 0,
+        preempts: bool = False,
+        cores: int = 0,
+        kind: str = "gpu",
     ) -> Worker:
-        spec = WorkerSpec(f"gpu{ident}", "gpu", ("model",), cores, memory_bytes=memory_bytes, preempts=preempts)
+        spec = WorkerSpec(f"gpu{ident}", kind, ("model",), cores, memory_bytes=memory_bytes, preempts=preempts)
         worker = Worker(ident, spec)
         self.cluster.join(worker)
         worker.swaps = swaps

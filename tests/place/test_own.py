@@ -124,7 +124,7 @@ def test_a_batch_waits_for_a_busy_holder_only_if_that_is_no_later_than_a_fetch(l
     assert (spot.start_ns, spot.fetch_ns) == ((left_ns, 0) if expected == 1 else (0, LOAD_NS))
 
 
-@pytest.mark.parametrize(("left_ns", "expected"), [(3 * LOAD_NS, 1), (3 * LOAD_NS + 1, 2)])
+@pytest.mark.parametrize(("left_ns", "expected"), [(6 * LOAD_NS, 1), (6 * LOAD_NS + 1, 2)])
 def test_a_fetch_that_evicts_is_charged_for_what_it_takes_from_others(left_ns: int, expected: int) -> None:
     made = shop(100, 100, holders=[1], memory_bytes=1500)
     made.load(2, SORT)
@@ -180,6 +180,12 @@ def test_a_batch_is_bound_early_where_a_worker_is_about_to_be_free_or_lets_a_hig
     assert spot is not None and (spot.start_ns, spot.reason) == (0, HIGHER)
     assert made.spot(READ, HALF, priority=2) is not None
     assert made.spot(READ, HALF, priority=2).start_ns == 10 * MS  # type: ignore[union-attr]
+
+
+def test_what_is_on_its_way_to_somebody_takes_nobody_a_fetch() -> None:
+    made = shop(100, 100)
+    made.run(1, READ, Config(1, 1, 40), MS)
+    assert made.own.fetch_ns(READ) == 0
 
 
 def test_what_a_model_takes_to_be_fetched_counts_only_while_nobody_has_it() -> None:

@@ -82,3 +82,25 @@ def test_among_few_workers_the_soonest_is_the_one_that_a_scan_would_find(seed: i
     least = [w.room_at(Config(1, 1, 1), priority, shop.now_ns) for w in shop.cluster.workers.values()]
     lower = any(b.priority() > priority for b in shop.cluster.batches.values())
     assert shop.own.closed_to(READ, priority) == (min(least) == NEVER_NS and not lower), "nothing fits before an end"
+
+
+def test_a_configuration_for_one_kind_of_device_finds_no_other() -> None:
+    shop = Shop(40 * MS)
+    for ident, kind in enumerate(["gpu", "fast", "gpu", "fast"], 1):
+        shop.join(ident, swaps=False, kind=kind)
+    group = shop.own._have["read"]
+
+    def found(kind: str, share_pct: int = 50) -> list[int]:
+        return [w.id for w in group.fitting(Config(1, 1, share_pct, kind=kind), 9)]
+
+    assert found("") == [1, 2, 3, 4]
+    assert found("fast") == [2, 4] and group.meant(Config(1, 1, 50, kind="fast")) == 2
+    assert found("other") == [] and group.meant(Config(1, 1, 50)) == 4
+    batch = shop.run(2, READ, Config(1, 1, 100, kind="fast"), 10 * MS)
+    shop.run(4, READ, Config(1, 1, 100, kind="fast"), 30 * MS)
+    assert found("fast") == [] and found("gpu") == [1, 3]
+    soon = group.soonest(Config(1, 1, 50, kind="fast"), 1, shop.now_ns, 40 * MS)
+    assert soon is not None and soon[0].id == 2, "the first of that kind to end, though others are free"
+    shop.end(batch, done=True)
+    shop.lose(2)
+    assert found("fast") == [] and group.meant(Config(1, 1, 50, kind="fast")) == 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from dovetail.plan import price
 from dovetail.plan.chance import StageOptions
 from dovetail.plan.options import Option
 from dovetail.plan.price import funded, is_chain
-from dovetail.plan.stepwise import finish
+from dovetail.plan.stepwise import Steps, finish
 from dovetail.state import Config
 from dovetail.units import MS
 
@@ -35,7 +37,7 @@ def late_and_usd(
     faster_usd: float, slo_ms: int, *, premium: float = 0.0, most_late: float = 0.05
 ) -> tuple[float, float]:
     steps = funded(stages(faster_usd), AFTER, slo_ms * MS, late=LATE, premium=premium, most_late=most_late)
-    found = finish(steps)
+    found = finish(steps).rungs[0]
     return found.late, found.work_usd
 
 
@@ -75,7 +77,7 @@ def test_where_certainty_costs_nothing_more_the_price_is_raised_until_it_is_sure
     rows = [*stages(1.0)[:3], stage((100, 1.0), (60, 1.002), spread=0.3)]
 
     def found() -> float:
-        return finish(funded(rows, AFTER, 300 * MS, late=0.04, premium=0.0, most_late=0.05)).late
+        return finish(funded(rows, AFTER, 300 * MS, late=0.04, premium=0.0, most_late=0.05)).rungs[0].late
 
     monkeypatch.setattr(price, "_on_average_usd", lambda *_: 4.1)
     raised = found()
@@ -92,3 +94,25 @@ def test_where_certainty_costs_nothing_more_the_price_is_raised_until_it_is_sure
 )
 def test_what_a_chain_is(after: list[list[int]], chain: bool) -> None:
     assert is_chain(after) is chain
+
+
+def test_a_ladder_goes_down_to_what_a_plan_by_groups_costs_and_is_never_surer_below() -> None:
+    ladder = finish(funded(stages(1.5), AFTER, 215 * MS, late=LATE, premium=1.0, most_late=0.05))
+    assert len(ladder.rungs) > 1
+    works, lates = [r.work_usd for r in ladder.rungs], [r.late for r in ladder.rungs]
+    assert works == sorted(works, reverse=True) and lates == sorted(lates)
+    assert all(work > ladder.budget_usd for work in works[:-1]), "nobody goes lower than has to be"
+    prices = [r.late_usd for r in ladder.rungs]
+    assert all(low == high / price.RUNG for high, low in pairwise(prices))
+
+
+def test_a_ladder_ends_where_more_would_be_late_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never_late(*_: object) -> Steps[tuple[float, float]]:
+        yield
+        return 0.0, 0.0
+
+    monkeypatch.setattr(price, "by_groups", never_late)
+    for most_late in (0.0, 0.02):
+        ladder = finish(funded(stages(1.5), AFTER, 215 * MS, late=LATE, premium=1.0, most_late=most_late))
+        assert all(rung.late <= price.GRAPH_LATE * most_late for rung in ladder.rungs[1:])
+        assert len(ladder.rungs) < price.RUNGS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 
 from dovetail.plan.space import Space
@@ -62,7 +63,7 @@ def plan_of(
     percentile: float = 0.99,
 ) -> WorkflowPlan:
     plan = WorkflowPlan(graph, Told(times), SPACE, percentile, premium)  # type: ignore[arg-type]
-    plan.build({s.name: {1: Worker(1, spec)} for s in graph.stages}, intervals_ns or {})
+    plan.build({s.name: {spec.kind: {1: Worker(1, spec)}} for s in graph.stages}, intervals_ns or {})
     return plan
 
 
@@ -134,7 +135,7 @@ def test_a_fan_out_runs_as_many_batches_as_its_list_needs_and_fills_them_itself(
     for _ in range(4):
         plan.saw_size(1, 6)
     assert plan.stale
-    plan.build({s.name: {1: Worker(1, GPU)} for s in fan_out().stages}, {})
+    plan.build({s.name: {GPU.kind: {1: Worker(1, GPU)}} for s in fan_out().stages}, {})
     assert not plan.stale
     assert plan.fill_ns[1, 4] == 0
     assert option(plan, 1, 1, 100) == (60 * MS, pytest.approx(6e-4))
@@ -146,7 +147,7 @@ def test_a_fan_out_runs_as_many_batches_as_its_list_needs_and_fills_them_itself(
 def test_an_empty_fan_out_still_runs_a_batch() -> None:
     plan = plan_of(fan_out())
     plan.saw_size(1, 0)
-    plan.build({s.name: {1: Worker(1, GPU)} for s in fan_out().stages}, {})
+    plan.build({s.name: {GPU.kind: {1: Worker(1, GPU)}} for s in fan_out().stages}, {})
     assert option(plan, 1, 4, 100)[0] == 15 * MS
     assert option(plan, 1, 4, 100)[1] < 1e-9
 
@@ -292,16 +293,18 @@ def test_a_plan_is_made_for_workers_like_these_whatever_their_names() -> None:
     plan = plan_of(two())
     other = WorkerSpec("another", "v100", ("model",), usd_per_hour=36.0)
     dearer = WorkerSpec("gpu", "v100", ("model",), usd_per_hour=37.0)
-    holders = {"first": {1: Worker(1, other)}, "second": {2: Worker(2, GPU)}}
+    holders = {"first": {"v100": {1: Worker(1, other)}}, "second": {"v100": {2: Worker(2, GPU)}}}
     assert plan.made_for(holders)
-    assert not plan.made_for({**holders, "second": {3: Worker(3, dearer), 2: Worker(2, GPU)}})
-    assert plan.made_for({**holders, "second": {2: Worker(2, GPU), 3: Worker(3, dearer)}}), "the first counts"
+    assert not plan.made_for({**holders, "second": {"v100": {3: Worker(3, dearer), 2: Worker(2, GPU)}}})
+    assert plan.made_for({**holders, "second": {"v100": {2: Worker(2, GPU), 3: Worker(3, dearer)}}}), (
+        "the first counts"
+    )
 
 
 @pytest.mark.parametrize("lean", [False, True])
 def test_a_successor_made_in_short_steps_is_what_would_have_been_made_at_once(lean: bool) -> None:
     graph = two()
-    holders = {s.name: {1: Worker(1, GPU)} for s in graph.stages}
+    holders = {s.name: {GPU.kind: {1: Worker(1, GPU)}} for s in graph.stages}
     rare, frequent = ({"first": ns, "second": ns} for ns in (10**9, 2 * MS))
     plan = plan_of(graph, intervals_ns=rare)
     assert plan.chances(lean=lean) is not None
@@ -316,3 +319,89 @@ def test_a_successor_made_in_short_steps_is_what_would_have_been_made_at_once(le
         at_once.path_ns,
         at_once.least_work,
     )
+
+
+# -- several kinds of devices ---------------------------------------------------------------------------------------
+
+SLOW = WorkerSpec("slow", "t4", ("model",), usd_per_hour=9.0)
+
+
+class ToldByKind(Told):
+    """A T4 takes three times as long."""
+
+    def __init__(self) -> None:
+        super().__init__(usual)
+
+    def usual(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
+        found = super().usual(stage, kind, items, config)
+        return msgspec.structs.replace(found, mean_ns=found.mean_ns * (3 if kind == "t4" else 1))
+
+
+def mixed(fast: int = 1, slow: int = 1, graph: Graph | None = None) -> WorkflowPlan:
+    """A plan for so many devices of two kinds."""
+    graph = graph or two()
+    workers = {
+        "v100": {i: Worker(i, GPU) for i in range(1, 1 + fast)},
+        "t4": {i: Worker(i, SLOW) for i in range(11, 11 + slow)},
+    }
+    plan = WorkflowPlan(graph, ToldByKind(), SPACE, 0.99, 0.0025)  # type: ignore[arg-type]
+    plan.build({s.name: workers for s in graph.stages}, {})
+    return plan
+
+
+def test_options_are_made_for_every_kind_of_device_and_say_for_which() -> None:
+    plan = mixed()
+    assert plan.kinds == 2
+    kinds = {o.config.kind for o in plan.options[0]}
+    assert kinds == {"v100", "t4"}
+    fast = next(o for o in plan.options[0] if o.config == Config(1, 1, 100, kind="v100"))
+    slow = next(o for o in plan.options[0] if o.config == Config(1, 1, 100, kind="t4"))
+    assert slow.mean_ns == 3 * fast.mean_ns
+    assert slow.cost_usd == pytest.approx(fast.cost_usd * 3 / 4), "it is four times as cheap by the hour"
+    alone = plan_of(two())
+    assert alone.kinds == 1 and {o.config.kind for o in alone.options[0]} == {""}
+
+
+def test_a_plan_takes_the_cheap_kind_if_there_is_time_and_the_fast_one_if_not() -> None:
+    plan = mixed()
+    loose, tight = plan.choose(1, 180 * MS, 1, means=True), plan.choose(1, 15 * MS, 1, means=True)
+    assert loose is not None and loose.option.config.kind == "t4"
+    assert tight is not None and tight.option.config.kind == "v100"
+
+
+def test_chances_know_the_best_way_on_each_kind_the_best_first() -> None:
+    chances = mixed().chances()
+    assert chances is not None
+    ways = chances.by_kind(1, 180 * MS, 1)
+    assert {way.config.kind for way in ways} == {"v100", "t4"}
+    assert ways[0] == chances.weigh(1, 180 * MS, 1)
+    assert ways[0].value_usd <= ways[1].value_usd
+
+
+def test_lean_options_are_left_of_every_kind() -> None:
+    plan = mixed()
+    chances = plan.chances(lean=True)
+    assert chances is not None
+    assert {way.config.kind for way in chances.by_kind(0, 200 * MS, 1)} == {"v100", "t4"}
+
+
+def test_work_is_what_all_devices_together_need_for_an_item() -> None:
+    fast, slow = mixed(1, 1).least_work["first"][0], plan_of(two()).least_work["first"][0]
+    assert fast == round(2 / (1 / slow + 1 / (3 * slow))), "one of four items goes to the slow one"
+    assert mixed(1, 9).least_work["first"][0] == round(10 / (1 / slow + 9 / (3 * slow)))
+
+
+def test_another_number_of_devices_of_a_kind_asks_for_a_new_plan() -> None:
+    plan = mixed(1, 1)
+    more = {"v100": {1: Worker(1, GPU)}, "t4": {11: Worker(11, SLOW), 12: Worker(12, SLOW)}}
+    assert not plan.made_for({s.name: more for s in two().stages})
+
+
+def test_elsewhere_is_the_cheapest_of_the_other_kinds_that_is_in_time() -> None:
+    plan = mixed()
+    (option,) = plan.elsewhere(0, 200 * MS, 1, {"v100"})
+    assert option.config.kind == "t4"
+    cheapest = min(o.cost_usd for o in plan.options[0] if o.config.kind == "t4" and o.config.batch == 1)
+    assert option.cost_usd == cheapest
+    assert plan.elsewhere(0, 20 * MS, 1, {"v100"}) == [], "three times as long is late"
+    assert plan_of(two()).elsewhere(0, 200 * MS, 1, {""}) == []

@@ -119,3 +119,19 @@ def test_the_controller_tells_who_ran_beside_whom(tmp_path: Path, monkeypatch: p
     assert set(loads) == {"a", "b"}
     for victim, other in (("a", "b"), ("b", "a")):
         assert weights(loads[victim], [loads[other]]) == pytest.approx(1.3, abs=0.06)
+
+
+def test_a_bound_covers_those_who_come_later() -> None:
+    """What is said when a batch begins cannot know who comes: the bound is that of what was said and of what came."""
+    knows = Estimator(TABLE, interference=Interference())
+    other = knows.load_of(B, "gpu", 1, HALF)
+    load = knows.load_of(A, "gpu", 1, HALF)
+    for _ in range(100):
+        knows.observe_run(A, "gpu", 1, HALF, 20 * MS, [Beside(other)])
+    surely = knows.factor("gpu", load, [other], 0.95)
+    for n in range(400):
+        took_ns = 26 * MS if n % 10 == 0 else 20 * MS
+        knows.observe_run(A, "gpu", 1, HALF, took_ns, [Beside(other)], said_ns=20 * MS)
+    assert surely < 1.2
+    assert knows.factor("gpu", load, [other], 0.95) == pytest.approx(1.3, abs=0.01), "one in ten is above"
+    assert knows.factor("gpu", load, [other], 0.5) < 1.05, "half of them are not"

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import count
 from statistics import median, quantiles
 
 import pytest
 
-from dovetail.control import BatchFinished, Controller, Event, ModelLoaded, RequestArrived, RunBatch, WorkerJoined
+from dovetail.control import (
+    Action,
+    BatchFinished,
+    Controller,
+    Event,
+    ModelLoaded,
+    RequestArrived,
+    RunBatch,
+    WorkerJoined,
+)
 from dovetail.predict import Estimator
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.schedule import PlannerSettings
-from dovetail.state import WorkerSpec
+from dovetail.schedule.protocol import Hold, Offer
+from dovetail.state import Queue, WorkerSpec
 from dovetail.units import MS
 from dovetail.wiring import own_policy
 from dovetail.workflow.graph import StageSpec, chain
@@ -94,3 +105,37 @@ def test_queues_without_work_cost_nothing() -> None:
 def test_queues_for_which_nobody_has_room_are_not_asked_in_every_step() -> None:
     few, many = (calls(world(FEW, FEW, stranded=n), FEW, 1) for n in (FEW, MANY // 4))
     alike(few, many)
+
+
+def test_queues_that_are_held_cost_nothing() -> None:
+    few, many = world(FEW, FEW), world(4 * FEW, FEW)
+    alike(calls(few, FEW, 1), calls(many, 4 * FEW, 1))
+    held = [sum(queue.held_until_ns > c.now_ns for queue in c.queues.values()) for c in (few, many)]
+    assert held[0] >= FEW // 2 and held[1] >= 2 * FEW, "queues wait for larger batches"
+
+
+def test_a_queue_that_waits_for_room_is_asked_only_when_that_may_have_changed() -> None:
+    models = 4 * FEW
+    controller = world(models, 4, memory_bytes=300)
+    scheduler = controller.policy.scheduler
+    offers, step = scheduler.offers, controller.step
+    asked, per_step = 0, []
+
+    def ask(queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
+        nonlocal asked
+        asked += 1
+        return offers(queue, now_ns)
+
+    def stepped(event: Event) -> list[Action]:
+        nonlocal asked
+        asked = 0
+        actions = step(event)
+        per_step.append(asked)
+        return actions
+
+    scheduler.offers = ask  # type: ignore[method-assign]
+    controller.step = stepped  # type: ignore[method-assign]
+    calls(controller, models, 4)
+    waiting = sum(queue.size > 0 for queue in controller.queues.values())
+    assert waiting >= models // 2, "few models fit, and most requests wait"
+    assert median(per_step[-STEPS:]) <= 2

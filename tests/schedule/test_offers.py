@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dovetail.control import Controller, ModelLoaded, Policy, Reject, RequestArrived, RunBatch, WorkerJoined
@@ -26,12 +28,15 @@ GPU = WorkerSpec("gpu", "v100", ("model",), usd_per_hour=3.6)
 HALF_OR_QUARTER = (Ranked(Config(1, 1, 50), 1.0), Ranked(Config(1, 1, 25), 3.0))
 
 
-class View(OwnWorkers):
+class View:
     """One worker of our own, and what is said of fetches, of queues elsewhere, and of who is ready."""
 
     def __init__(self, predictor: Estimator, fetch_ns: int, queue_ns: int, ready_pct: int) -> None:
-        super().__init__(predictor)
+        self._own = OwnWorkers(predictor)
         self._said_ns, self._queue_ns, self._ready_pct = fetch_ns, queue_ns, ready_pct
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
 
     def fetch_ns(self, stage: StageSpec) -> int:
         return self._said_ns
@@ -40,10 +45,10 @@ class View(OwnWorkers):
         return self._queue_ns
 
     def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None:
-        return super().ready(stage, config, now_ns) if config.share_pct <= self._ready_pct else None
+        return self._own.ready(stage, config, now_ns) if config.share_pct <= self._ready_pct else None
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
-        found = super().ready(queue.stage, config, now_ns)
+        found = self._own.ready(queue.stage, config, now_ns)
         return None if found is None else Spot(found.worker, now_ns, 5 * MS, "fetches it first")
 
 

@@ -13,7 +13,8 @@ from tests.serve.support import Wire, infer, until
 from dovetail.errors import BadRequest
 from dovetail.live.front.checks import MAX_RESULT_WEIGHT
 from dovetail.serve.answering import TURN_BYTES
-from dovetail.serve.tensors import MAX_JSON_ELEMENTS, MAX_TEXTS, InputTensor, decode
+from dovetail.serve.oip_records import InputTensor
+from dovetail.serve.tensors import MAX_JSON_ELEMENTS, MAX_TEXTS, decode
 from dovetail.workflow.graph import Port
 
 FAN_OUT = 64

@@ -6,7 +6,8 @@ import pytest
 
 from dovetail.errors import BadRequest
 from dovetail.serve.backend import Call, ModelInfo
-from dovetail.serve.oip_request import MAX_NAME_CHARS, InferRequest, call_of
+from dovetail.serve.oip_records import MAX_NAME_CHARS, InferRequest
+from dovetail.serve.oip_request import call_of
 
 INFO = ModelInfo("reader", "onnx", (), (), True)
 

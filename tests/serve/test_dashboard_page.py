@@ -11,6 +11,7 @@ from tests.serve.chromium import Page, find_chromium
 from tests.serve.live_support import LiveServer
 from tests.serve.support import HOST
 
+from dovetail.serve.keys import Key, add
 from dovetail.wiring import PolicySpec
 
 pytestmark = [
@@ -128,3 +129,21 @@ def test_light_and_dark_differ_and_both_have_contrast(page: Page, tmp_path: Path
         assert (tmp_path / f"{dark}.png").stat().st_size > 20_000
     assert cards[0] != cards[1]
     assert page.complaints == []
+
+
+def test_a_server_with_keys_asks_for_one_and_then_shows_everything(tmp_path: Path) -> None:
+    _, key = add(tmp_path / "keys.json", Key("0" * 12, "0" * 64, "acme", scopes=("observe",)))
+    server = LiveServer("tests.live.apps:app", keys=tmp_path / "keys.json")
+    browser = Page()
+    try:
+        browser.open(f"http://{HOST}:{server.port}/dashboard")
+        browser.until("document.readyState === 'complete'")
+        assert browser.evaluate("document.querySelector('#pulse')") is None
+        browser.open(f"http://me:{key}@{HOST}:{server.port}/dashboard")
+        browser.until("document.querySelector('#pulse')?.textContent === 'live'")
+        browser.evaluate("document.querySelector('#whatif .primary').click()")
+        said = browser.until("document.querySelector('#whatif-answer').textContent")
+        assert "fetch" not in said and "401" not in said, said
+    finally:
+        browser.close()
+        server.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import stat
 
@@ -145,6 +146,7 @@ def test_a_server_with_keys(tmp_path):
     path = tmp_path / "keys.json"
     _, plain = made(path)
     _, urgent = made(path, highest_class=1, workflows=("gated",))
+    _, watches = made(path, scopes=("observe",))
     server = LiveServer("tests.live.apps:hosted", device="cpu:1", keys=path)
     try:
         with Wire(server.port) as wire:
@@ -169,6 +171,18 @@ def test_a_server_with_keys(tmp_path):
         with Wire(server.port) as wire:
             refused = wire.ask("GET", "/metrics", Authorization=f"Bearer {plain}")
             assert refused.status == 403 and "observe" in refused.error
+        with Wire(server.port) as wire:  # a browser asks its user, who has any name
+            refused = wire.ask("GET", "/dashboard")
+            assert refused.status == 401 and refused.headers["www-authenticate"].startswith("Basic")
+        for path, key, status in (
+            ("/dashboard", watches, 200), ("/dashboard/app.js", watches, 200), ("/dashboard", plain, 403),
+            ("/dashboard", "dvt_x", 401), ("/metrics", watches, 401), ("/v2/models/gated", watches, 401),
+        ):  # fmt: skip
+            with Wire(server.port) as wire:
+                shown = base64.b64encode(f"me:{key}".encode()).decode()
+                assert wire.ask("GET", path, Authorization=f"Basic {shown}").status == status, path
+        with Wire(server.port) as wire:
+            assert wire.ask("GET", "/dashboard", Authorization="Basic \xe4").status == 401
     finally:
         server.stop()
 

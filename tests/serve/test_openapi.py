@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from tests.serve.support import MODELS, Server, Wire, request
 
-from dovetail.serve.oip_request import InferRequest
-from dovetail.serve.oip_response import _InferResponse
-from dovetail.serve.tensors import InputTensor, OutputTensor
+from dovetail.serve.oip_records import InferRequest, InferResponse, InputTensor, OutputTensor
 
 pytestmark = pytest.mark.cpu
 
@@ -66,4 +64,4 @@ def test_fields_are_those_of_the_records(wire: Wire) -> None:
     assert set(asked["properties"]) == set(InferRequest.__struct_fields__)
     assert set(tensor["properties"]) == set(InputTensor.__struct_fields__)
     assert set(schemas["OutputTensor"]["properties"]) == set(OutputTensor.__struct_fields__)
-    assert set(schemas["InferResponse"]["properties"]) == set(_InferResponse.__struct_fields__)
+    assert set(schemas["InferResponse"]["properties"]) == set(InferResponse.__struct_fields__)

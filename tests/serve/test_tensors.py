@@ -15,7 +15,8 @@ from tests.serve.support import MemoryBackend, MemoryBody, spec
 
 from dovetail.errors import BadRequest
 from dovetail.serve import tensors
-from dovetail.serve.tensors import InputTensor, OutputTensor, decode, decode_raw
+from dovetail.serve.oip_records import InputTensor, OutputTensor
+from dovetail.serve.tensors import decode, decode_raw
 from dovetail.workflow.tensor import NUMPY_OF
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)

@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DeclarationError, DovetailError
-from ..tools.loading import LoadPlan, LoadResult, describe, generate, run_load
+from ..extras import need
+from ..tools.loading import LoadPlan, LoadResult, describe, generate, run_load, samples
+from ..tools.mlperf import MlperfPlan, MlperfResult, run_mlperf
 from ..tools.table import results_console
 from ..units import MS, parse_duration, parse_rate
 from ..workflow.app import load_target
@@ -33,12 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="model, or workflow, to ask")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="server (default: http://127.0.0.1:8000)")
     parser.add_argument(
-        "--rate", default="10/s", metavar="RATE[,RATE...]", help="requests per second, such as 20/s; several in turn"
+        "--rate", metavar="RATE[,RATE...]", help="requests per second, such as 20/s; several in turn (10/s)"
     )
     parser.add_argument("--seconds", type=_SECONDS, default=10.0, metavar="S", help="how long each rate is kept (10)")
-    parser.add_argument(
-        "--arrivals", choices=("poisson", "constant", "burst"), default="poisson", help="how they come (poisson)"
-    )
+    parser.add_argument("--arrivals", choices=("poisson", "constant", "burst"), help="how they come (poisson)")
     parser.add_argument("--burst", type=whole(2, 10_000), metavar="N", help="requests of a burst (10)")
     parser.add_argument(
         "--classes", metavar="CLASS:PART,...", help="classes and their parts, such as 1:0.2,2:0.8 (the model's own)"
@@ -53,13 +53,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--body", type=Path, metavar="FILE", help="send this file as it is, a picture say")
     parser.add_argument("--sample", metavar="MODULE:APP", help="take the sample that the workflow declares")
     parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE", help="a header to send")
-    parser.add_argument("--warm-up", type=whole(0), default=0, metavar="N", help="requests before, not counted")
+    parser.add_argument("--warm-up", type=whole(0), metavar="N", help="requests before, not counted")
     parser.add_argument("--connections", type=whole(1, 10_000), default=256, metavar="N", help="at most (256)")
     parser.add_argument("--timeout", type=_SECONDS, default=60.0, metavar="S", help="give up an answer after (60)")
     parser.add_argument("--seed", type=whole(0), default=1, metavar="N", help="of times and made-up inputs (1)")
     parser.add_argument(
         "--target", type=_part, default=0.95, metavar="PART", help="part to be answered in time (0.95)"
     )
+    parser.add_argument(
+        "--mlperf",
+        choices=("server", "single-stream"),
+        help="let MLPerf's LoadGen draw the times and judge (extra: mlperf)",
+    )
+    parser.add_argument("--mlperf-log", type=Path, metavar="DIR", help="keep LoadGen's own files there")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -76,9 +82,16 @@ def _part(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     """Send the load and say what became of it."""
     if args.arrivals != "burst":
-        refuse(args, "--burst", because=f"{args.arrivals} arrivals have none; add --arrivals burst")
+        refuse(args, "--burst", because=f"{args.arrivals or 'poisson'} arrivals have none; add --arrivals burst")
     if args.body is not None:
         refuse(args, "--input", "--shape", "--sample", because="--body is the whole request; leave one of them out")
+    if args.mlperf is None:
+        refuse(args, "--mlperf-log", because="only LoadGen has such files; add --mlperf server")
+    else:
+        refuse(args, "--arrivals", "--classes", "--warm-up", because="LoadGen has its own; leave --mlperf out")
+        if args.mlperf == "single-stream":
+            refuse(args, "--rate", because="single-stream sends one request after the other; take --mlperf server")
+        need("mlperf_loadgen", extra="mlperf", for_="--mlperf")
     host, port = address(args.url)
     headers = dict(pair(text, ":", "--header") for text in args.header)
     model = describe(host, port, args.model, headers)
@@ -95,18 +108,20 @@ def run(args: argparse.Namespace) -> int:
         host=host,
         port=port,
         model=args.model,
-        rates=tuple(parse_rate(text, "--rate") for text in args.rate.split(",")),
+        rates=tuple(parse_rate(text, "--rate") for text in (args.rate or "10/s").split(",")),
         seconds=args.seconds,
         slo_ms=slo_ms,
-        arrivals=args.arrivals,
+        arrivals=args.arrivals or "poisson",
         burst=args.burst or 10,
         classes=_classes(args.classes) if args.classes else {0: 1.0},
         headers=headers,
         connections=args.connections,
         timeout_s=args.timeout,
         seed=args.seed,
-        warm_up=args.warm_up,
+        warm_up=args.warm_up or 0,
     )
+    if args.mlperf is not None:
+        return _mlperf(args, plan, bodies)
     expected = sum(plan.rates) * plan.seconds
     with progress_bar("requests") as progress:
         results = run_load(plan, bodies, _counter(progress, expected))
@@ -115,6 +130,28 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(plan, results)
     return 0 if all(result.attainment >= args.target for result in results) else 1
+
+
+def _mlperf(args: argparse.Namespace, plan: LoadPlan, bodies: list[Any]) -> int:
+    if len(plan.rates) > 1:
+        raise DeclarationError(f"--rate {args.rate}: LoadGen takes one rate at a time")
+    result = run_mlperf(MlperfPlan(args.mlperf, plan, args.target, args.mlperf_log), samples(plan, bodies))
+    if args.json:
+        print_json({"model": args.model, "slo_ms": plan.slo_ms, "seed": args.seed, "mlperf": result})
+    else:
+        _print_mlperf(plan, result)
+    return 0 if result.valid and not result.without_results else 1
+
+
+def _print_mlperf(plan: LoadPlan, result: MlperfResult) -> None:
+    out = results_console()
+    table = new_table("LoadGen says", "")
+    for name, figure in result.summary.items():
+        table.add_row(name, figure)
+    out.print(table)
+    out.print(printable(f"{plan.model} at {plan.host}:{plan.port}, objective {plan.slo_ms:g} ms, {result.sent} sent"))
+    for what, count in result.without_results.items():
+        out.print(printable(f"{count} times no results, which LoadGen counts as twice the objective: {what}"))
 
 
 def _counter(progress: Callable[[float, float], None], expected: float) -> Callable[[object], None]:

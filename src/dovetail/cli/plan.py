@@ -103,8 +103,9 @@ def show(advice: Advice) -> None:
     weakest = next(basis for basis in ("unknown", "assumed", "learned", "measured") if basis in bases)
     out.print(f"\nthe whole is [bold]{weakest}[/], as its least sure stage is")
     if advice.chosen is None:
-        names = ", ".join(known.stage for known in advice.stages if known.basis == "unknown")
-        out.print(f"[bold red]there is no plan: nobody knows how long {escape(names)} take(s)[/]")
+        unknown = [known.stage for known in advice.stages if known.basis == "unknown"]
+        names, verb = escape(", ".join(unknown)), "takes" if len(unknown) == 1 else "take"
+        out.print(f"[bold red]there is no plan: nobody knows how long {names} {verb}[/]")
         return
     for note in advice.notes:
         out.print(f"note: {escape(note)}")
@@ -148,7 +149,7 @@ def _show_plan(advice: Advice, chosen: Plan) -> None:
 
 def _difference(advice: Advice, chosen: Plan, other: Plan) -> str:
     changed = [
-        f"{b.node} batch {b.batch}, {b.cpus} cores, {b.share_pct} %"
+        f"{b.node} batch {b.batch}, {b.cpus} core{'' if b.cpus == 1 else 's'}, {b.share_pct} %"
         for a, b in zip(chosen.steps, other.steps, strict=True)
         if (a.batch, a.cpus, a.share_pct) != (b.batch, b.cpus, b.share_pct)
     ]

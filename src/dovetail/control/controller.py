@@ -58,7 +58,7 @@ STOPPED: Final = 20
 LOOK_FOR: Final = 64
 LOOK_EVERY: Final = 8
 #: What a predictor is told of a batch.
-Ran = tuple[StageSpec, str, int, Config, int]
+Ran = tuple[StageSpec, str, int, Config, int, int]
 
 
 class Controller:
@@ -217,7 +217,7 @@ class Controller:
             queue.push(scheduler.order(request, item.node), item)
             queue.arrived += 1
             scheduler.note(item, now)
-            touched.append(queue)
+            touched[queue] = None
 
     def _close(self, request: Request, outcome: str, reason: str = "", retry_ns: int = 0) -> None:
         request.outcome = outcome
@@ -227,7 +227,7 @@ class Controller:
         if outcome != "ok" and outcome != "late":
             for queue in list(request.waiting):
                 queue.forget(request)
-                self._touched.append(queue)  # what it was held for may have been this request
+                self._touched[queue] = None  # what it was held for may have been this request
         self._scheduler.closed(request)
         index = request.graph.index
         arrived, cost = request.arrived_ns, request.cost_usd
@@ -259,6 +259,7 @@ class Controller:
             self._observe_run(stage, kind, len(items), config, duration)
         else:
             self._observe_beside(self._companions, batch, event, duration)
+        batch.way_ns = now - event.end_ns if now > event.end_ns else 0
         self._scheduler.ended(batch, now, True)
         share_usd, cpu_usd = worker.usd_per_share_ns, worker.usd_per_cpu_ns
         cost = duration * (config.share_pct * share_usd + config.cpus * cpu_usd) / len(items)
@@ -300,9 +301,9 @@ class Controller:
             self._observe_run(stage, kind, items, config, duration_ns)
             return
         load = self._load_of(stage, kind, items, config)
-        ran = stage, kind, items, config, duration_ns
+        ran = stage, kind, items, config, duration_ns, batch.said_ns
         for told, beside in companions.ended(worker.id, ran, load, event.begin_ns, end_ns, running):
-            self._observe_run(*told, beside)
+            self._observe_run(*told[:5], beside, told[5])
 
     def _batch_failed(self, event: BatchFailed) -> None:
         batch = self._launcher.release(event.batch)
@@ -340,7 +341,7 @@ class Controller:
             # it fails by itself.
             item.alone = item.alone or (reason != "too_late" and guilty is not False)
             queue.push(self._scheduler.order(request, item.node), item)
-            self._touched.append(queue)
+            self._touched[queue] = None
 
     def _worker_lost(self, event: WorkerLost) -> None:
         worker = self._roster.lost(event.worker, event.replaced)

@@ -15,14 +15,14 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from ..place.slices import free_slice, slice_config, sliced_config, sliced_worker
+from ..place.slices import sliced_config, sliced_worker
 from ..predict.progress import look_again
 from ..schedule.protocol import Hold, Offer
-from ..state import Batch, Cluster, CompiledNode, Item, Queue, Request, Slice
+from ..state import Batch, Cluster, CompiledNode, Item, Queue, Request
 from .actions import NEVER_NS, RunBatch
 from .policy import Policy
 from .step import Step
@@ -34,9 +34,6 @@ MAX_REFUSALS: Final = 4
 
 #: Why a timer is set for an offer that waits for its time.
 LOOK: Final = "a worker is about to be free"
-
-#: Why a timer is set for a queue whose slices have used up their quotas.
-QUOTA: Final = "the quota of its slice is used up until then"
 
 #: Lines in which queues wait: of devices (0), of host processes, and of stages with a quota.
 _HOST, _SLICED = 1, 2
@@ -60,7 +57,7 @@ class Launcher:
         #: Queue -> when it was last asked for, of a scheduler that is not asked in every step; for `validate`.
         self.asked_ns: dict[str, int] = {}
         #: Queues whose work has changed in this step, and whether there is more room than before.
-        self.touched: list[Queue] = []
+        self.touched: dict[Queue, None] = {}
         self.freed = False
         #: Queues with work by the order of their heads: those of devices, of host processes, and of stages with a
         #: quota, which are not the scheduler's to place. What does not hold any more is dropped when it comes up.
@@ -75,8 +72,9 @@ class Launcher:
         self._held = 0
         #: When queues are asked next because a worker is about to be free; 0: no timer is set.
         self._look_ns = 0
-        #: Number of the batch that was started last.
+        #: Number of the batch that was started last, and what it was when the first queue of a round declined.
         self.last_batch = 0
+        self._first_declined = 0
 
     # -- what waits -------------------------------------------------------------------------------------------
 
@@ -99,10 +97,7 @@ class Launcher:
         if self._holds and self._holds[0][0] <= self._step.now_ns:
             self._end_holds()
         if self._asleep:
-            for stage in self._scheduler.woken():
-                for queue in self._asleep.pop(stage, {}).values():
-                    if queue.size:
-                        self._enter(queue)
+            self._wake()
         touched = self.touched
         every = self.freed or self._restless
         if 0 < self._look_ns <= self._step.now_ns:
@@ -115,13 +110,13 @@ class Launcher:
                     self._enter(queue)
             self._dispatch(touched)
         elif len(touched) == 1:
-            queue = touched[0]
+            queue = next(iter(touched))
             while queue.size and self._start_batch(queue):
                 pass
             if queue.size:
                 self._enter(queue)
         elif touched:
-            self._ask(list(dict.fromkeys(touched)))
+            self._ask(list(touched))
         touched.clear()
 
     def _ask(self, queues: Sequence[Queue]) -> None:
@@ -145,20 +140,33 @@ class Launcher:
             until_ns, _, queue = heappop(holds)
             if queue.held_until_ns == until_ns:
                 queue.hold(0)
-                self.touched.append(queue)
+                self.touched[queue] = None
 
-    def _dispatch(self, touched: Sequence[Queue]) -> None:
+    def _wake(self) -> None:
+        """Queues that sleep are asked again if somebody may have room for them."""
+        for stage in self._scheduler.woken():
+            for queue in self._asleep.pop(stage, {}).values():
+                if queue.size:
+                    self._enter(queue)
+
+    def _dispatch(self, touched: Mapping[Queue, None]) -> None:
         """Ask queues in order until there is no room, and again if what has started may change the answers."""
         while True:
             before = self.last_batch
+            self._first_declined = NEVER_NS
             for line in range(len(self._waiting)):
                 if self._waiting[line]:
                     self._pass(line, touched)
             if not self._restless or self.last_batch == before:
                 return
-            touched = ()
+            touched = {}
+            entered = self._entered
+            if self._asleep:
+                self._wake()
+            if self._first_declined >= self.last_batch and self._entered == entered:
+                return  # all were asked since the last batch has started
 
-    def _pass(self, line: int, touched: Sequence[Queue]) -> None:
+    def _pass(self, line: int, touched: Mapping[Queue, None]) -> None:
         """One pass over the queues that wait; one that is held is asked only if its own work has changed."""
         waiting, entries, full = self._waiting[line], self._entries, self._scheduler.full
         declined: list[Queue] = []
@@ -169,14 +177,18 @@ class Launcher:
             if valid is None or valid[1] != entry[1]:  # not by `is`: a compiler makes tuples anew
                 continue
             del entries[queue]
-            if not queue.size:
+            if not queue.size or (queue.held_until_ns and queue not in touched):
                 continue
-            if (not queue.held_until_ns or queue in touched) and self._start_batch(queue):
+            if self._start_batch(queue):
                 if queue.size:
                     self._enter(queue)
             else:
                 declined.append(queue)
+                if self.last_batch < self._first_declined:
+                    self._first_declined = self.last_batch
         for queue in declined:
+            if queue.held_until_ns:
+                continue  # the end of its hold brings it back, or its own work
             if line != _SLICED and self._scheduler.sleeps(queue):
                 self._asleep.setdefault(queue.stage.name, {})[queue.key] = queue
             else:
@@ -192,17 +204,6 @@ class Launcher:
                 return False
             config = sliced_config(queue, worker)
             self._launch(queue, Offer(worker, config, now), queue.pop(config.batch))
-            return True
-        if queue.stage.name in self._cluster.sliced:
-            piece, look_ns = free_slice(self._cluster, queue.stage, now)
-            if piece is None:
-                if look_ns and not now < self._look_ns <= look_ns:
-                    self._look_ns = look_ns
-                    self._step.set_timer(look_ns, "", QUOTA)
-                return False
-            worker = self._cluster.workers[piece.worker]
-            config = slice_config(queue, piece, worker)
-            self._launch(queue, Offer(worker, config, now), queue.pop(config.batch), piece)
             return True
         if not self._restless:
             self.asked_ns[queue.key] = now
@@ -221,9 +222,9 @@ class Launcher:
         offer = answer[0]
         look_ns = offer.start_ns - self._bind_ns
         if look_ns > now:
-            if self._bind_ns and not now < self._look_ns <= look_ns:
+            if (self._bind_ns or offer.slice is not None) and not now < self._look_ns <= look_ns:
                 self._look_ns = look_ns
-                self._step.set_timer(look_ns, "", LOOK)
+                self._step.set_timer(look_ns, "", LOOK if offer.slice is None else offer.reason)
             return False
         if queue.held_until_ns:
             queue.hold(0)
@@ -232,9 +233,9 @@ class Launcher:
 
     # -- the books of what runs -------------------------------------------------------------------------------
 
-    def _launch(self, queue: Queue, offer: Offer, items: list[Item], piece: Slice | None = None) -> None:
+    def _launch(self, queue: Queue, offer: Offer, items: list[Item]) -> None:
         """Enter a new batch into the books, and tell its worker all that it has to know of it."""
-        step, stage, worker, config = self._step, queue.stage, offer.worker, offer.config
+        step, stage, worker, config, piece = self._step, queue.stage, offer.worker, offer.config, offer.slice
         now = step.now_ns
         self.last_batch = ident = self.last_batch + 1
         expected = self._predictor.run(stage, worker.spec.kind, len(items), config)
@@ -311,8 +312,11 @@ def _joint(items: Sequence[Item]) -> tuple[int, int, int, bool]:
     priority = min([item.request.priority for item in items])
     first = [item for item in items if item.request.priority == priority]
     objective = min([item.request.objective_ns for item in first])
-    follows = any(_follows(item.request, item.request.graph.nodes[item.node]) for item in first)
-    return latest, priority, objective, follows
+    for item in first:
+        node = item.request.graph.nodes[item.node]
+        if node.models_next and _follows(item.request, node):
+            return latest, priority, objective, True
+    return latest, priority, objective, False
 
 
 def _follows(request: Request, node: CompiledNode) -> bool:

@@ -42,7 +42,7 @@ class Slicing:
             for queue in self._cluster.queues.values():
                 if queue.stage.name == stage.name:
                     queue.stage = sized
-                    self._launcher.touched.append(queue)
+                    self._launcher.touched[queue] = None
             self._launcher.homes[stage.name] = event.worker
 
     def lost(self, worker: int) -> None:

@@ -30,7 +30,7 @@ from ..state import NEVER_NS, Batch, Cluster, Config, Item, Queue, Request, Work
 from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 from .company import Company
-from .fit import reason_of
+from .fit import reason_of, spare_bytes
 from .rooms import Group, Rooms
 from .route import Hint
 from .settings import OwnSettings
@@ -59,6 +59,8 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
     beside: bool = False
     #: What an eviction for it costs others, in time of the worker.
     toll_ns: int = 0
+    #: How much longer the last of its queue would wait for such workers than the first.
+    behind_ns: int = 0
 
 
 class _Fetch(msgspec.Struct, frozen=True, gc=False):
@@ -93,6 +95,8 @@ class OwnWorkers:
         #: Stages whose queues are not asked, and those of them for which somebody may have room again.
         self._asleep: dict[str, None] = {}
         self._woken: list[str] = []
+        #: Those of them for which nobody has enough room, and whether others had any to fetch the model.
+        self._dozing: dict[str, tuple[Group, bool]] = {}
         #: Worker -> memory that it has to spare, until something about it changes.
         self._spare_bytes: dict[int, int] = {}
         self._stages: dict[str, StageSpec] = {}
@@ -186,8 +190,13 @@ class OwnWorkers:
         for name in self._users[weights]:
             self._freed[name] += 1
             if name in self._asleep:
-                del self._asleep[name]
-                self._woken.append(name)
+                self._wake(name)
+
+    def _wake(self, name: str) -> None:
+        """Queues of a stage are asked again."""
+        del self._asleep[name]
+        self._dozing.pop(name, None)
+        self._woken.append(name)
 
     def _enter_all(self, worker: Worker, weights: str) -> None:
         for name in self._users.get(weights, ()):
@@ -225,8 +234,20 @@ class OwnWorkers:
         self._asleep[stage.name] = self._asked[stage.weights] = None
         return True
 
+    def dozes(self, stage: StageSpec) -> bool:
+        """The same for a stage for which nobody has enough room: until a holder has more, or others have any."""
+        if self._early:
+            return False
+        self._asleep[stage.name] = self._asked[stage.weights] = None
+        could = self._could[stage.name]
+        self._dozing[stage.name] = could, could.roomy()
+        return True
+
     def woken(self) -> Sequence[str]:
         """Stages for which somebody may have room again."""
+        if self._dozing:
+            for name in [n for n, (could, roomy) in self._dozing.items() if could.roomy() is not roomy]:
+                self._wake(name)
         if not self._woken:
             return ()
         found, self._woken = self._woken, []
@@ -253,7 +274,7 @@ class OwnWorkers:
     @staticmethod
     def _candidates(group: Group, config: Config) -> list[Worker]:
         """Some workers with room, the tightest first, and one that is idle, if there is any."""
-        idle = group.fitting(Config(config.batch, config.cpus, FULL_SHARE), 1)
+        idle = group.fitting(Config(config.batch, config.cpus, FULL_SHARE, kind=config.kind), 1)
         return list(dict.fromkeys((*group.fitting(config, _LOOKS), *idle)))
 
     def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None:
@@ -265,14 +286,14 @@ class OwnWorkers:
         have, could, coming = self._have[stage.name], self._could[stage.name], self._coming[stage.weights]
         fetch = self._fetch(could, stage, config, priority, now_ns) if could.count else None
         early = self._early and not stage.on_host
-        if not early and fetch is None:
+        if not early and fetch is None and not config.kind:
             return None
         # Who began first has it first, as far as can be said: loads of one model take the same.
         first_ns = next(iter(coming.values())) if coming else NEVER_NS
         fetched_ns, behind_ns = NEVER_NS, 0
         if fetch is not None:
             fetched_ns = max(fetch.room_ns, now_ns + fetch.load_ns) + fetch.toll_ns
-            behind_ns = self._behind_ns(queue, config, have.count + len(coming), fetch.worker)
+            behind_ns = self._behind_ns(queue, config, have.count + len(coming), fetch.worker.spec.kind)
         waits = None
         if have.count and have.next_end_ns() - self.bind_ns + behind_ns <= min(fetched_ns, first_ns + behind_ns):
             waits = have.soonest(config, priority, now_ns, self.bind_ns)
@@ -287,15 +308,17 @@ class OwnWorkers:
         if waits is None:
             return None
         worker, start_ns = waits
-        return Spot(worker, start_ns, 0, reason_of(worker, config, start_ns, now_ns))
+        if config.kind:  # another kind of device may be ready: it would be for all that wait
+            behind_ns = self._behind_ns(queue, config, have.meant(config), config.kind)
+        return Spot(worker, start_ns, 0, reason_of(worker, config, start_ns, now_ns), behind_ns=behind_ns)
 
-    def _behind_ns(self, queue: Queue, config: Config, holders: int, worker: Worker) -> int:
+    def _behind_ns(self, queue: Queue, config: Config, holders: int, kind: str) -> int:
         """How much longer the last item of a queue waits for holders than the first: a fetch is for all of them."""
         batches = -(-queue.size // config.batch) - 1
         if batches <= 0 or not self._settings.queues:
             return 0
         at_once = max(1, holders * (FULL_SHARE // config.share_pct))
-        run_ns = self._predictor.run(queue.stage, worker.spec.kind, config.batch, config).mean_ns
+        run_ns = self._predictor.run(queue.stage, kind, config.batch, config).mean_ns
         return batches * run_ns // at_once
 
     def _fetch(self, could: Group, stage: StageSpec, config: Config, priority: int, now_ns: int) -> _Fetch | None:
@@ -325,7 +348,7 @@ class OwnWorkers:
         """Memory that nothing is in, and that nothing on its way will take."""
         known = self._spare_bytes.get(worker.id)
         if known is None:
-            known = self._spare_bytes[worker.id] = _spare_bytes(worker)
+            known = self._spare_bytes[worker.id] = spare_bytes(worker)
         return known
 
     def fetch_ns(self, stage: StageSpec) -> int:
@@ -370,16 +393,3 @@ class OwnWorkers:
         """Whether a copy of a model may be asked for: not too soon after the last."""
         every_ns = self._settings.copy_every_ns
         return every_ns > 0 and now_ns - self._copied_ns.get(stage.weights, -every_ns) >= every_ns
-
-
-def _spare_bytes(worker: Worker) -> int:
-    budget = worker.spec.memory_bytes
-    if not budget:
-        return 1 << 62
-    resident = worker.resident
-    coming = {
-        b.queue.stage.weights: b.queue.stage.weights_bytes
-        for b in worker.running.values()
-        if b.queue.stage.weights not in resident
-    }
-    return budget - sum(resident.values()) - sum(coming.values())

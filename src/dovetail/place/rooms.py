@@ -8,6 +8,7 @@ Rules of this file
   it runs, and under its next expected end, in steps of time. All three are looked up, not scanned.
 - The tightest fit is taken, and among equals the one that joined first: so the last ones stay idle.
 - A change of a worker costs the same however many models it holds: what it holds is another set.
+- A configuration that is meant for one kind of device (`Config.kind`) fits on no other: kinds are sets, too.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Rooms:
         "_places",
         "_steps",
         "groups",
+        "kinds",
         "promised",
         "roomy",
         "soon",
@@ -55,6 +57,8 @@ class Rooms:
         #: Place -> worker; None if it is gone. And the place of each.
         self.workers: list[Worker | None] = []
         self._places: dict[int, int] = {}
+        #: Kind of device -> workers.
+        self.kinds: dict[str, int] = {}
         #: Place -> free share, lowest class and step of the next end that it stands under.
         self._filed: dict[int, tuple[int, int, int]] = {}
         #: Free share -> workers; bit p of the mask is set if there are any.
@@ -79,8 +83,9 @@ class Rooms:
     def join(self, worker: Worker) -> None:
         """It is here from now on."""
         if worker.id not in self._places:
-            self._places[worker.id] = len(self.workers)
+            place = self._places[worker.id] = len(self.workers)
             self.workers.append(worker)
+            self.kinds[worker.spec.kind] = self.kinds.get(worker.spec.kind, 0) | 1 << place
             self.changed(worker)
 
     def leave(self, worker: Worker) -> None:
@@ -88,6 +93,7 @@ class Rooms:
         place = self._places.pop(worker.id, -1)
         if place < 0:
             return
+        self.kinds[worker.spec.kind] &= ~(1 << place)
         self._unfile(place)
         self._ends.pop(place, None)
         self.promised &= ~(1 << place)
@@ -180,6 +186,7 @@ class Rooms:
             self._unfile(place)
         self.workers = []
         self._places.clear()
+        self.kinds.clear()
         self._ends.clear()
         self.promised = 0
         for worker in kept:
@@ -330,16 +337,24 @@ class Group:
 
     def tightest(self, config: Config) -> Worker | None:
         """The member that has room for a batch now, with the least share left over."""
-        found = self._rooms.fitting(self._bits, config, 1)
+        found = self.fitting(config, 1)
         return found[0] if found else None
 
     def fitting(self, config: Config, most: int) -> list[Worker]:
         """Some members that have room for a batch now, the tightest first."""
-        return self._rooms.fitting(self._bits, config, most)
+        return self._rooms.fitting(self._meant(config), config, most)
+
+    def meant(self, config: Config) -> int:
+        """How many members a configuration is meant for."""
+        return self._meant(config).bit_count() if config.kind else self.count
+
+    def _meant(self, config: Config) -> int:
+        """Members that a configuration is meant for."""
+        return self._bits & self._rooms.kinds.get(config.kind, 0) if config.kind else self._bits
 
     def soonest(self, config: Config, priority: int, now_ns: int, early_ns: int) -> tuple[Worker, int] | None:
         """Of members without room now, one that should have it first, and when."""
-        rooms, bits = self._rooms, self._bits
+        rooms, bits = self._rooms, self._meant(config)
         if self._preempts:
             for worker in rooms.lower(bits, priority):
                 if worker.spec.preempts and worker.room_at(config, priority, now_ns, early_ns) <= now_ns:

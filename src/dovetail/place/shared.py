@@ -264,6 +264,10 @@ class SharedWorkers:
         """Devices keep queues."""
         return stage.on_host and self._hosts.sleeps(stage, priority)
 
+    def dozes(self, stage: StageSpec) -> bool:
+        """Devices keep queues."""
+        return stage.on_host and self._hosts.dozes(stage)
+
     def woken(self) -> Sequence[str]:
         """As host processes have room."""
         return self._hosts.woken()

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .chance import Chances, Floats, Law
+from .chance import Chances, Chosen, Floats, Law
 from .dominators import immediate_post_dominators
 from .stepwise import Steps
 
@@ -96,13 +96,25 @@ class GraphChances(Chances):
         """Decide the node for every time left, and remember what that makes of the time and of the cost."""
         value, late = yield from self._follows(node)
         self._values[node], self._lates[node], chosen = yield from self._decide(node, laws, fills, value, late)
-        places = len(value)
+        yield from self._remember(node, chosen)
+
+    def _remember(self, node: int, chosen: Sequence[Chosen]) -> Steps[None]:
+        places = self._steps + 1
         moves, costs = np.zeros((places, places)), np.zeros(places)
         for law, fill, rows in chosen:
             costs[rows] = law.cost_usd
             law.spread_out(moves, rows, fill)
             yield
         self._moves[node], self._costs[node] = moves, costs
+
+    def follow(self, chosen: Sequence[Sequence[tuple[Law, Sequence[int]]]]) -> Steps[None]:
+        """Instead of `make`: somebody else has decided, node by node, in which places each law is taken."""
+        value, late = self._at_end()
+        self._lates = [late] * (len(chosen) + 1)
+        self._moves, self._costs = [value] * len(chosen), [value] * len(chosen)
+        for node, laws in enumerate(chosen):
+            yield from self._remember(node, [(law, 0, np.array(rows, np.int64)) for law, rows in laws])
+        yield from self._follow()
 
     def _follows(self, node: int) -> Steps[tuple[Floats, Floats]]:
         """By time left at the node's end: expected cost of all that follows, being late included; chance of that."""

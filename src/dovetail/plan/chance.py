@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import exp, inf, log1p, sqrt
 from statistics import NormalDist
 
@@ -115,11 +116,13 @@ class Chances:
     #: Of a request that comes with all its time: the chance of being late, and what its work costs on average.
     late: float
     work_usd: float
+    #: What a late answer is taken to cost.
+    late_usd: float
 
     def _begin(self, steps: int, step_ns: int, late_usd: float) -> None:
+        self.late_usd = late_usd
         self._steps = steps
         self._step_ns = step_ns
-        self._late_usd = late_usd
         #: (node, batch) -> configurations, then by time left the expected cost and which of them has it.
         self._rows: dict[tuple[int, int], tuple[list[Config], memoryview, memoryview]] = {}
         #: The same -> expected cost of each configuration, by time left.
@@ -130,7 +133,7 @@ class Chances:
     def _at_end(self) -> tuple[Floats, Floats]:
         """Value and chance of being late after the last node: with no time left it is, with any it is not."""
         value, late = np.full(self._steps + 1, 0.0), np.full(self._steps + 1, 0.0)
-        value[0], late[0] = self._late_usd, 1.0
+        value[0], late[0] = self.late_usd, 1.0
         return value, late
 
     def _decide(
@@ -150,7 +153,7 @@ class Chances:
                 costs.append(law.cost_usd + law.expected(value))
                 chances.append(law.expected(late))
                 yield
-            table = np.round(np.stack(costs) / self._late_usd, _DIGITS) * self._late_usd
+            table = np.round(np.stack(costs) / self.late_usd, _DIGITS) * self.late_usd
             lates = np.stack(chances)
             pick = np.argmin(table, axis=0)
             values = table[pick, places]
@@ -172,8 +175,24 @@ class Chances:
         if found is None:
             return None
         configs, values, pick = found
-        place = min(max(0, left_ns // self._step_ns), self._steps)
+        place = left_ns // self._step_ns if left_ns > 0 else 0
+        if place > self._steps:
+            place = self._steps
         return Way(configs[pick[place]], values[place])
+
+    def best(self, node: int, left_ns: int, batch: int) -> tuple[Way, ...]:
+        """The same as a list of none or one."""
+        way = self.weigh(node, left_ns, batch)
+        return () if way is None else (way,)
+
+    def by_kind(self, node: int, left_ns: int, batch: int) -> list[Way]:
+        """The best configuration with just this batch on each kind of device, the best first."""
+        if (node, batch) not in self._rows:
+            return []
+        best: dict[str, Way] = {}
+        for way in self._all(node, left_ns, batch)[0]:
+            best.setdefault(way.config.kind, way)
+        return list(best.values())
 
     def others(self, node: int, left_ns: int, batch: int, below_usd: float) -> list[Way]:
         """All configurations with just this batch whose expected cost is below a limit, the best first."""
@@ -218,7 +237,7 @@ class ChainChances(Chances):
         for node in range(len(self._laws) - 1, -1, -1):
             value, late, _ = yield from self._decide(node, self._laws[node], self._fills[node], value, late)
         self.late = float(late[-1])
-        self.work_usd = float(value[-1]) - self.late * self._late_usd
+        self.work_usd = float(value[-1]) - self.late * self.late_usd
         return self
 
 
@@ -231,9 +250,11 @@ def laws_of(
     for stage in stages:
         of_node: dict[int, list[Law]] = {}
         for batch, fill_ns in stage.fill_ns.items():
-            row = pareto(o for o in stage.options if o.config.batch == batch)
+            # What another kind of device does better is of use while that is busy.
+            kinds = dict.fromkeys(o.config.kind for o in stage.options)
+            rows = (pareto(o for o in stage.options if o.config.batch == batch and o.config.kind == k) for k in kinds)
             found = []
-            for option in row:
+            for option in chain.from_iterable(rows):
                 found.append(Law(option, fill_ns, step_ns, steps))
                 yield
             if found:

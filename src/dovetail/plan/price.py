@@ -11,19 +11,25 @@ Rules of this file
 - In a graph what batches save may be spent on certainty (`funded`), and the budget is larger: a plan that is in time
   on average on each of several ways is late on one of them more often than not, so it is no measure of what being in
   time costs. Where the budget reaches further, the price is raised as well.
+- What a request of a graph really costs is not known beforehand: batches save some of it. So there is a `Ladder` of
+  tables for ever lower prices, and whoever decides takes a lower rung while more was spent than a plan by groups
+  would have (`groups`, `schedule.account`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from .branches import GraphChances, steps_for
 from .chance import STEPS, ChainChances, Chances, Law, StageOptions, laws_of
 from .frontier import build
+from .groups import by_groups
 from .series_parallel import decompose
 from .stepwise import Steps
 
-__all__ = ["GRAPH_PREMIUM", "HALVINGS", "RAISES", "funded", "funded_price_usd", "is_chain", "weighed"]
+__all__ = ["GRAPH_PREMIUM", "HALVINGS", "RAISES", "Ladder", "funded", "funded_price_usd", "is_chain", "weighed"]
 
 #: How often the price of a late answer is halved at most; and raised by a factor of four, in graphs.
 HALVINGS, RAISES = 6, 2
@@ -35,8 +41,17 @@ LITTLE = 0.0125
 #: So many times what may be late in a chain may be late in a graph, by tables that cannot foresee batches at hand.
 #: Chosen on one graph (1003), where tables said 5.7 % and about 1 % were late. [our choice]
 GRAPH_LATE = 1.6
+#: Rungs of a ladder at most, and by what the price falls from one to the next. [our choice]
+RUNGS, RUNG = 5, 4
 #: With fewer late answers than this the price is not raised: there is nothing left to buy. [our choice]
 SURE = 5e-5
+
+
+class Ladder(msgspec.Struct, frozen=True):
+    """Tables for ever lower prices of a late answer, and what a request may cost; nothing if that is not counted."""
+
+    rungs: tuple[Chances, ...]
+    budget_usd: float = 0.0
 
 
 class _Tables:
@@ -55,13 +70,22 @@ class _Tables:
 
     def at(self, price_usd: float) -> Steps[Chances]:
         """For this price."""
-        if self._laws is None:
-            self._laws = yield from laws_of(self._stages, self._step_ns, self._steps)
+        laws, fills = yield from self._made()
         if self._chain:
-            return (yield from ChainChances(*self._laws, self._step_ns, price_usd).make())
-        tables = GraphChances(self._successors, *self._laws, self._step_ns, price_usd, like=self._last)
+            return (yield from ChainChances(laws, fills, self._step_ns, price_usd).make())
+        tables = GraphChances(self._successors, laws, fills, self._step_ns, price_usd, like=self._last)
         self._last = yield from tables.make()
         return self._last
+
+    def by_groups(self, objective_ns: int) -> Steps[tuple[float, float]]:
+        """What a plan by groups costs, and how often it is late."""
+        laws, _ = yield from self._made()
+        return (yield from by_groups(self._stages, self._successors, laws, self._step_ns, objective_ns))
+
+    def _made(self) -> Steps[tuple[list[dict[int, list[Law]]], list[dict[int, int]]]]:
+        if self._laws is None:
+            self._laws = yield from laws_of(self._stages, self._step_ns, self._steps)
+        return self._laws
 
 
 def funded_price_usd(
@@ -120,12 +144,27 @@ def funded(
     late: float,
     premium: float,
     most_late: float,
-) -> Steps[Chances]:
-    """The tables of a graph for the highest price of a late answer that keeps to the budget."""
-    price_usd = _highest_usd(stages, late)
+) -> Steps[Ladder]:
+    """The tables of a graph for the highest price of a late answer that keeps to the budget, and for lower ones."""
     single = [_only_smallest(stage) for stage in stages]
-    average_usd = _on_average_usd(single, successors, objective_ns)
     tables = _Tables(stages, successors, objective_ns)
+    average_usd = _on_average_usd(single, successors, objective_ns)
+    highest_usd = _highest_usd(stages, late)
+    first = yield from _affordable(tables, highest_usd, average_usd, premium, most_late)
+    groups_usd, groups_late = yield from _Tables(single, successors, objective_ns).by_groups(objective_ns)
+    rungs, price_usd = [first], first.late_usd
+    while rungs[-1].work_usd > groups_usd and len(rungs) < RUNGS:
+        price_usd /= RUNG
+        cheaper = yield from tables.at(price_usd)
+        if cheaper.late > max(groups_late, GRAPH_LATE * most_late):
+            break
+        rungs.append(cheaper)
+    return Ladder(tuple(rungs), groups_usd)
+
+
+def _affordable(
+    tables: _Tables, price_usd: float, average_usd: float, premium: float, most_late: float
+) -> Steps[Chances]:
     tried = [(yield from tables.at(price_usd))]
     if tried[0].work_usd <= average_usd:
         return (yield from _surer(tried[0], tables, price_usd, average_usd))

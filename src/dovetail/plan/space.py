@@ -27,8 +27,13 @@ class Space(msgspec.Struct, frozen=True):
     sharing: bool = True
 
 
-def configs_for(stage: StageSpec, worker: WorkerSpec, space: Space) -> list[Config]:
-    """All configurations of `stage` on such a worker, in a fixed order."""
+def configs_for(stage: StageSpec, worker: WorkerSpec, space: Space, kind: str = "") -> list[Config]:
+    """All configurations of `stage` on such a worker, in a fixed order; `kind` says that they are for no other."""
+    found = _configs_for(stage, worker, space)
+    return [Config(c.batch, c.cpus, c.share_pct, c.quota_pct, kind) for c in found] if kind else found
+
+
+def _configs_for(stage: StageSpec, worker: WorkerSpec, space: Space) -> list[Config]:
     batches: Sequence[int] = stage.batch if space.batching else (stage.batch[0],)
     if stage.share_pct and not stage.on_host:  # it has declared its share: as much of the cores, too
         cores = max(1, worker.cores * stage.share_pct // FULL_SHARE) if worker.cores else 1

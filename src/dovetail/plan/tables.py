@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import isqrt
 
 import msgspec
@@ -17,13 +17,16 @@ from .dominators import successors_of
 from .drift import MOST_SPREAD, PlannedWith
 from .frontier import Choice, Frontiers, build
 from .options import Option, Prices, item_cost_usd
-from .price import funded, funded_price_usd, is_chain, weighed
+from .price import Ladder, funded, funded_price_usd, is_chain, weighed
 from .quantile import z_value
 from .series_parallel import decompose, path_count
 from .space import Space, configs_for
 from .stepwise import Steps, finish
 
-__all__ = ["Run", "WorkflowPlan"]
+__all__ = ["Holders", "Run", "WorkflowPlan"]
+
+#: Stage -> kind of device -> workers of that kind that hold it, the first of which stands for all of them.
+Holders = Mapping[str, Mapping[str, Mapping[int, Worker]]]
 
 #: A request whose chance of being late is what the percentile leaves may cost this part more to be in time. From the
 #: cheapest to the fastest share of a stage is 12 to 26 % in the profiles at hand. [our choice]
@@ -79,7 +82,7 @@ class WorkflowPlan(PlannedWith):
         #: those of its predecessor at once.
         self._frontiers: dict[tuple[bool, bool], Frontiers] = {}
         self._quickest_ns: dict[tuple[int, int], int] = {}
-        self._chances: dict[bool, Chances | None] = {}
+        self._chances: dict[bool, Ladder | None] = {}
         #: Options, without waits -> price of a late answer.
         self._prices_usd: dict[tuple[object, ...], float] = {}
         #: False if some stage was seen a few times only, however it was run: chances are not weighed then.
@@ -87,8 +90,11 @@ class WorkflowPlan(PlannedWith):
         #: False if some stage was never seen: nothing is refused because of a guess. How far its times scatter does
         #: not matter for that, since admission learns a margin.
         self.familiar = True
-        #: Stage by stage, what its options were made for; and `Cluster.moves` when that was last looked at.
-        self._workers: list[WorkerSpec] = []
+        #: Stage by stage and kind by kind, what its options were made for, and how many of these there are if they
+        #: differ; and `Cluster.moves` when that was last looked at.
+        self._workers: list[list[tuple[WorkerSpec, int]]] = []
+        #: Kinds of devices that the same stage may run on, at most.
+        self.kinds = 1
         self.moves = -1
         #: The fastest option of each node.
         self.fastest: list[Option] = []
@@ -107,13 +113,11 @@ class WorkflowPlan(PlannedWith):
         #: Node -> wait to be expected in the queues behind it.
         self.waits_behind_ns = [0] * len(graph.nodes)
 
-    def build(self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]) -> None:
+    def build(self, holders: Holders, intervals_ns: Mapping[str, int]) -> None:
         """Make the frontiers for the workers that hold the stages now and for arrivals as they are now."""
         finish(self.make(holders, intervals_ns))
 
-    def again(
-        self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]
-    ) -> Steps[WorkflowPlan]:
+    def again(self, holders: Holders, intervals_ns: Mapping[str, int]) -> Steps[WorkflowPlan]:
         """The same workflow as it is now, with all tables that were asked of this one; this one stays as it is."""
         fresh = WorkflowPlan(self._graph, self._predictor, self._space, self._percentile, self._premium)
         fresh._sizes, fresh._prices_usd = self._sizes, self._prices_usd
@@ -126,15 +130,16 @@ class WorkflowPlan(PlannedWith):
             yield
         return fresh
 
-    def make(self, holders: Mapping[str, Mapping[int, Worker]], intervals_ns: Mapping[str, int]) -> Steps[None]:
+    def make(self, holders: Holders, intervals_ns: Mapping[str, int]) -> Steps[None]:
         """The same in short steps."""
         self.begin(self._graph, intervals_ns)
         self._workers = self._leads(holders)
+        self.kinds = max(len(kinds) for kinds in self._workers)
         self.known = self.familiar = True
         self.runs = []
         self.options = []
         for node in range(len(self._graph.nodes)):
-            options = yield from self._node_options(node, holders)
+            options = yield from self._node_options(node)
             self.options.append(options)
         self.begun()
         lean = [self._lean(row) for row in self.options]
@@ -166,18 +171,30 @@ class WorkflowPlan(PlannedWith):
             found = self._frontiers[lean, means] = build(self._shape, self._rows(lean), self._graph.slo_ns, z=z)
         return found
 
-    def chances(self, *, lean: bool = False) -> Chances | None:
-        """What speed is worth, with all options or with lean ones; None where plans go by percentile alone."""
+    def chances(self, *, lean: bool = False, rung: int = 0) -> Chances | None:
+        """What speed is worth, with all options or with lean ones; None where plans go by percentile alone.
+
+        A higher rung is for a lower price of a late answer; the last one stands for all above it.
+        """
+        ladder = self._ladder(lean)
+        return None if ladder is None else ladder.rungs[min(rung, len(ladder.rungs) - 1)]
+
+    def budget_usd(self) -> float:
+        """What a request may cost on average; 0 where that is not counted."""
+        ladder = self._chances.get(False)
+        return 0.0 if ladder is None else ladder.budget_usd
+
+    def _ladder(self, lean: bool) -> Ladder | None:
         if lean not in self._chances:
             self._chances[lean] = finish(self._weigh_all(lean))
         return self._chances[lean]
 
-    def _weigh_all(self, lean: bool) -> Steps[Chances | None]:
+    def _weigh_all(self, lean: bool) -> Steps[Ladder | None]:
         found = yield from self._weighed(self._rows(lean))
-        if lean and found is not None and found.late > self._most_late:
+        if lean and found is not None and found.rungs[0].late > self._most_late:
             found = yield from self._weighed([self._lean_by_batch(row) for row in self.options])
-            if found is not None and found.late > self._most_late:
-                found = self.chances()  # to be lean would be to be late
+            if found is not None and found.rungs[0].late > self._most_late:
+                found = self._ladder(False)  # to be lean would be to be late
         return found
 
     def _rows(self, lean: bool) -> list[list[Option]]:
@@ -194,17 +211,21 @@ class WorkflowPlan(PlannedWith):
             rest_ns[node] = times_ns[node] + max((rest_ns[j] for j in self._successors[node]), default=0)
         return rest_ns
 
-    def made_for(self, holders: Mapping[str, Mapping[int, Worker]]) -> bool:
+    def made_for(self, holders: Holders) -> bool:
         """Whether the stages are held by workers like those that the frontiers were made for."""
         return self._leads(holders) == self._workers
 
-    def _leads(self, holders: Mapping[str, Mapping[int, Worker]]) -> list[WorkerSpec]:
-        """Stage by stage, the first worker that holds it, whatever its name: options are made for such."""
-        firsts = (next(iter(holders[s.name].values())).spec for s in self._graph.stages)
-        return [msgspec.structs.replace(spec, name="") for spec in firsts]
+    def _leads(self, holders: Holders) -> list[list[tuple[WorkerSpec, int]]]:
+        """Stage by stage the first worker of each kind that holds it, whatever its name: options are for such."""
+        leads = []
+        for stage in self._graph.stages:
+            kinds = holders[stage.name]
+            firsts = [(next(iter(of_kind.values())).spec, len(of_kind)) for of_kind in kinds.values()]
+            leads.append([(msgspec.structs.replace(s, name=""), n if len(kinds) > 1 else 1) for s, n in firsts])
+        return leads
 
-    def _node_options(self, index: int, holders: Mapping[str, Mapping[int, Worker]]) -> Steps[list[Option]]:
-        """The node's configurations and what they take.
+    def _node_options(self, index: int) -> Steps[list[Option]]:
+        """The node's configurations and what they take, on every kind of device that can run it.
 
         A batch is there only when its items are, so the time of an option contains the wait for them: that keeps a
         plan from counting on batches at later stages that will never form. What is at hand does not wait, so
@@ -212,16 +233,34 @@ class WorkflowPlan(PlannedWith):
         needs, one after the other, and its own list fills them.
         """
         stage = self._graph.stage_of(index)
-        worker = next(iter(holders[stage.name].values())).spec
-        prices = Prices(worker.usd_per_hour, worker.usd_per_core_hour)
-        if not (worker.usd_per_hour or worker.usd_per_core_hour):
-            prices = _UNPRICED
+        leads = self._workers[self.stages.index(stage.name)]
+        unpriced = not any(spec.usd_per_hour or spec.usd_per_core_hour for spec, _ in leads)
+        self.runs.append([])
+        rows: list[Option] = []
+        leasts: list[tuple[int, int]] = []
+        known = familiar = False
+        for worker, count in leads:
+            prices = _UNPRICED if unpriced else Prices(worker.usd_per_hour, worker.usd_per_core_hour)
+            found = yield from self._kind_options(index, worker, prices, worker.kind if len(leads) > 1 else "")
+            rows += found[0]
+            leasts.append((found[1], count))
+            known, familiar = known or found[2], familiar or found[3]
+        self.known = self.known and known
+        self.familiar = self.familiar and familiar
+        least = _on_average(leasts)
+        self.least_work[stage.name] = (0, least // FULL_SHARE) if stage.on_host else (least, 0)
+        return rows
+
+    def _kind_options(
+        self, index: int, worker: WorkerSpec, prices: Prices, kind: str
+    ) -> Steps[tuple[list[Option], int, bool, bool]]:
+        """The same on one kind of device; the least work of an item there; whether times are known, and familiar."""
+        stage = self._graph.stage_of(index)
         millionths = self._planned_sizes.get(index, MILLION)
         rows: list[Option] = []
-        self.runs.append([])
         least: int | None = None
         known = familiar = False
-        for number, config in enumerate(configs_for(stage, worker, self._space)):
+        for number, config in enumerate(configs_for(stage, worker, self._space, kind)):
             if number % _AT_ONCE == 0:
                 yield
             estimate = self._predictor.usual(stage, worker.kind, config.batch, config)
@@ -245,15 +284,16 @@ class WorkflowPlan(PlannedWith):
             self.fill_ns[index, config.batch] = fill_ns
             spread = spread * mean_ns / (mean_ns + fill_ns)
             rows.append(Option(config, mean_ns * batches + fill_ns, spread, cost))
-        self.known = self.known and known
-        self.familiar = self.familiar and familiar
-        self.least_work[stage.name] = (0, (least or 0) // FULL_SHARE) if stage.on_host else (least or 0, 0)
-        return rows
+        return rows, least or 0, known, familiar
 
     def _lean(self, row: list[Option]) -> list[Option]:
-        """Options that cost hardly more than the least, so that speed is not bought with what others need."""
-        limit_usd = min(o.cost_usd for o in row) * _LEAN
-        return [o for o in row if o.cost_usd <= limit_usd]
+        """Options that cost hardly more than the least on that kind of device, so that speed is not bought with what
+        others need. In a crowd every device is needed, also a kind that costs more."""
+        limits_usd: dict[str, float] = {}
+        for option in row:
+            kind = option.config.kind
+            limits_usd[kind] = min(limits_usd.get(kind, option.cost_usd), option.cost_usd)
+        return [o for o in row if o.cost_usd <= limits_usd[o.config.kind] * _LEAN]
 
     def _lean_by_batch(self, row: list[Option]) -> list[Option]:
         """The same for each batch size by itself: where there is no time for large batches to fill."""
@@ -265,7 +305,7 @@ class WorkflowPlan(PlannedWith):
         """Part of requests that may be late to save cost."""
         return min(0.5, _MOST_LATE * (1 - self._percentile))
 
-    def _weighed(self, rows: list[list[Option]]) -> Steps[Chances | None]:
+    def _weighed(self, rows: list[list[Option]]) -> Steps[Ladder | None]:
         """Tables that weigh the chance of being in time against cost, for known times and prices."""
         if self._premium is None or self._percentile <= 0.5 or not self.known:
             return None
@@ -298,7 +338,7 @@ class WorkflowPlan(PlannedWith):
         tables = weighed(
             stages, self._successors, self.slo_ns, price_usd, late=late, premium=self._premium, most_late=most_late
         )
-        return (yield from tables)
+        return Ladder(((yield from tables),))
 
     def choose(
         self, node: int, left_ns: int, batch: int, *, lean: bool = False, means: bool = False
@@ -312,6 +352,16 @@ class WorkflowPlan(PlannedWith):
             return None
         choice = self.frontiers(lean=lean, means=means).choose(node, left_ns + fill_ns, batch)
         return choice if choice.slack_ns >= 0 and choice.option.config.batch == batch else None
+
+    def elsewhere(self, node: int, left_ns: int, size: int, without: Collection[str]) -> list[Option]:
+        """The cheapest option on each other kind of device, if it is in time on average."""
+        found: dict[str, Option] = {}
+        for option in sorted(self.options[node], key=lambda o: o.cost_usd) if self.kinds > 1 else ():
+            config = option.config
+            alone_ns = option.mean_ns - self.fill_ns[node, config.batch]
+            if config.batch <= size and config.kind not in without and alone_ns + self.after_ns[node] <= left_ns:
+                found.setdefault(config.kind, option)
+        return list(found.values())
 
     def quickest_ns(self, node: int, batch: int) -> int:
         """Mean time of the fastest configuration with just this batch; 0 if there is none."""
@@ -338,3 +388,11 @@ class WorkflowPlan(PlannedWith):
                 ),
                 default=0,
             )
+
+
+def _on_average(leasts: Sequence[tuple[int, int]]) -> int:
+    """Work of an item on all devices together: so much on each of so many of a kind, which do as many as they can."""
+    if len(leasts) == 1:
+        return leasts[0][0]
+    rate = sum(count / max(1, work) for work, count in leasts)
+    return round(sum(count for _, count in leasts) / rate)

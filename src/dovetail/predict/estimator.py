@@ -12,6 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -45,7 +46,8 @@ class Estimator:
     """Answers how long, from a table that does not change and from what it is told.
 
     `load_ns` is what a load of so many bytes is taken to last before one was seen. Without `tells` it has no `news`.
-    With `interference` it learns what neighbours cost each other; without, times are as if there were none.
+    With `interference` it learns what neighbours cost each other; without, times are as if there were none. `uses`
+    says of stages what they use of a device, where that was measured.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Estimator:
         load_ns: Callable[[int], int] = guessed_load_ns,
         tells: bool = True,
         interference: Interference | None = None,
+        uses: Mapping[str, tuple[float, float, float]] = MappingProxyType({}),
     ) -> None:
+        self._uses = uses
         self._neighbours = None if interference is None else Neighbours(interference)
         self.table = table
         self._load_ns = load_ns
@@ -112,8 +116,9 @@ class Estimator:
     def usual(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
         """The same in the company that batches of this stage have of late: what a plan counts on."""
         alone = self.run(stage, kind, items, config)
-        if self._neighbours is None or config.share_pct >= FULL_SHARE:
+        if config.share_pct >= FULL_SHARE or not self.felt(kind):
             return alone
+        assert self._neighbours is not None
         key = stage.name, kind, items, config.cpus, config.share_pct
         return self._neighbours.usual(kind, self._load(key, alone), alone)
 
@@ -144,7 +149,10 @@ class Estimator:
         return self._load(key, self.run(stage, kind, items, config))
 
     def _load(self, key: _Key, alone: Estimate) -> Load:
-        return Load(key[0], key[2], key[4], quarter_octaves(alone.mean_ns))
+        solo_q, uses = quarter_octaves(alone.mean_ns), self._uses.get(key[0])
+        return (
+            Load(key[0], key[2], key[4], solo_q) if uses is None else Load(key[0], key[2], key[4], solo_q, "", *uses)
+        )
 
     def _answer(self, stage: StageSpec, key: _Key) -> Estimate:
         answer = self._known(key)
@@ -234,14 +242,15 @@ class Estimator:
         config: Config,
         duration_ns: int,
         beside: Sequence[Beside] = (),
+        said_ns: int = 0,
     ) -> None:
-        """A batch had the device for so long, beside these.
+        """A batch had the device for so long, beside these; when it began it was said to take `said_ns`, if not 0.
 
         What neighbours are known to cost is taken off before it counts for the time alone.
         """
         key = stage.name, kind, items, config.cpus, config.share_pct
         if self._neighbours is not None:
-            duration_ns = self._learn_of_neighbours(self._neighbours, stage, key, duration_ns, beside)
+            duration_ns = self._learn_of_neighbours(self._neighbours, stage, key, duration_ns, said_ns, beside)
             if not duration_ns:
                 return
         if key[:2] in self.table.entries:
@@ -282,13 +291,20 @@ class Estimator:
             del self._answers[answer]
 
     def _learn_of_neighbours(
-        self, neighbours: Neighbours, stage: StageSpec, key: _Key, duration_ns: int, beside: Sequence[Beside]
+        self,
+        neighbours: Neighbours,
+        stage: StageSpec,
+        key: _Key,
+        duration_ns: int,
+        said_ns: int,
+        beside: Sequence[Beside],
     ) -> int:
         """Learn from who was there or was not; how long it would have taken alone, as far as is known."""
         if not beside and not neighbours.model.has_seen(key[1]):
             return duration_ns
         alone = self._answers.get(key) or self._answer(stage, key)
         if beside:
+            neighbours.held(key[1], said_ns, duration_ns)
             return neighbours.saw(key[1], self._load(key, alone), alone, duration_ns, beside)
         neighbours.saw_alone(key[1], self._load(key, alone), alone, duration_ns)
         return duration_ns

@@ -29,8 +29,8 @@ class Mean:
 
     def add(self, value: int) -> None:
         """Take one value."""
-        self.count += 1
-        self.value += (value - self.value) // min(self.count, self.window)
+        self.count = count = self.count + 1
+        self.value += (value - self.value) // (count if count < self.window else self.window)
 
 
 class Seen:
@@ -99,10 +99,10 @@ class Rate:
 
     def arrived(self, now_ns: int) -> None:
         """One more arrival."""
-        if self._last_ns >= 0:
-            self._recent.add(now_ns - self._last_ns)
-            self._steady.add(now_ns - self._last_ns)
-        self._last_ns = now_ns
+        last_ns, self._last_ns = self._last_ns, now_ns
+        if last_ns >= 0:
+            self._recent.add(now_ns - last_ns)
+            self._steady.add(now_ns - last_ns)
 
     def expected_ns(self, count: int) -> int | None:
         """How long `count` more arrivals are expected to take; None while too little is known."""

@@ -34,6 +34,18 @@ class _Class:
         self.wide: dict[int, list[int]] = {}
 
 
+def _due(steps: dict[int, list[int]], step: int, device: int, host: int) -> None:
+    """So much more work is due by a step."""
+    due = steps.get(step)
+    if due is None:
+        steps[step] = [device, host]
+        return
+    due[0] += device
+    due[1] += host
+    if not due[0] and not due[1]:
+        del steps[step]
+
+
 class Backlog:
     """Work of open requests by class and objective."""
 
@@ -75,12 +87,9 @@ class Backlog:
         level = self._classes[entry[0]]
         level.device += device
         level.host += host
-        for steps, step in ((level.steps, entry[1]), (level.wide, entry[1] // WIDE)):
-            due = steps.setdefault(step, [0, 0])
-            due[0] += device
-            due[1] += host
-            if not due[0] and not due[1]:
-                del steps[step]
+        step = entry[1]
+        _due(level.steps, step, device, host)
+        _due(level.wide, step // WIDE, device, host)
 
     def before(self, objective_ns: int, priority: int) -> Work:
         """Work that goes before a newcomer of this class with this objective."""

@@ -32,8 +32,10 @@ from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
 from ..state.worker import FULL_SHARE
 from ..units import MS, format_ns
 from ..workflow.graph import Graph, Node, StageSpec
+from .account import Accounts
 from .admission import Admission
 from .backlog import Backlog
+from .fastest import MIXED_PCT, as_fast
 from .holding import Holding
 from .plans import Plans
 from .protocol import Hold, Refusal
@@ -47,10 +49,6 @@ __all__ = ["DovetailPlanner"]
 _CLASS_STEP = 1 << 62
 #: A workflow is crowded when batches of its stages wait for more than this part (one in so many) of its objective.
 _CROWDED = 50
-#: A batch may take so many per cent longer for items of a lower class that join it; and per item, not to be larger.
-_MIXED_PCT = 5
-#: In a crowd a batch may take so many per cent more of the device than the least. [our choice]
-_LEAN_PCT = 15
 
 
 class DovetailPlanner:
@@ -66,10 +64,13 @@ class DovetailPlanner:
         self._plans = Plans(predictor, self._settings, self._holding.intervals_ns)
         #: Stage -> wait in its queue that was not chosen.
         self._waits: dict[str, Mean] = {}
+        #: From the end of a batch until that is known here: what every batch costs beside its run.
+        self._on_the_way = Mean()
         self._backlog = Backlog()
         self._admission = Admission()
-        #: Of the request that was last let in: the wait before it and the time that it has.
-        self._expected: tuple[int, int] = (0, 0)
+        self._accounts = Accounts()
+        #: Of the request that was last let in: its path, the wait before it and the time that it has.
+        self._expected: tuple[int, int, int] = (0, 0, 0)
         self._last_chances = LastChances()
         #: Of the last choice: chances, node and time left that its scores are from; None if it was made otherwise.
         self._weighs: tuple[Chances, int, int] | None = None
@@ -113,7 +114,7 @@ class DovetailPlanner:
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
             return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS, firm=True)
-        self._expected = (0, 0)
+        self._expected = (0, 0, 0)
         plan = self.plan_of(graph.name) if self._settings.admission else None
         if plan is None or not plan.familiar:
             return None
@@ -129,7 +130,7 @@ class DovetailPlanner:
         path_ns = fetch_ns + (plan.path_ns + plan.quick_ns) // 2
         if path_ns > left_ns:
             path_ns = fetch_ns + plan.quick_ns
-        self._expected = wait_ns, left_ns - path_ns
+        self._expected = path_ns, wait_ns, left_ns - path_ns
         return self._admission.judge(graph.name, priority, path_ns, wait_ns, left_ns, now_ns)
 
     def _wait_ns(self, priority: int, objective_ns: int) -> int:
@@ -171,7 +172,7 @@ class DovetailPlanner:
 
     def order(self, request: Request, node: int) -> int:
         """Higher classes first; inside a class, what has to start soonest to be in time."""
-        plan = self.plan_of(request.graph.name)
+        plan = self._plans.of(request.graph.name)
         rest_ns = 0 if plan is None else plan.quick_rest_ns[node]
         return request.priority * _CLASS_STEP + request.objective_ns - rest_ns
 
@@ -191,9 +192,9 @@ class DovetailPlanner:
         lean = self._crowded(plan)
         size = self._at_hand(queue, plan, node, request.priority)
         if self._settings.goal == "time":
-            return self._as_fast(plan, size, node, left_ns, lean)
+            return as_fast(plan, size, node, left_ns, self._on_the_way.value, lean=lean)
         left_ns = self._holding.least_left_ns(queue, size, head, plan.quick_rest_ns[node], now_ns) - fetch_ns
-        chances = plan.chances(lean=lean)
+        chances = plan.chances(lean=lean, rung=self._accounts.rung(request.graph.name))
         if chances is not None:
             return self._by_chance(plan, chances, queue, size, node, left_ns - plan.waits_behind_ns[node], now_ns)
         in_time = self._in_time(plan, queue, size, node, left_ns - plan.waits_behind_ns[node], lean=lean)
@@ -206,7 +207,7 @@ class DovetailPlanner:
             if hold is not None:
                 return self._holding.held(queue, hold)
         self._holding.go(queue, now_ns)
-        return [Ranked(choice.option.config, choice.cost_usd) for choice in in_time]
+        return self._and_elsewhere(plan, size, node, left_ns, in_time)
 
     def score_later(self, ranked: Ranked, later_ns: int) -> float | None:
         """The score of what `choose` has just named if it starts so much later; None where that is not weighed."""
@@ -225,36 +226,15 @@ class DovetailPlanner:
             time_ns = plan.quickest_ns(node, batch)
             if batch >= own and not alone_ns:
                 alone_ns = time_ns
-            if batch > own and alone_ns and time_ns * 100 <= alone_ns * (100 + _MIXED_PCT):
+            if batch > own and alone_ns and time_ns * 100 <= alone_ns * (100 + MIXED_PCT):
                 joined = min(batch, size)
         return joined
-
-    def _as_fast(self, plan: WorkflowPlan, size: int, node: int, left_ns: int, lean: bool) -> Sequence[Ranked]:
-        """With the goal of time: as fast as can be, or in a crowd with the least work; nothing waits for others."""
-        runs = plan.runs[node]
-        smallest = runs[0].config.batch
-        at_hand = [r for r in runs if r.config.batch <= max(size, smallest)]
-        after_ns = plan.quick_rest_ns[node] - min(r.mean_ns for r in runs)
-        in_time = [r for r in at_hand if r.mean_ns + after_ns <= left_ns] or at_hand
-        least = min(r.work for r in in_time)
-        if lean:
-            in_time = [r for r in in_time if r.work * 100 <= least * (100 + _LEAN_PCT)]
-        # The smallest batch that is nearly as fast per item: a larger one would only make the first item wait.
-        quick_ns = min(r.mean_ns // r.config.batch for r in in_time)
-        in_time.sort(
-            key=lambda r: (
-                r.mean_ns * 100 > quick_ns * r.config.batch * (100 + _MIXED_PCT),
-                r.config.batch,
-                r.mean_ns,
-            )
-        )
-        return [Ranked(r.config, r.mean_ns / r.config.batch) for r in in_time]
 
     def _late(self, plan: WorkflowPlan, queue: Queue, size: int, node: int, left_ns: int) -> Sequence[Ranked]:
         """Where the percentile cannot be had: in time on average, else as fast as can be; as cheap if it is late."""
         choices = self._in_time(plan, queue, size, node, left_ns, means=True)
         if choices:
-            return [Ranked(choice.option.config, choice.cost_usd) for choice in choices]
+            return self._and_elsewhere(plan, size, node, left_ns, choices)
         late = plan.cheapest(node, size)
         if left_ns * 100 >= plan.quick_rest_ns[node] * HOPELESS_PCT:
             fastest = plan.fastest[node]
@@ -276,9 +256,7 @@ class DovetailPlanner:
         for batch in queue.stage.batch:
             if batch > size and ways:
                 break
-            way = chances.weigh(node, left_ns, batch)
-            if way is not None:
-                ways.append(way)
+            ways += chances.by_kind(node, left_ns, batch) if plan.kinds > 1 else chances.best(node, left_ns, batch)
         ways.sort(key=lambda w: w.value_usd)
         if self._settings.wait and size == queue.size < queue.stage.batch[-1]:
             hold = self._holding.by_chance(plan, chances, queue, node, left_ns, ways[0], now_ns)
@@ -325,6 +303,15 @@ class DovetailPlanner:
         choices.sort(key=lambda c: c.cost_usd)
         return choices
 
+    @staticmethod
+    def _and_elsewhere(
+        plan: WorkflowPlan, size: int, node: int, left_ns: int, best: Sequence[Choice]
+    ) -> list[Ranked]:
+        """These, and what can be had on kinds of devices that they leave out."""
+        found = [Ranked(choice.option.config, choice.cost_usd) for choice in best]
+        others = plan.elsewhere(node, left_ns, size, {ranked.config.kind for ranked in found})
+        return found + [Ranked(o.config, found[0].score + o.cost_usd) for o in others]
+
     def _as_planned(self, plan: WorkflowPlan, request: Request, node: int) -> Config:
         """The configuration that was chosen when the request came."""
         fixed = self._fixed.get(request.id)
@@ -347,7 +334,7 @@ class DovetailPlanner:
             self._backlog.add(request.id, request.priority, request.objective_ns, work)
             if self._settings.admission:
                 self._admission.let_in(request.id, name, request.priority, *self._expected, now_ns)
-                self._expected = (0, 0)
+                self._expected = (0, 0, 0)
         if self._settings.admission and plan is not None:
             self._last_chances.note(item, rest_ns)
 
@@ -358,9 +345,11 @@ class DovetailPlanner:
         waited_ns = max(0, batch.sent_ns - self._holding.since_ns(queue, batch.items[0]))
         self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
 
-    def finished(self, batch: Batch) -> None:
+    def finished(self, batch: Batch, now_ns: int) -> None:
         """Take the work off the demand; now and then look whether plans still fit the times."""
+        self._accounts.ran(batch, now_ns - batch.begun_ns)
         stage = batch.queue.stage.name
+        self._on_the_way.add(batch.way_ns)
         for item in batch.items:
             plan = self._plans.known(item.request.graph.name)
             if plan is not None:
@@ -372,6 +361,8 @@ class DovetailPlanner:
         self._fixed.pop(request.id, None)
         self._backlog.remove(request.id)
         self._last_chances.closed(request.id)
+        plan = self._plans.known(request.graph.name)
+        self._accounts.closed(request, 0.0 if plan is None else plan.budget_usd())
         if request.outcome in ("ok", "late", "shed", "expired"):
             self._admission.ended(request.id, request.outcome == "ok", self._now_ns)
         else:

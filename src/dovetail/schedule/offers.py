@@ -17,6 +17,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 import msgspec
@@ -28,7 +29,9 @@ from ..units import MS
 from ..workflow.graph import StageSpec
 from .apart import Apart, Verdict
 from .dovetail import DovetailPlanner
+from .in_slices import slice_offers
 from .protocol import Hold, Offer, Refusal
+from .quotas import quota_wait_ns
 from .ranked import Ranked
 from .settings import Goal, PlannerSettings
 
@@ -51,6 +54,8 @@ class Where(Protocol):
     def closed_to(self, stage: StageSpec, priority: int) -> bool: ...
 
     def sleeps(self, stage: StageSpec, priority: int) -> bool: ...
+
+    def dozes(self, stage: StageSpec) -> bool: ...
 
     def woken(self) -> Sequence[str]: ...
 
@@ -132,8 +137,13 @@ class Dovetail(DovetailPlanner):
         self._apart = Apart(predictor, self.latest_ns)
         #: Queue -> what it was told when nothing could start.
         self._told: dict[str, _Told] = {}
+        #: (when, number, stage) of queues that are not asked until then, unless the room for them changes before.
+        self._until: list[tuple[int, int, str]] = []
+        self._dozed = 0
         #: Configurations that found no room when a queue was last weighed.
         self._tried: list[Config] = []
+        #: Whether a stage declares a quota.
+        self._quotas = False
         #: Told of everything that is considered, for `dovetail explain`; it costs time and changes nothing.
         self.watcher: Callable[[Considered], None] | None = None
 
@@ -141,24 +151,44 @@ class Dovetail(DovetailPlanner):
         """Remember the cluster."""
         super().bind(cluster)
         self._where.bind(cluster)
+        self._quotas = any(queue.stage.sliced for queue in cluster.queues.values())
 
     def full(self, on_host: bool) -> bool:
         """As the view of the workers says."""
         return self._where.full(on_host)
 
     def sleeps(self, queue: Queue) -> bool:
-        """As the view of the workers says."""
-        head = queue.head()
-        return head is not None and self._where.sleeps(queue.stage, head.request.priority)
+        """As the view of the workers says; and a queue that would be told the same until something changes."""
+        head, stage, where = queue.head(), queue.stage, self._where
+        if head is None:
+            return False
+        if where.sleeps(stage, head.request.priority):
+            return True
+        told = self._told.get(queue.key)
+        if told is None or told.offers or told.head is not head or told.until_ns <= self._now_ns:
+            return False
+        if where.changes(stage) != (told.freed, told.fetchers) or not where.dozes(stage):
+            return False
+        self._dozed += 1
+        heappush(self._until, (told.until_ns, self._dozed, stage.name))
+        return True
 
     def woken(self) -> Sequence[str]:
-        """As the view of the workers says."""
-        return self._where.woken()
+        """As the view of the workers says; and those who have waited for long enough to be weighed again."""
+        found, until = self._where.woken(), self._until
+        if not until or until[0][0] > self._now_ns:
+            return found
+        due = list(found)
+        while until and until[0][0] <= self._now_ns:
+            due.append(heappop(until)[2])
+        return due
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The best configuration that some worker is ready for; or the best one where it would start first."""
         stage, head = queue.stage, queue.head()
         assert head is not None, "the controller asks for queues with work"
+        if stage.name in self._cluster.sliced:
+            return self._in_slices(queue, now_ns)
         if self._where.closed_to(stage, head.request.priority):
             return ()
         told = self._told.get(queue.key)
@@ -173,6 +203,18 @@ class Dovetail(DovetailPlanner):
                 freed, fetchers = self._where.changes(stage)
                 tried = self._tried
                 self._told[queue.key] = _Told(offers, tried, queue.head(), queue.size, freed, fetchers, until_ns)
+        return offers
+
+    def _in_slices(self, queue: Queue, now_ns: int) -> Sequence[Offer]:
+        """What the scaler has given its stage; where that is no limit, the planner says what more it could use."""
+        cluster = self._cluster
+        planned: Sequence[Ranked] = ()
+        if any(not piece.limits for piece in cluster.slices[queue.stage.name].values()):
+            choice = self.choose(queue, now_ns)
+            planned = () if isinstance(choice, Hold) else list(choice)
+        offers = slice_offers(cluster, queue, self._predictor, planned, now_ns)
+        if self.watcher is not None and offers:
+            self.watcher(Considered(queue.key, now_ns, queue.size, tuple(offers), goal="time"))
         return offers
 
     def _still(self, told: _Told, queue: Queue, now_ns: int) -> bool:
@@ -218,7 +260,7 @@ class Dovetail(DovetailPlanner):
         worker is passed over for the next, a few times.
         """
         where = self._where
-        first: Ranked | None = None
+        firsts: dict[str, Ranked] = {}  # of each kind of device
         best: Offer | None = None
         late: list[Offer] = []
         for ranked in choice:
@@ -236,16 +278,17 @@ class Dovetail(DovetailPlanner):
                     break
                 continue
             self._tried.append(ranked.config)
-            first = first or ranked
+            firsts.setdefault(ranked.config.kind, ranked)
         if best is None and late:
             return late[0]
-        if first is None or (best is not None and self.score_later(first, 0) is None):
-            return best
-        spot = where.spot(queue, head, first.config, now_ns)
-        if spot is None:
-            return best
-        later = self._offer(queue, first, spot, now_ns)
-        return later if best is None or later.score < best.score else best
+        for first in firsts.values():
+            if best is not None and self.score_later(first, 0) is None:
+                break
+            spot = where.spot(queue, head, first.config, now_ns)
+            if spot is not None:
+                later = self._offer(queue, first, spot, now_ns)
+                best = later if best is None or later.score < best.score else best
+        return best
 
     def _beside(self, queue: Queue, head: Item, config: Config, worker: Worker, now_ns: int) -> Verdict:
         """Whether a batch should begin beside those who run on a worker."""
@@ -268,7 +311,7 @@ class Dovetail(DovetailPlanner):
     ) -> Sequence[Offer]:
         """All other configurations as offers, for whoever watches, the least score first."""
         found = []
-        for ranked in choice:
+        for ranked in {ranked.config: ranked for ranked in choice}.values():
             spot = self._where.ready(queue.stage, ranked.config, now_ns)
             if spot is None:
                 spot = self._where.spot(queue, head, ranked.config, now_ns)
@@ -297,6 +340,9 @@ class Dovetail(DovetailPlanner):
     def _score(self, queue: Queue, ranked: Ranked, spot: Spot, now_ns: int) -> float:
         """As named if it starts now; what it waits for and fetches is time that is gone, an eviction others' loss."""
         later_ns = max(0, spot.start_ns - now_ns)
+        if ranked.config.kind and later_ns:
+            # Another kind of device would do it now. Waits may be in vain, and then there has to be time for that.
+            later_ns = 2 * later_ns + spot.behind_ns
         if spot.fetch_ns:
             later_ns += spot.fetch_ns - self._where.fetch_ns(queue.stage)  # what nobody can avoid is counted already
         if not later_ns and not spot.toll_ns:
@@ -317,10 +363,13 @@ class Dovetail(DovetailPlanner):
         return self._where.hints(request, now_ns)
 
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
-        """As the planner says; what nobody can avoid is counted: fetches, and queues at workers."""
+        """As the planner says; what nobody can avoid is counted: fetches, queues at workers, and waits for quotas."""
         where = self._where
         fetch_ns = sum([where.fetch_ns(node.stage) for node in graph.nodes])
         queue_ns = max([where.wait_ns(node.stage, now_ns) for node in graph.entries], default=0)
+        if self._quotas and (plan := self._plans.known(graph.name)) is not None and plan.familiar:
+            own_ns = quota_wait_ns(self._cluster, graph, plan.least_work, priority, limits=self._settings.limits)
+            queue_ns = max(queue_ns, own_ns)
         return self.judge(graph, priority, objective_ns, now_ns, fetch_ns, queue_ns)
 
     def started(self, batch: Batch, now_ns: int) -> None:
@@ -332,7 +381,7 @@ class Dovetail(DovetailPlanner):
         """A batch has ended."""
         self._where.ended(batch, now_ns, done)
         if done:
-            self.finished(batch)
+            self.finished(batch, now_ns)
 
     def closed(self, request: Request) -> None:
         """A request has ended."""

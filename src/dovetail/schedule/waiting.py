@@ -28,10 +28,6 @@ HOPELESS_PCT = 90
 _Entry = tuple[int, int, Item]
 
 
-def _waits(item: Item) -> bool:
-    return item.waits and not item.request.outcome
-
-
 class Urgent:
     """Queue by queue, who has to begin first."""
 
@@ -41,29 +37,36 @@ class Urgent:
 
     def note(self, key: str, item: Item, rest_ns: int) -> None:
         """An item has joined a queue; the rest of its request takes so long at best."""
-        self._noted += 1
-        entries = self._queues.setdefault(key, [])
-        _forget(entries)
-        heappush(entries, (item.request.objective_ns - rest_ns * SAFE_PCT // 100, self._noted, item))
+        self._noted = noted = self._noted + 1
+        entries = self._queues.get(key)
+        if entries is None:
+            entries = self._queues[key] = []
+        elif entries:
+            _forget(entries)
+        heappush(entries, (item.request.objective_ns - rest_ns * SAFE_PCT // 100, noted, item))
 
     def first(self, key: str) -> Item | None:
         """Who has to begin first of all that wait in a queue, whatever its class."""
-        entries = self._queues.get(key, [])
+        entries = self._queues.get(key)
+        if not entries:
+            return None
         _forget(entries)
         return entries[0][2] if entries else None
 
     def hold(self, queue: Queue, longest_ns: int, reason: str, now_ns: int) -> Hold | None:
         """A hold of this length, or of as much of it as everybody has; None if somebody has to begin."""
         until_ns = now_ns + max(HOLD_MARGIN_NS, longest_ns)
-        entries = self._queues.get(queue.key, [])
-        _forget(entries)
-        if entries:
-            until_ns = min(until_ns, entries[0][0] - HOLD_MARGIN_NS)
+        first = self.first(queue.key)
+        if first is not None:
+            until_ns = min(until_ns, self._queues[queue.key][0][0] - HOLD_MARGIN_NS)
         return Hold(until_ns, reason) if until_ns > now_ns else None
 
 
 def _forget(entries: list[_Entry]) -> None:
-    while entries and not _waits(entries[0][2]):
+    while entries:
+        item = entries[0][2]
+        if item.waits and not item.request.outcome:
+            return
         heappop(entries)
 
 
@@ -104,7 +107,7 @@ class LastChances:
         entries, hopeless = self._entries, self._hopeless
         while entries and entries[0][0] < now_ns:
             item = heappop(entries)[2]
-            if _waits(item):
+            if item.waits and not item.request.outcome:
                 hopeless.setdefault(item.request.id, []).append(item)
                 self._count += 1
         if not hopeless or waiting <= self._count:

@@ -5,11 +5,14 @@ Rules of this file
 - With one, only the server's health is told to whoever asks. Everything else needs a key: inference, and what clients
   must know for it, one whose scope is `infer`; what the server measures, one whose scope is `observe`; changing how
   it works, one whose scope is `admin`.
+- A browser asks its user for a key and sends it as the password of HTTP's Basic scheme, with every request to this
+  server from then on. So that scheme is taken for the dashboard alone, which changes nothing.
 - Refusals do not tell whether a key exists.
 """
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote
@@ -17,7 +20,7 @@ from urllib.parse import unquote
 from ..errors import Forbidden, Unauthorized
 from .keys import Key, Keys
 
-__all__ = ["HEALTH", "Access", "effective_class"]
+__all__ = ["HEALTH", "Access", "effective_class", "is_dashboard"]
 
 #: Paths that need no key.
 HEALTH = "/v2/health/"
@@ -34,7 +37,7 @@ class Access:
         """The key of an HTTP request, if keys are needed; raises `Unauthorized` or `Forbidden`."""
         if self.keys is None or path.startswith(HEALTH):
             return None
-        key = self.identify(headers)
+        key = self.identify(headers, browser=is_dashboard(path))
         match path.split("/")[1:]:
             case ["v2", "models", name, *rest] if name != "stats" or rest:
                 self.permit(key, unquote(name), reads=method in ("GET", "HEAD"))
@@ -50,14 +53,19 @@ class Access:
                 self.administer(key)
         return key
 
-    def identify(self, headers: Mapping[str, str]) -> Key | None:
-        """The key in `Authorization: Bearer KEY` or `X-Api-Key: KEY`; names of headers are lower case."""
+    def identify(self, headers: Mapping[str, str], *, browser: bool = False) -> Key | None:
+        """The key in `Authorization: Bearer KEY` or `X-Api-Key: KEY`; names of headers are lower case.
+
+        With `browser`, one that was given as a password will do.
+        """
         if self.keys is None:
             return None
         shown = headers.get("x-api-key", "")
         scheme, _, value = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             shown = value.strip()
+        elif browser and scheme.lower() == "basic":
+            shown = _password(value)
         if not shown:
             raise Unauthorized("this server needs a key: Authorization: Bearer dvt_...")
         key = self.keys.find(shown, self._clock())
@@ -85,6 +93,19 @@ class Access:
         """Raises `Forbidden` if a key does not let its owner change how the server works."""
         if key is not None and "admin" not in key.scopes:
             raise Forbidden("changing how the server works needs a key with the scope admin")
+
+
+def is_dashboard(path: str) -> bool:
+    """Whether people look at this with a browser."""
+    return path == "/" or path == "/dashboard" or path.startswith("/dashboard/")
+
+
+def _password(value: str) -> str:
+    """Of ``user:password`` in base64 (RFC 7617), or nothing; the user may be anything."""
+    try:
+        return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def effective_class(key: Key, model: str, own: int, claimed: int) -> int:

@@ -13,7 +13,7 @@ from ..errors import BadRequest, Forbidden, Overloaded, QuotaExceeded
 from ..live.front.checks import fan_out_refused
 from ..live.front.system import LiveSystem, Result
 from ..live.tensors.arena import Arena, ArenaFull
-from ..live.tensors.codec import Ref
+from ..live.tensors.ref import Ref
 from ..units import MS, SECOND, US, format_bytes
 from ..workflow.graph import Graph, Port
 from ..workflow.local import count_of

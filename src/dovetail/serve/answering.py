@@ -19,7 +19,7 @@ import math
 from abc import abstractmethod
 from collections import deque
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .application import Cancel, Phase
 from .framing import HttpError, HttpRequest, HttpResponse
@@ -34,6 +34,12 @@ PIECE_BYTES = 256 << 10  # handed to the transport at once; CPython 3.11 copies 
 TURN_BYTES = 4 << 20  # handed to the transport in one turn of the event loop
 _PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed HttpRequest"}
 _LOG = logging.getLogger(__name__)
+# Named once: compiled code would look each of them up in its class every time.
+_CLOSING: Final = Phase.CLOSING
+_HANDLING: Final = Phase.HANDLING
+_HEAD: Final = Phase.HEAD
+_SENDING: Final = Phase.SENDING
+_STREAMING: Final = Phase.STREAMING
 
 
 class Answering(asyncio.BufferedProtocol):
@@ -45,7 +51,7 @@ class Answering(asyncio.BufferedProtocol):
         self.client = client  # its address
         self.deadline = math.inf  # of the event loop's clock
         self._server = server
-        self._phase = Phase.HEAD
+        self._phase = _HEAD
         self._request: HttpRequest | None = None
         self._asked_s = 0.0  # when its head had come
         self._refusal: HttpError | None = None  # sent once the body has been read past
@@ -77,8 +83,8 @@ class Answering(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._stalled = False
-        if self._phase is Phase.STREAMING:
-            self._wait(Phase.STREAMING)
+        if self._phase is _STREAMING:
+            self._wait(_STREAMING)
         self._pump()
         self._advance()
 
@@ -90,7 +96,7 @@ class Answering(asyncio.BufferedProtocol):
 
     def _handle(self) -> None:
         assert self._request is not None
-        self._wait(Phase.HANDLING)
+        self._wait(_HANDLING)
         self._asking = True
         answer: HttpResponse | Cancel | None
         try:
@@ -116,7 +122,7 @@ class Answering(asyncio.BufferedProtocol):
             return
         self._cancel = None
         self._server.handling.discard(self)
-        if self._phase is Phase.CLOSING:  # nobody to tell
+        if self._phase is _CLOSING:  # nobody to tell
             self._response = response
             self._finish()
             self._server.check_empty()
@@ -159,7 +165,7 @@ class Answering(asyncio.BufferedProtocol):
         if (log := self._server.access_log) is not None:
             took_s = self._server.loop.time() - self._asked_s if request is not None else 0.0
             log.answered(self.client, request, response.status, took_s, sum(map(len, parts)))
-        self._wait(Phase.SENDING)
+        self._wait(_SENDING)
         self._pump()
 
     def _begin_stream(self, response: HttpResponse) -> None:
@@ -169,7 +175,7 @@ class Answering(asyncio.BufferedProtocol):
         lines += [f"Content-Type: {response.content_type}", *(f"{name}: {value}" for name, value in response.headers)]
         self._keep_alive = False
         self._server.answers += 1
-        self._wait(Phase.STREAMING)
+        self._wait(_STREAMING)
         self._transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
         ended = response.stream(self._push)
 
@@ -182,20 +188,20 @@ class Answering(asyncio.BufferedProtocol):
 
     def _push(self, data: bytes) -> bool:
         """Sends a piece of an answer without an end; False if the client is gone or has not read the last."""
-        if self._phase is not Phase.STREAMING or self._transport.is_closing() or self._stalled:
+        if self._phase is not _STREAMING or self._transport.is_closing() or self._stalled:
             return False
         self._transport.write(data)
-        self._wait(Phase.STREAMING, self._server.limits.send_timeout_s if self._stalled else None)
+        self._wait(_STREAMING, self._server.limits.send_timeout_s if self._stalled else None)
         return True
 
     def _pump(self) -> None:
         """Hands the response to the transport for as long as the socket takes it all."""
-        if self._phase is not Phase.SENDING:
+        if self._phase is not _SENDING:
             return  # the client read our 100 Continue late, or is gone
         written = 0
         while self._queue and not self._stalled:
             if written >= TURN_BYTES:
-                self._wait(Phase.SENDING, self._server.limits.send_timeout_s)
+                self._wait(_SENDING, self._server.limits.send_timeout_s)
                 self._server.loop.call_soon(self._go_on)
                 return
             piece = self._queue.popleft()
@@ -208,13 +214,13 @@ class Answering(asyncio.BufferedProtocol):
             if self._transport.is_closing():
                 break  # the client is gone, and `connection_lost` is about to come
         if self._stalled or self._queue:
-            self._wait(Phase.SENDING, self._server.limits.send_timeout_s)
+            self._wait(_SENDING, self._server.limits.send_timeout_s)
             return
         self._finish()
         if self._keep_alive and not self._server.draining:
             self._rest(self._server.limits.idle_timeout_s)
             return
-        self._wait(Phase.CLOSING, self._server.limits.linger_s)
+        self._wait(_CLOSING, self._server.limits.linger_s)
         if not self._lingers:
             self._transport.close()
             return

@@ -19,7 +19,7 @@ Rules of this file
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from .answering import Answering, as_http_error
 from .application import Phase
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# Named once: compiled code would look each of them up in its class every time.
+_BODY: Final = Phase.BODY
+_CHUNKS: Final = Phase.CHUNKS
+_CLOSING: Final = Phase.CLOSING
+_HEAD: Final = Phase.HEAD
+_STREAMING: Final = Phase.STREAMING
 
 
 class Connection(Answering):
@@ -66,25 +72,25 @@ class Connection(Answering):
         self._rest(min(limits.head_timeout_s, limits.idle_timeout_s) if self._beyond else limits.idle_timeout_s)
 
     def _rest(self, timeout_s: float) -> None:
-        self._wait(Phase.HEAD, timeout_s)
+        self._wait(_HEAD, timeout_s)
         self._server.crowd.rests(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.waiting = False
         self._server.forget(self)
-        self._wait(Phase.CLOSING)
+        self._wait(_CLOSING)
         if self._cancel is None:
             self._finish()
         else:
             self._cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._phase is Phase.BODY and self._request and self._request.body is not None:
+        if self._phase is _BODY and self._request and self._request.body is not None:
             return cast(memoryview, self._request.body.view)[self._received :]
         return self._view[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._phase is Phase.BODY and self._request and self._request.body is not None:
+        if self._phase is _BODY and self._request and self._request.body is not None:
             self._received += nbytes
         else:
             self._end += nbytes
@@ -95,7 +101,7 @@ class Connection(Answering):
         if self.waiting:
             self._refuse(HttpError(503, "too many bodies at once: no room for this one", ("Retry-After", "1")))
             self._advance()
-        elif self._phase in (Phase.BODY, Phase.CHUNKS) or (self._phase is Phase.HEAD and self._end):
+        elif self._phase in (_BODY, _CHUNKS) or (self._phase is _HEAD and self._end):
             self._refuse(HttpError(408, "the request did not arrive in time"))
             self._advance()
         else:
@@ -109,13 +115,13 @@ class Connection(Answering):
         self._server.loop.call_soon(self._go_on_with_body)
 
     def _go_on_with_body(self) -> None:
-        if self._phase is Phase.BODY and not self._reserved and not self._transport.is_closing():
+        if self._phase is _BODY and not self._reserved and not self._transport.is_closing():
             self._begin_body()
             self._take_room()
             self._advance()
 
     def close_if_idle(self) -> None:
-        if self._phase is Phase.STREAMING or (self._phase is Phase.HEAD and not self._end):
+        if self._phase is _STREAMING or (self._phase is _HEAD and not self._end):
             self._transport.close()
 
     def abort(self) -> None:
@@ -127,14 +133,14 @@ class Connection(Answering):
         """Goes on as far as the bytes in the buffer allow, then makes room in it or stops listening."""
         try:
             while not self._transport.is_closing() and (
-                (self._phase is Phase.HEAD and self._take_head())
-                or (self._phase is Phase.BODY and self._take_body())
-                or (self._phase is Phase.CHUNKS and self._take_chunks())
+                (self._phase is _HEAD and self._take_head())
+                or (self._phase is _BODY and self._take_body())
+                or (self._phase is _CHUNKS and self._take_chunks())
             ):
                 pass
         except HttpError as error:
             self._refuse(error)
-        if self._start == self._end or self._phase is Phase.CLOSING:
+        if self._start == self._end or self._phase is _CLOSING:
             self._start = self._end = 0
         elif self._end == len(self._buffer):
             self._end -= self._start
@@ -181,10 +187,10 @@ class Connection(Answering):
         if length == 0:
             self._handle()
             return
-        self._phase = Phase.BODY
+        self._phase = _BODY
         if length is None:
             self._chunks = Chunks(limits)
-            self._phase = Phase.CHUNKS
+            self._phase = _CHUNKS
         elif length > limits.max_body_bytes:
             raise HttpError(413, f"the body of {length} bytes is larger than {limits.max_body_bytes} bytes")
         else:

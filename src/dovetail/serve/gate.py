@@ -16,7 +16,7 @@ import socket
 from collections.abc import Iterable
 
 from ..errors import Forbidden, Unauthorized
-from .access import Access
+from .access import Access, is_dashboard
 from .framing import HttpError, HttpRequest
 from .oip_response import as_refusal
 
@@ -59,7 +59,11 @@ class Gate:
         self._check_names(request)
         try:
             request.who = self.access.of(request.method, request.path, request.headers)
-        except (Unauthorized, Forbidden) as error:
+        except Unauthorized as error:
+            if is_dashboard(request.path):
+                raise HttpError(401, str(error), ("WWW-Authenticate", 'Basic realm="dovetail"')) from None
+            raise as_refusal(error) from None
+        except Forbidden as error:
             raise as_refusal(error) from None
 
     def _check_names(self, request: HttpRequest) -> None:

@@ -31,8 +31,8 @@ from .gate import Gate
 from .http import HttpServer, serve
 from .inference import Inference
 from .keys import Key
+from .oip_records import MAX_NAME_CHARS
 from .oip_request import (
-    MAX_NAME_CHARS,
     Place,
     Upload,
     Wanted,

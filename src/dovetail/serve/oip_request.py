@@ -6,7 +6,6 @@ Rule of this file: everything that a client can get wrong is found here, and sai
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 import msgspec
 
@@ -14,13 +13,11 @@ from ..errors import BadRequest
 from ..workflow.graph import Port
 from .backend import BODY_ALIGN_BYTES, Backend, Body, Call, ModelInfo
 from .framing import HttpError
+from .oip_records import MAX_NAME_CHARS, InferRequest, Parameters, Peek
 from .shared_memory import Regions, SharedPlace, shared_place, turned_on
-from .tensors import MAX_JSON_ELEMENTS, Elements, InputTensor, Parameters, decode, decode_raw
+from .tensors import MAX_JSON_ELEMENTS, Elements, decode, decode_raw
 
 __all__ = [
-    "MAX_NAME_CHARS",
-    "MAX_TENSORS",
-    "InferRequest",
     "Place",
     "Upload",
     "Wanted",
@@ -35,25 +32,9 @@ __all__ = [
     "wanted_of",
 ]
 
-MAX_TENSORS = 64  # inputs, or requested outputs, of one request
-MAX_NAME_CHARS = 256  # request ids and tenants: they go into logs and labels
 LONGEST_MS = 1e12  # a longer objective, 31 years, is none
 _FILES = ("image/", "audio/", "video/")  # content types that are one element of BYTES
 _UNSUPPORTED = {"classification", "sequence_id"}  # silence would give wrong results
-
-
-class _Wanted(msgspec.Struct):
-    """One entry of `outputs` in a request."""
-
-    name: str
-    parameters: Parameters = {}
-
-
-class InferRequest(msgspec.Struct):
-    inputs: Annotated[list[InputTensor], msgspec.Meta(max_length=MAX_TENSORS)]
-    id: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)] = ""
-    parameters: Parameters = {}
-    outputs: Annotated[list[_Wanted], msgspec.Meta(max_length=MAX_TENSORS)] = []
 
 
 _decode_request = msgspec.json.Decoder(InferRequest).decode
@@ -232,16 +213,10 @@ def claimed(headers: dict[str, str]) -> int:
     return int(text)
 
 
-class _Peek(msgspec.Struct):
-    """What is looked at before there is room for the rest."""
-
-    parameters: Parameters = {}
-
-
 def peek(text: bytes) -> int:
     """The class that the JSON of a request claims; 0 if none, or if it is not sound, as will be told later."""
     try:
-        priority = msgspec.json.decode(text, type=_Peek).parameters.get("priority", 0)
+        priority = msgspec.json.decode(text, type=Peek).parameters.get("priority", 0)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 0
     return priority if type(priority) is int and priority >= 0 else 0

@@ -16,8 +16,9 @@ from ..errors import BadRequest, Forbidden, Overloaded, QuotaExceeded, Unauthori
 from ..workflow.graph import Port
 from .backend import Answer, Call, ModelInfo, SliceWanted
 from .framing import HttpError, HttpResponse
+from .oip_records import InferResponse, OutputTensor, Parameters, Region, Which
 from .shared_memory import Held
-from .tensors import Elements, OutputTensor, Parameters, encode
+from .tensors import Elements, encode
 
 __all__ = [
     "HEADER_LENGTH",
@@ -45,14 +46,6 @@ MOST_RETRY_MS = 60_000
 _REFUSALS = {"shed": 429, "expired": 504, "failed": 500, "cancelled": 499}
 
 
-class _InferResponse(msgspec.Struct, omit_defaults=True):
-    model_name: str
-    model_version: str
-    outputs: list[OutputTensor]
-    parameters: Parameters
-    id: str = ""
-
-
 class Question:
     """A small body that is read as a whole."""
 
@@ -62,12 +55,6 @@ class Question:
 
     def release(self) -> None:
         """It is on the heap, and goes by itself."""
-
-
-class _Which(msgspec.Struct):
-    """The body of a question for the index."""
-
-    ready: bool = False
 
 
 class Outputs(msgspec.Struct):
@@ -135,7 +122,7 @@ def json_of(content: object, status: int = 200) -> HttpResponse:
 def ready_asked(question: Question | None) -> bool:
     """Whether a question for the index is for those that are ready only."""
     try:
-        return msgspec.json.decode(question.data, type=_Which).ready if question is not None else False
+        return msgspec.json.decode(question.data, type=Which).ready if question is not None else False
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, f'a question for the index is {{"ready": true}}, or nothing: {error}') from None
 
@@ -154,18 +141,10 @@ def index_of(models: Mapping[str, ModelInfo], only_ready: bool) -> list[dict[str
     ]
 
 
-class _Region(msgspec.Struct):
-    """The body of a question to register a region."""
-
-    key: str
-    byte_size: int
-    offset: int = 0
-
-
-def region_asked(question: Question | None) -> _Region:
+def region_asked(question: Question | None) -> Region:
     """The object that a client wants to register."""
     try:
-        return msgspec.json.decode(b"" if question is None else question.data, type=_Region)
+        return msgspec.json.decode(b"" if question is None else question.data, type=Region)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, f'a region is {{"key": "/name", "offset": 0, "byte_size": 4096}}: {error}') from None
 
@@ -257,7 +236,7 @@ def http_of(outcome: Outputs | Exception) -> HttpResponse | Exception:
         return outcome
     call = outcome.call
     head = msgspec.json.encode(
-        _InferResponse(call.model, MODEL_VERSION, outcome.tensors, outcome.parameters, call.request_id)
+        InferResponse(call.model, MODEL_VERSION, outcome.tensors, outcome.parameters, call.request_id)
     )
     if all(parts is None for parts in outcome.raw):
         return HttpResponse(200, [head], release=outcome.release)

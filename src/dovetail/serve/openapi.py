@@ -15,8 +15,8 @@ from urllib.parse import quote
 from .. import __version__
 from ..workflow.graph import Port
 from .backend import ModelInfo
+from .oip_records import MAX_DIM, MAX_RANK
 from .oip_response import HEADER_LENGTH, MODEL_VERSION
-from .tensors import MAX_DIM, MAX_RANK
 
 __all__ = ["description"]
 

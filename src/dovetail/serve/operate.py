@@ -139,6 +139,8 @@ class Operation:
         http, backend = served.http, served.backend
         if http.tls is not None and options.tls_cert is not None:
             load_certificate(http.tls, options.tls_cert, options.tls_key)
+            if served.grpc is not None:
+                served.grpc.renew(options.tls_cert, options.tls_key)
         access_log = None if options.access_log is None else AccessLog(options.access_log)
         if http.access_log is not None:  # it may have been rotated away
             asyncio.get_running_loop().run_in_executor(None, http.access_log.close)

@@ -25,23 +25,16 @@ from ..errors import BadRequest
 from ..workflow.graph import Port
 from ..workflow.tensor import NUMPY_OF
 from .backend import Body
+from .oip_records import InputTensor, OutputTensor
 
 __all__ = [
-    "MAX_DIM",
     "MAX_JSON_ELEMENTS",
-    "MAX_RANK",
     "MAX_TEXTS",
     "Elements",
-    "InputTensor",
-    "OutputTensor",
-    "Parameters",
     "decode",
     "decode_raw",
     "encode",
 ]
-
-MAX_RANK = 16  # twice what any model of ours or of the public zoos has
-MAX_DIM = 2**31 - 1  # a longer axis cannot be sent anyway, and products of 16 of them stay cheap
 
 #: Elements of all tensors of a request, or of an answer, that are written as JSON, and BYTES elements in any form.
 #: Each costs 80 to 150 ns, and a BYTES element 500 ns, on the thread that serves everybody: 20 to 40 ms at most, on a
@@ -49,31 +42,9 @@ MAX_DIM = 2**31 - 1  # a longer axis cannot be sent anyway, and products of 16 o
 MAX_JSON_ELEMENTS = 256 << 10
 MAX_TEXTS = 32 << 10
 
-Parameters = dict[str, bool | int | float | str]
 # Looked up once: numpy's own `dtype.name` takes microseconds each time.
 _NUMPY_NAME_OF = {name: dtype.name for name, dtype in NUMPY_OF.items()}
 _OIP_NAME_OF = {order: name for name, dtype in NUMPY_OF.items() for order in (dtype, dtype.newbyteorder())}
-_Dim = Annotated[int, msgspec.Meta(ge=0, le=MAX_DIM)]
-
-
-class InputTensor(msgspec.Struct):
-    """One entry of `inputs` in a request; `data` stays undecoded until shape and datatype are known to fit."""
-
-    name: str
-    datatype: str
-    shape: Annotated[list[_Dim], msgspec.Meta(max_length=MAX_RANK)]
-    parameters: Parameters = {}
-    data: msgspec.Raw = msgspec.Raw()
-
-
-class OutputTensor(msgspec.Struct, omit_defaults=True):
-    """One entry of `outputs` in a response."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-    parameters: Parameters = {}
-    data: list[Any] | None = None
 
 
 class Elements:

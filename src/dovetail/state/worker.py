@@ -222,7 +222,7 @@ class Batch:
 
     __slots__ = (
         "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "left_ns",
-        "queue", "sent_ns", "since_ns", "slice", "slow", "waits", "worker",
+        "queue", "said_ns", "sent_ns", "since_ns", "slice", "slow", "waits", "way_ns", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -248,11 +248,15 @@ class Batch:
         self.expected_ns = expected_ns
         #: Work alone that was left of it at a time, and how many times as long that takes beside those who are there:
         #: kept where neighbours are known to cost something (`predict.progress`).
-        self.left_ns: float = expected_ns
+        self.left_ns: float = float(expected_ns)
         self.since_ns = sent_ns
         self.slow = 1.0
+        #: How long it was said to take when it began beside others; 0: nothing was said.
+        self.said_ns = 0
         #: When its worker could begin it, as far as is known here.
         self.begun_ns = sent_ns
+        #: From its end until that was known here.
+        self.way_ns = 0
         #: Its worker fetches its model; it has no room yet and is not in line.
         self.fetches = fetches
         #: It is in line at its worker, and has got so much of its room.
@@ -282,8 +286,8 @@ class Cluster:
     """Open requests, queues, workers and batches. The controller changes them; policies only look."""
 
     __slots__ = (
-        "batches", "holders", "hosts", "moves", "queues", "requests", "sliced", "slices", "starting", "waiting",
-        "workers",
+        "batches", "holders", "hosts", "kinds", "moves", "queues", "requests", "sliced", "slices", "starting",
+        "waiting", "workers",
     )  # fmt: skip
 
     def __init__(self, queues: dict[str, Queue], stages: list[str]) -> None:
@@ -299,6 +303,8 @@ class Cluster:
         self.batches: dict[int, Batch] = {}
         #: Stage name -> workers that hold its model.
         self.holders: dict[str, dict[int, Worker]] = {name: {} for name in stages}
+        #: The same by kind of device; a kind without any is left out.
+        self.kinds: dict[str, dict[str, dict[int, Worker]]] = {name: {} for name in stages}
         #: How often that has changed.
         self.moves = 0
         #: Stage -> its slices, as far as they are the scaler's to set.
@@ -323,9 +329,13 @@ class Cluster:
     def hold(self, stage: str, worker: Worker) -> None:
         """The worker holds the stage's model from now on."""
         self.holders[stage][worker.id] = worker
+        self.kinds[stage].setdefault(worker.spec.kind, {})[worker.id] = worker
         self.moves += 1
 
     def let_go(self, stage: str, worker: int) -> None:
         """The worker does not hold it any more."""
-        del self.holders[stage][worker]
+        kind = self.holders[stage].pop(worker).spec.kind
+        del self.kinds[stage][kind][worker]
+        if not self.kinds[stage][kind]:
+            del self.kinds[stage][kind]
         self.moves += 1

@@ -17,6 +17,8 @@ class Config(msgspec.Struct, frozen=True, gc=False):
     share_pct: int
     #: Part of the device's time.
     quota_pct: int = FULL_QUOTA
+    #: Kind of device that it is meant for, where a stage can run on several; empty: any.
+    kind: str = ""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):

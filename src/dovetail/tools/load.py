@@ -135,7 +135,7 @@ class Client:
                 wait_ns = begin_ns + shot.due_ns - time.monotonic_ns()
                 if wait_ns > 0:
                     await asyncio.sleep(wait_ns / SECOND)
-                open_shots.create_task(self._shoot(shot, begin_ns, on_answer))
+                open_shots.create_task(self.shoot(shot, begin_ns, on_answer))
 
     async def closed_loop(
         self, shots: Iterator[Shot], on_answer: Callable[[Answer], None], *, at_a_time: int, seconds: float
@@ -148,13 +148,14 @@ class Client:
                 shot = next(shots, None)
                 if shot is None:
                     return
-                await self._shoot(msgspec.structs.replace(shot, due_ns=now_ns), begin_ns, on_answer)
+                await self.shoot(msgspec.structs.replace(shot, due_ns=now_ns), begin_ns, on_answer)
 
         async with asyncio.TaskGroup() as loops:
             for _ in range(at_a_time):
                 loops.create_task(one_after_the_other())
 
-    async def _shoot(self, shot: Shot, begin_ns: int, on_answer: Callable[[Answer], None]) -> None:
+    async def shoot(self, shot: Shot, begin_ns: int, on_answer: Callable[[Answer], None]) -> None:
+        """Send one shot now; times count from `begin_ns` of the monotonic clock."""
         status, body, error = 0, b"", ""
         async with self._room:
             sent_ns = time.monotonic_ns() - begin_ns

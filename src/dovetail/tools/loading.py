@@ -28,7 +28,7 @@ from ..units import MS, SECOND
 from ..workflow.tensor import NUMPY_OF
 from .load import Answer, Client, Shot, infer_shot, post_shot
 
-__all__ = ["ClassLoad", "LoadPlan", "LoadResult", "Model", "describe", "generate", "run_load"]
+__all__ = ["ClassLoad", "LoadPlan", "LoadResult", "Model", "describe", "generate", "run_load", "samples"]
 
 Arrivals = Literal["poisson", "constant", "burst"]
 #: Different inputs that are sent in turn.
@@ -239,18 +239,24 @@ def _shots(
         _process(plan, rate * part).times_ns(stream_rng(plan.seed, (step + 1) * 100 + priority))
         for priority, part in classes
     ]
+    for number, (at_ns, which) in enumerate(merge(times)):
+        priority = classes[which][0]
+        yield _shot(plan, f"{step} {number} {priority}", at_ns, bodies[number % len(bodies)], priority)
+
+
+def samples(plan: LoadPlan, bodies: Sequence[dict[str, npt.NDArray[Any]] | bytes]) -> list[Shot]:
+    """A request for each of these, for whoever has times of his own."""
+    return [_shot(plan, str(number), 0, body, 0) for number, body in enumerate(bodies)]
+
+
+def _shot(plan: LoadPlan, ident: str, at_ns: int, body: dict[str, npt.NDArray[Any]] | bytes, priority: int) -> Shot:
     path = f"/v2/models/{plan.model}/infer"
     headers = {"Host": f"{plan.host}:{plan.port}", **plan.headers}
-    for number, (at_ns, which) in enumerate(merge(times)):
-        body, priority = bodies[number % len(bodies)], classes[which][0]
-        ident = f"{step} {number} {priority}"
-        more = {"priority": priority} if priority else {}
-        if isinstance(body, bytes):
-            claims = {"X-Dovetail-Priority": str(priority)} if priority else {}
-            raw = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": "0"}
-            yield post_shot(path, ident, at_ns, (body,), {**headers, **raw, **claims})
-        else:
-            yield infer_shot(path, ident, at_ns, body, headers, **more)
+    if isinstance(body, bytes):
+        claims = {"X-Dovetail-Priority": str(priority)} if priority else {}
+        raw = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": "0"}
+        return post_shot(path, ident, at_ns, (body,), {**headers, **raw, **claims})
+    return infer_shot(path, ident, at_ns, body, headers, **({"priority": priority} if priority else {}))
 
 
 def outcome_of(answer: Answer, slo_ms: float) -> str:

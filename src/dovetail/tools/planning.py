@@ -215,8 +215,8 @@ def advise(
 
 def _planned(head: Advice, graph: Graph, specs: Sequence[WorkerSpec], estimator: Estimator, fanout: int) -> Advice:
     workers = [Worker(i + 1, spec) for i, spec in enumerate(specs)]
-    holders: dict[str, Mapping[int, Worker]] = {
-        stage.name: {w.id: w for w in workers if stage.kind in w.spec.runs} for stage in graph.stages
+    holders = {
+        stage.name: {w.spec.kind: {w.id: w} for w in workers if stage.kind in w.spec.runs} for stage in graph.stages
     }
     device = head.device
     grid = catalogue.device(device).shares_pct if device in catalogue.devices() else ()

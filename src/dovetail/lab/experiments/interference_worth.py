@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from ...control import Controller
-from ...predict import Estimate, Estimator
-from ...predict.interference import Interference, Load
+from ...predict import Estimator
+from ...predict.interference import Interference
 from ...profile import catalogue
 from ...profile.table import ProfileTable
 from ...record.ledger import Ledger
@@ -76,16 +75,6 @@ class Hidden:
         return _COST * pair * (flow.share_pct + other.share_pct) / 100
 
 
-class _Profiled(Estimator):
-    """An estimator whose profiles know what stages use of a device."""
-
-    uses: Mapping[str, tuple[float, float, float]] = MappingProxyType({})
-
-    def _load(self, key: tuple[str, str, int, int, int], alone: Estimate) -> Load:
-        plain = super()._load(key, alone)
-        return Load(plain.model, plain.items, plain.share_pct, plain.solo_q, "", *self.uses[plain.model])
-
-
 class Worth(msgspec.Struct, frozen=True):
     """One predictor in one world."""
 
@@ -126,8 +115,7 @@ def run(job: Worth, model: Interference | None) -> Outcome:
     """Serve with this model of interference."""
     graphs, table = _graphs()
     hidden = Hidden(job.seed, sorted({s.name for g in graphs for s in g.stages}))
-    estimator = _Profiled(table, interference=model)
-    estimator.uses = hidden.uses
+    estimator = Estimator(table, interference=model, uses=hidden.uses)
     controller = Controller(graphs, make_policy(PolicySpec(), estimator, 1))
     ledger = Ledger([(g.name, g.slo_ns) for g in graphs], skip_before_ns=round(WARMUP_S * SECOND))
     streams = [

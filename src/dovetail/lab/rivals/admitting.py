@@ -61,7 +61,7 @@ class Admitting:
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
         """Both learn."""
         if done:
-            self._ours.finished(batch)
+            self._ours.finished(batch, now_ns)
         self._inner.ended(batch, now_ns, done)
 
     def closed(self, request: Request) -> None:

@@ -59,7 +59,7 @@ class _Planned:
 
     def build(self, cluster: Cluster, intervals_ns: dict[str, int]) -> None:
         tables = self.tables
-        tables.build(cluster.holders, intervals_ns)
+        tables.build(cluster.kinds, intervals_ns)
         nodes = range(len(self._successors))
         entries = set(nodes) - {j for row in self._successors for j in row}
         lean = tables.frontiers(lean=True)
@@ -107,7 +107,7 @@ class OldDovetailPlanner(ConfigScheduler):
             return plan
         if plan is None:
             plan = self._plans[name] = _Planned(graph, self._predictor, self._space)
-        if plan.tables.stale or not plan.tables.made_for(self.cluster.holders):
+        if plan.tables.stale or not plan.tables.made_for(self.cluster.kinds):
             plan.build(self.cluster, self._intervals_ns())
         plan.tables.moves = moves
         return plan

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...control import RunBatch
 from ..links.wire import Done, Failed, Run
-from ..tensors.codec import Ref
+from ..tensors.ref import Ref
 from ..tensors.values import LiveRequest
 from .checks import Asked, ResultChecks
 from .memory import Memory

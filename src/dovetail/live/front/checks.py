@@ -20,7 +20,8 @@ from ...workflow.graph import WHOLE, Port
 from ...workflow.tensor import NUMPY_OF, OIP_OF
 from ..links.wire import Done
 from ..tensors.arena import Arena
-from ..tensors.codec import Ref, decode, weight_of
+from ..tensors.codec import decode, weight_of
+from ..tensors.ref import Ref
 from ..tensors.values import LiveRequest, part
 
 __all__ = ["MAX_RESULT_WEIGHT", "Asked", "ResultChecks", "fan_out_refused"]

@@ -16,7 +16,8 @@ from typing import Any
 from ...errors import DovetailError, Overloaded
 from ..links.wire import Attach, Detach, Free
 from ..tensors.arena import Arena, ArenaFull
-from ..tensors.codec import Ref, encode
+from ..tensors.codec import encode
+from ..tensors.ref import Ref
 from .link import WorkerLink
 
 __all__ = ["Memory"]

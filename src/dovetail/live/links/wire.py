@@ -16,7 +16,7 @@ from ...profile.kernels import Cut
 from ...profile.table import Entry
 from ...state import RunBatch, WorkerRow, WorkerSpec
 from ...workflow.graph import StageSpec
-from ..tensors.codec import Ref
+from ..tensors.ref import Ref
 
 
 class Weighed(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -32,8 +32,9 @@ import numpy.typing as npt
 from ...errors import DovetailError
 from ...workflow.tensor import OIP_OF
 from .arena import ALIGN_BYTES, Arena
+from .ref import Ref, ScalarEntry, TensorEntry
 
-__all__ = ["CorruptValue", "Ref", "UnsupportedValue", "decode", "empty", "encode", "weight_of"]
+__all__ = ["CorruptValue", "UnsupportedValue", "decode", "empty", "encode", "weight_of"]
 
 MAX_DEPTH = 64  # lists and dicts inside each other; also what ends a list that contains itself
 #: What a tensor or numpy scalar, and what a list or dict in a tree weighs: reading one takes about as long as so many
@@ -56,16 +57,6 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})  # what msgpack h
 _TENSOR, _SCALAR = 1, 2  # codes of the msgpack extensions
 
 
-class Ref(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a value lies: one tensor's raw bytes, little-endian and row-major, or a tree where `dtype` is ""."""
-
-    arena: int
-    offset: int
-    nbytes: int
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-
-
 class UnsupportedValue(DovetailError):
     """A stage returned something that cannot travel between processes; the message says what and where."""
 
@@ -86,20 +77,9 @@ class CorruptValue(DovetailError):
     """No value lies at a `Ref`: its block was freed too early or overwritten, or the `Ref` itself is wrong."""
 
 
-class _TensorEntry(msgspec.Struct, array_like=True, gc=False):
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-
-
-class _ScalarEntry(msgspec.Struct, array_like=True, gc=False):
-    dtype: str
-    data: bytes
-
-
 _pack = msgspec.msgpack.Encoder().encode
-_unpack_tensor = msgspec.msgpack.Decoder(_TensorEntry).decode
-_unpack_scalar = msgspec.msgpack.Decoder(_ScalarEntry).decode
+_unpack_tensor = msgspec.msgpack.Decoder(TensorEntry).decode
+_unpack_scalar = msgspec.msgpack.Decoder(ScalarEntry).decode
 
 
 def empty(dtype: str, shape: tuple[int, ...], arena: Arena) -> tuple[Ref, npt.NDArray[Any]]:
@@ -203,14 +183,14 @@ def _to_tree(value: Any, tensors: _Tensors, levels_left: int, weight: list[int])
     if kind in _PLAIN:
         return value
     if kind is np.ndarray:
-        entry = _TensorEntry(_dtype_name(value), value.shape, _aligned(_end(tensors)))
+        entry = TensorEntry(_dtype_name(value), value.shape, _aligned(_end(tensors)))
         tensors.append((entry.offset, value))
         weight[0] += TENSOR_WEIGHT
         return msgspec.msgpack.Ext(_TENSOR, _pack(entry))
     if isinstance(value, np.generic):
         name = _dtype_name(value)
         weight[0] += TENSOR_WEIGHT
-        return msgspec.msgpack.Ext(_SCALAR, _pack(_ScalarEntry(name, value.astype(_DTYPES[name]).tobytes())))
+        return msgspec.msgpack.Ext(_SCALAR, _pack(ScalarEntry(name, value.astype(_DTYPES[name]).tobytes())))
     if kind not in _CONTAINERS:
         raise UnsupportedValue(_refusal(kind))
     if levels_left == 0:

@@ -13,7 +13,8 @@ from ...state import Request
 from ...workflow.graph import WHOLE, Node, Source
 from ..links.wire import Argument
 from .arena import Arena
-from .codec import Ref, decode
+from .codec import decode
+from .ref import Ref
 
 __all__ = ["LiveRequest", "part"]
 

@@ -21,7 +21,8 @@ from ...units import format_bytes
 from ...workflow.local import count_of, pick
 from ..links.wire import Argument, FromWorker, Run, State
 from ..tensors.arena import Arena, ArenaFull
-from ..tensors.codec import Ref, decode, encode
+from ..tensors.codec import decode, encode
+from ..tensors.ref import Ref
 from ..tensors.values import part
 
 __all__ = [

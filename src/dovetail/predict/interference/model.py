@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from .crowd import forward_ns, over_time, together
 from .effects import Effects
 from .forward import Slowdown
-from .kind import Kind, crowd_beside, direction_of
+from .kind import SAID, Kind, crowd_beside, direction_of
 from .load import Beside, Load
+from .margin import ENOUGH
 from .records import Forecast
 from .state import InterferenceState, checked
 
@@ -71,8 +72,9 @@ class Interference:
         return of is not None and of.presence.felt
 
     def slowdowns(self, kind: str) -> Slowdown:
-        """The same for many questions at once: what one of a pair costs the other is worked out once."""
+        """The same for many questions at once: what one of a pair adds to the other is worked out once."""
         of = self.kind(kind)
+        #: Victim -> neighbour -> what that adds to s^p.
         known: dict[Load, dict[Load, float]] = {}
         weight, power = of.crowd_weight, of.power
 
@@ -82,16 +84,14 @@ class Interference:
             row = known.get(victim)
             if row is None:
                 row = known[victim] = {}
-            news = [other for other in others if other not in row]
-            if news:
+            try:
+                total = sum([row[other] for other in others], 1.0)
+            except KeyError:
                 who = of.victim(victim)
-                pairs = of.pairs(who, victim, news)
-                row.update(zip(news, of.costs(who, pairs, of.rows(pairs)), strict=True))
-            total = 1.0
-            for other in others:
-                cost = row[other]
-                if cost > 0:
-                    total += math.exp(power * cost) - 1
+                pairs = of.pairs(who, victim, others)
+                for other, cost in zip(others, of.costs(who, pairs, of.rows(pairs)), strict=True):
+                    row[other] = math.exp(power * cost) - 1 if cost > 0 else 0.0
+                total = sum([row[other] for other in others], 1.0)
             if weight > 0 and (crowd := crowd_beside(victim, others)):
                 total += math.exp(power * weight * crowd) - 1
             return math.exp(math.log(total) / power)
@@ -142,8 +142,15 @@ class Interference:
         return round(forecast.median_ns * math.exp(off * forecast.caution if off > 0 else off))
 
     def factor(self, kind: str, victim: Load, others: Sequence[Load], level: float) -> float:
-        """How many times as long as predicted it takes at most, with this chance, beside these as they come."""
+        """How many times as long as predicted it takes at most, with this chance.
+
+        Others may come while it runs. So the errors count of what was said when batches began; while there are few
+        of these, those of what is said of neighbours as they come.
+        """
         of = self.kind(kind)
+        said = of.margins.get(SAID)
+        if said is not None and said.asked >= ENOUGH:
+            return math.exp(max(0.0, said.bound(level)) * (1 + of.drift.haste))
         off = of.margin(_situation(len(others), new=False)).bound(level)
         return math.exp(max(0.0, off) * math.sqrt(of.noise_of(victim.model)) * (1 + of.drift.haste))
 

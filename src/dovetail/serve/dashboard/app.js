@@ -21,7 +21,7 @@ let source = null;
 let heard = 0;
 function connect() {
   source?.close();
-  source = new EventSource("/dashboard/events");
+  source = new EventSource(location.origin + "/dashboard/events");
   source.addEventListener("banner", (event) => begin(JSON.parse(event.data)));
   source.addEventListener("tick", (event) => { heard = performance.now(); if (!state.paused) take(JSON.parse(event.data)); });
   source.addEventListener("gone", (event) => { say("gone", JSON.parse(event.data)); source.close(); setTimeout(connect, 2000); });

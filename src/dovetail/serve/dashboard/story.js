@@ -14,7 +14,7 @@ export async function tell(ident) {
   openDrawer("Request " + ident, el("p", { class: "soft", text: "reading …" }));
   let told;
   try {
-    const answer = await fetch("/dashboard/requests/" + encodeURIComponent(ident));
+    const answer = await fetch(location.origin + "/dashboard/requests/" + encodeURIComponent(ident));
     told = await answer.json();
     if (!answer.ok) throw new Error(told.error);
   } catch (error) {

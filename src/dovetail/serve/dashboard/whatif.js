@@ -43,7 +43,7 @@ export class WhatIf {
     this.button.disabled = true;
     put(place, el("p", { class: "soft", text: "simulating …" }));
     try {
-      const answer = await fetch("/dashboard/what-if", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) });
+      const answer = await fetch(location.origin + "/dashboard/what-if", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) });
       const told = await answer.json();
       if (!answer.ok) throw new Error(told.error);
       put(place, this.table(told));

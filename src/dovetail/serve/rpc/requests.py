@@ -13,7 +13,8 @@ import numpy as np
 from ...errors import BadRequest
 from ...workflow.tensor import NUMPY_OF
 from ..backend import Backend, ModelInfo
-from ..oip_request import MAX_TENSORS, InferRequest, Upload, checked
+from ..oip_records import MAX_TENSORS, InferRequest
+from ..oip_request import Upload, checked
 from ..oip_response import MODEL_VERSION, Outputs
 from ..tensors import Elements
 from .messages import message_class

@@ -28,11 +28,29 @@ __all__ = ["GrpcServer", "start"]
 PING_MS = 10_000
 
 
+class Certificate:
+    """The certificate of the server, which grpcio asks for with every new connection."""
+
+    def __init__(self, cert: Path, key: Path | None) -> None:
+        self.read(cert, key)
+        self.credentials = grpc.dynamic_ssl_server_credentials(self._now, lambda: self._now)
+
+    def read(self, cert: Path, key: Path | None) -> None:
+        """The key may be in the same file as the certificate."""
+        pair = (key or cert).read_bytes(), cert.read_bytes()
+        self._now = grpc.ssl_server_certificate_configuration([pair])
+
+
 class GrpcServer:
     """A server that listens."""
 
-    def __init__(self, server: Any, service: Service, port: int) -> None:
-        self._server, self._service, self.port = server, service, port
+    def __init__(self, server: Any, service: Service, port: int, certificate: Certificate | None) -> None:
+        self._server, self._service, self.port, self._certificate = server, service, port, certificate
+
+    def renew(self, cert: Path, key: Path | None) -> None:
+        """Take a certificate for all connections from now on."""
+        if self._certificate is not None:
+            self._certificate.read(cert, key)
 
     def metrics(self) -> list[Metric]:
         """How it is."""
@@ -55,10 +73,7 @@ async def start(
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
 ) -> GrpcServer:
-    """Serve; port 0 takes a free one. Raises `OSError` if it cannot listen.
-
-    The certificate is read once: another one needs another server.
-    """
+    """Serve; port 0 takes a free one. Raises `OSError` if it cannot listen."""
     options = (
         ("grpc.max_receive_message_length", limits.max_body_bytes + MAX_HEAD_BYTES),
         ("grpc.max_send_message_length", -1),
@@ -74,15 +89,15 @@ async def start(
     service = Service(inference, limits.body_timeout_s)
     server.add_generic_rpc_handlers(service.handlers())
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    certificate = None if tls_cert is None else Certificate(tls_cert, tls_key)
     try:
-        if tls_cert is None:
+        if certificate is None:
             bound = server.add_insecure_port(address)
         else:
-            pair = (tls_key or tls_cert).read_bytes(), tls_cert.read_bytes()
-            bound = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+            bound = server.add_secure_port(address, certificate.credentials)
     except RuntimeError as error:
         raise OSError(f"cannot bind to {address}") from error
     if not bound:
         raise OSError(f"cannot bind to {address}")
     await server.start()
-    return GrpcServer(server, service, bound)
+    return GrpcServer(server, service, bound, certificate)

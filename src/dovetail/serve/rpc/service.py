@@ -19,7 +19,8 @@ import grpc
 
 from ..framing import HttpError
 from ..inference import Inference
-from ..oip_request import MAX_NAME_CHARS, call_of, claimed, inputs_of, wanted_of
+from ..oip_records import MAX_NAME_CHARS
+from ..oip_request import call_of, claimed, inputs_of, wanted_of
 from ..oip_response import Outputs, as_refusal, config_of, index_of, metadata_of
 from .errors import as_status
 from .messages import HEALTH, INFERENCE, filled, message_class
