@@ -192,9 +192,7 @@ def _range(values: list[float], digits: int = 1) -> str:
         return "–"
     low, high = min(values), max(values)
     middle = statistics.median(values)
-    return (
-        f"{middle:.{digits}f}" if len(values) == 1 else f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-    )
+    return f"{middle:.{digits}f}" if low == high else f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def report(rows: list[dict[str, Any]]) -> None:
@@ -261,10 +259,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
                 axis.set_yscale("log")
                 slo_ms = statistics.median(row["slo_ms"] for row in rows if row["app"] == app)
                 axis.axhline(slo_ms, color="black", linestyle=":", linewidth=1)
-            elif key == "goodput":
-                axis.set_ylim(0, None)
             else:
-                axis.set_yscale("log")
+                axis.set_ylim(0, None)
             if line:
                 axis.set_xlabel("offered load / capacity")
     axes[0][0].legend(fontsize=9)

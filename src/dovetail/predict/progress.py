@@ -4,7 +4,7 @@ Rules of this file
 - Work that is left of a batch, as time alone, falls at the rate 1/slow-down of the set that it runs in.
 - What is expected of a batch (`Batch.expected_ns`) is its time so far and what the work integral says of the rest,
   over those who run and those who wait in line at the worker.
-- What is said first is kept (`Batch.said_ns`): whoever must be sure goes by how far that was off in the past.
+- What is said first is kept (`Batch.said_ns`). How far it was off is counted, and shown as coverage.
 - The controller calls this; policies only read what it leaves.
 """
 
