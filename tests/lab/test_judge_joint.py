@@ -102,7 +102,7 @@ def test_all_settings_all_rivals_and_all_seeds_are_run_but_large_clusters_on_the
     for setting in joint.SETTINGS:
         seeds = {job.seed for job in jobs if job.setting == setting}
         assert seeds == set(joint.SEEDS[:3] if setting.devices >= 32 else joint.SEEDS)
-        assert {job.policy for job in jobs if job.setting == setting} == {OURS, *joint.RIVALS}
+        assert {job.policy for job in jobs if job.setting == setting} == {OURS, ALONE, *joint.RIVALS}
     expected = {"old-dovetail", "place", "esg", "compass", "infless", "triton", "ray-serve"}
     assert expected <= set(joint.RIVALS)
     assert {s.devices for s in joint.SETTINGS} >= {8, 64}

@@ -178,11 +178,11 @@ def test_items_of_an_unknown_stage_run_one_by_one(room):
 
 def test_as_many_items_run_together_as_the_reserve_was_made_for(room):
     learn(room, "read", 12 * MB, input_bytes=10)
-    assert room.at_once("read", 10) == 3
-    assert room.at_once("read", 5) == 6
+    assert room.at_once("read", 10) == 2  # 28 of 40 MB
+    assert room.at_once("read", 5) == 4
     assert room.at_once("read", 1000) == 1  # one has to run, whatever it takes
-    learn(room, "read", 30 * MB, input_bytes=30)
-    assert room.at_once("read", 10) == 4  # three took less than three times one
+    learn(room, "read", 14 * MB, input_bytes=20)
+    assert room.at_once("read", 10) == 4  # two took less than twice as much as one
     assert room.reserve_bytes == 40 * MB
 
 
