@@ -262,14 +262,27 @@ class Dovetail(DovetailPlanner):
             firsts.setdefault(ranked.config.kind, ranked)
         if best is None and late:
             return late[0]
+        ready = best is not None
         for first in firsts.values():
-            if best is not None and self.score_later(first, 0) is None:
+            scored = self.score_later(first, 0) is not None
+            if ready and not scored:
                 break
             spot = where.spot(queue, head, first.config, now_ns)
-            if spot is not None:
-                later = self._offer(queue, first, spot, now_ns)
-                best = later if best is None or later.score < best.score else best
+            if spot is None:
+                continue
+            later = self._offer(queue, first, spot, now_ns)
+            if best is None or (later.score < best.score if scored else self._sooner(queue, later, best)):
+                best = later
         return best
+
+    def _sooner(self, queue: Queue, offer: Offer, other: Offer) -> bool:
+        """Whether one offer should end before another."""
+
+        def end_ns(of: Offer) -> int:
+            run_ns = self._predictor.run(queue.stage, of.worker.spec.kind, of.config.batch, of.config).mean_ns
+            return of.start_ns + of.fetch_ns + run_ns
+
+        return end_ns(offer) < end_ns(other)
 
     def _beside(self, queue: Queue, head: Item, config: Config, worker: Worker, now_ns: int) -> Verdict:
         """Whether a batch should begin beside those who run on a worker."""
