@@ -1,12 +1,13 @@
 """What instances of one model take together: sessions of one worker, and workers of one machine.
 
-    python bench/weights.py [--instances 1 2 4 8] [--rounds 7] [--json]
+    python bench/weights.py [--instances 1 2 4 8] [--rounds 7] [--models NAME ...] [--json]
 
 Three models: OpenNSFW (convolutions, 23.6 MB), the small reader (matrix products too, 21.2 MB), and a made one of the
 size of BERT-base (matrix products, 340 MB). Every instance has run a batch. Memory is proportional (`Pss` of
 /proc/PID/smaps_rollup): a page that several map counts in parts. Sessions are counted above the process without a
 model. Workers are real ones of a system that serves; they are counted above as many workers with a model of nothing,
-and whole. `shared` is what `dovetail serve` does, `own` is `--weights own`. Speed is shared over own: processor time
+and whole: just after a batch (`working`), and after some seconds without one, when they have given back what they
+worked in. `shared` is what `dovetail serve` does, `own` is `--weights own`. Speed is shared over own: processor time
 of one batch, in turn, by the median of each round. Results: docs/results/memory.md.
 """
 
@@ -51,6 +52,8 @@ LAYERS, WIDTH, INNER, ROWS = 12, 768, 3072, 32
 #: Batches by which speed is measured in a round.
 BATCHES = 6
 GOAL = 1.5
+#: A worker without work gives back what it worked in after some seconds at most.
+REST_SECONDS = 5.0
 
 
 def make_encoder(path: Path) -> None:
@@ -120,8 +123,8 @@ def one_process(path: Path, shape: tuple[int, ...], count: int, shared: bool) ->
 # -- workers -------------------------------------------------------------------------------------------------------
 
 
-async def workers_bytes(path: Path, shape: tuple[int, ...], count: int, shared: bool) -> int:
-    """What so many workers have that serve a model, each after a batch of its own."""
+async def workers_bytes(path: Path, shape: tuple[int, ...], count: int, shared: bool) -> tuple[int, int]:
+    """What so many workers have that serve a model: just after a batch of each, and at rest."""
     model = stage_of(path, name="model", batch=(1,))
 
     @workflow(slo="60s")
@@ -148,7 +151,10 @@ async def workers_bytes(path: Path, shape: tuple[int, ...], count: int, shared: 
 
                 system.submit("flow", [np.zeros(shape, np.float32)], done, objective_ns=60 * 10**9)
             await asyncio.gather(*ended)
-        return sum(pss_bytes(worker.pid) for worker in system.fleet.workers.values())
+        pids = [worker.pid for worker in system.fleet.workers.values()]
+        working = sum(map(pss_bytes, pids))
+        await asyncio.sleep(REST_SECONDS)
+        return working, sum(map(pss_bytes, pids))
     finally:
         await system.close()
 
@@ -186,12 +192,13 @@ def speed(path: Path, shape: tuple[int, ...], rounds: int) -> dict[str, Any]:
 # -- all of it -----------------------------------------------------------------------------------------------------
 
 
-def measure(instances: list[int], rounds: int) -> dict[str, Any]:
+def measure(instances: list[int], rounds: int, names: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"machine": machine(), "models": {}}
     with tempfile.TemporaryDirectory() as scratch:
         nothing, encoder = Path(scratch, "nothing.onnx"), Path(scratch, "encoder.onnx")
         make_model(nothing, (), size=(128, 128))
-        make_encoder(encoder)
+        if "encoder" in names:
+            make_encoder(encoder)
         models = {
             "nudity": (weights.nudity(), (224, 224, 3)),
             "read_carefully": (weights.small_reader(), (3, 48, 320)),
@@ -199,14 +206,15 @@ def measure(instances: list[int], rounds: int) -> dict[str, Any]:
         }
         empty = {n: asyncio.run(workers_bytes(nothing, (3, 128, 128), n, True)) for n in instances}
         found["workers_without"] = empty
-        for name, (path, shape) in models.items():
+        for name, (path, shape) in ((name, models[name]) for name in names):
             rows: dict[str, Any] = {"file_bytes": path.stat().st_size, "speed": speed(path, shape, rounds)}
             for way in ("shared", "own"):
                 shared = way == "shared"
                 rows[f"sessions_{way}"] = {n: one_process(path, shape, n, shared) for n in instances}
                 whole = {n: asyncio.run(workers_bytes(path, shape, n, shared)) for n in instances}
-                rows[f"workers_whole_{way}"] = whole
-                rows[f"workers_{way}"] = {n: whole[n] - empty[n] for n in instances}
+                rows[f"workers_whole_{way}"] = {n: whole[n][1] for n in instances}
+                for at, what in enumerate((f"working_{way}", f"workers_{way}")):
+                    rows[what] = {n: whole[n][at] - empty[n][at] for n in instances}
             found["models"][name] = rows
     return found
 
@@ -217,7 +225,10 @@ def show(found: dict[str, Any], instances: list[int]) -> None:
     print(f"MB of {', '.join(map(str, instances))} instances, and {last} over {first} (goal: at most {GOAL})")
     for name, rows in found["models"].items():
         print(f"{name}, file {rows['file_bytes'] / 1e6:.1f} MB")
-        for what in ("sessions_shared", "sessions_own", "workers_shared", "workers_own", "workers_whole_shared"):
+        for what in (
+            "sessions_shared", "sessions_own", "workers_shared", "workers_own", "working_shared", "working_own",
+            "workers_whole_shared",
+        ):  # fmt: skip
             got = rows[what]
             cells = " ".join(f"{got[n] / 1e6:8.1f}" for n in instances)
             print(f"  {what:22} {cells}   {got[last] / got[first]:.2f}")
@@ -230,9 +241,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instances", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--models", nargs="+", default=["nudity", "read_carefully", "encoder"], metavar="NAME")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     args = parser.parse_args()
-    found = measure(args.instances, args.rounds)
+    found = measure(args.instances, args.rounds, args.models)
     if args.json:
         print(json.dumps(found, indent=2))
     else:

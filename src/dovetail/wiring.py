@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from .control import Controller, Policy
+from .device.tokens import QuotaMode
 from .errors import DeclarationError, ProfileError
 from .extras import load, need
 from .place import LOCAL_OWN, OwnSettings, OwnWorkers, SharedWorkers
@@ -54,8 +55,12 @@ class ScaleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Devices at the least and at the most.
     least: Annotated[int, Meta(ge=0)] = 1
     most: Count = 1
-    #: Stages have slices of devices, which are limits; otherwise only devices come and go.
+    #: Stages have slices of devices; otherwise only devices come and go.
     slices: bool = True
+    #: Slices are limits; otherwise a stage may use what nobody else does.
+    limits: bool = True
+    #: Times are learned while it runs, as those of a server are.
+    learns: bool = False
     #: How long a device takes to start.
     start_ms: Annotated[int, Meta(ge=0)] = 0
     #: A stage that nothing has come for in this time has no slice any more; 0: it always has one.
@@ -76,6 +81,8 @@ class ScaleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             least=self.least,
             most=self.most,
             slices=self.slices,
+            limits=self.limits,
+            learns=self.learns,
             start_ns=self.start_ms * MS,
             zero_ns=self.zero_s * SECOND,
             dry=self.dry,
@@ -107,6 +114,8 @@ class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpus: tuple[Count, ...] = ()
     #: For `dovetail`: learn what batches that share a device cost each other, and decide with it.
     interference: bool = True
+    #: For `dovetail`: what a declared quota is (`device.tokens`).
+    quotas: QuotaMode = "conserving"
     #: Of what is left to chance: Aquatope's trials, the hashes of `hash` and `jit`.
     seed: int = 0
     #: For `dovetail`: slices and devices follow the load; None: devices are as they are, and shared freely.
@@ -179,7 +188,13 @@ def _by_class(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
 
 
 def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> Policy:
-    settings = PlannerSettings(space=spec.space, goal=spec.goal, percentile=spec.percentile, max_open=spec.max_open)
+    settings = PlannerSettings(
+        space=spec.space,
+        goal=spec.goal,
+        percentile=spec.percentile,
+        limits=spec.quotas == "strict",
+        max_open=spec.max_open,
+    )
     if home or spec.several:
         if spec.scale is not None:
             raise DeclarationError(
@@ -192,7 +207,8 @@ def _dovetail(spec: PolicySpec, predictor: Predictor, cores: int, home: int) -> 
     if spec.scale is not None:
         scale = spec.scale.settings
         if spec.near:  # a share is a number of cores
-            shares_pct = tuple(FULL_SHARE * count // cores for count in range(1, cores + 1))
+            counts = {*(2**i for i in range(cores.bit_length())), cores}  # as models are loaded for
+            shares_pct = tuple(FULL_SHARE * count // cores for count in sorted(counts) if count <= cores)
             scale = msgspec.structs.replace(scale, shares_pct=shares_pct)
         scaler = LoadScaler(predictor, (), scale)
     own = LOCAL_OWN if spec.near else None
@@ -213,7 +229,7 @@ POLICIES: dict[str, PolicyEntry] = {
     "dovetail": PolicyEntry(
         "batch, share, worker and memory decided together before every batch; early refusal",
         _dovetail,
-        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several", "interference", "scale"),
+        (*_PLANNED, "percentile", "goal", "lead_us", "near", "several", "interference", "scale", "quotas"),
         shares=True,
     ),
     "place": PolicyEntry(

@@ -12,7 +12,6 @@ from dovetail.control import (
     Controller,
     Event,
     ModelLoaded,
-    Policy,
     RequestArrived,
     RunBatch,
     SetSlice,
@@ -26,10 +25,10 @@ from dovetail.control.validate import validate
 from dovetail.predict import Estimator
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.scale import Adjustment, SliceWish
-from dovetail.schedule import FirstCome
+from dovetail.schedule import PlannerSettings
 from dovetail.state import Cluster, Queue, Worker, WorkerSpec
 from dovetail.units import MS, SECOND
-from dovetail.wiring import PolicySpec, ScaleSpec, make_controller
+from dovetail.wiring import PolicySpec, ScaleSpec, make_controller, own_policy
 from dovetail.workflow.graph import StageSpec, chain
 
 STAGE = StageSpec("look", "model", (1,))
@@ -64,7 +63,7 @@ class World:
     def __init__(self, max_open: int = 100) -> None:
         self.scaler = Scripted()
         table = ProfileTable([Entry("look", "gpu", points=(Point(1, 1, 10 * MS, 0.0, 1),))])
-        policy = Policy(FirstCome(max_open=max_open), self.scaler, Estimator(table))
+        policy = own_policy(Estimator(table), PlannerSettings(goal="time", max_open=max_open), scaler=self.scaler)
         self.controller = Controller([chain("flow", SECOND, [STAGE]), chain("own", SECOND, [HELD])], policy)
         for worker in (1, 2):
             self.step(WorkerJoined(0, 0, worker, SPEC))

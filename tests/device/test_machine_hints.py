@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from dovetail.control import RunBatch
 from dovetail.device import Device, DeviceTimes, GapArbiter, GapSettings, ModelCache
+from dovetail.device.arbiter import ArbiterAction, KernelEvent, TaskBegan, TaskExpected, TaskGone
 from dovetail.device.events import (
     TO_THE_END,
     AlarmRang,
@@ -252,3 +254,74 @@ def test_equals_do_not_age() -> None:
         line.take(batch, 2)
     line.run_all()
     assert [batch for batch, _ in line.ran] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+# -- nobody else is here ---------------------------------------------------------------------------------------------
+
+
+class Told:
+    """One device whose arbiter says what it is told."""
+
+    def __init__(self) -> None:
+        self.predictor = Estimator(ProfileTable())
+        times = DeviceTimes(self.predictor, "cpu", {})
+        arbiter = GapArbiter(times.kernels, GapSettings(order="slack"), learn=False)
+        self.machine = Device(1, {"stage": ("stage", 0)}, ModelCache(1), times, arbiter=arbiter)
+        self.heard: list[type] = []
+        step = arbiter.step
+
+        def hear(event: KernelEvent) -> list[ArbiterAction]:
+            self.heard.append(type(event))
+            return step(event)
+
+        arbiter.step = hear  # type: ignore[method-assign]
+        self.run(9, 2, 0)  # a lower class was here: hints are of use
+        self.end(9, 1)
+
+    def run(self, batch: int, priority: int, now_ns: int, *, follows: bool = False) -> list[DeviceAction]:
+        found = self.machine.step(self.batch(batch, priority, follows=follows), now_ns)
+        self.machine.validate()
+        return found
+
+    def end(self, batch: int, now_ns: int) -> list[DeviceAction]:
+        found = self.machine.step(GrantEnded(batch, 1), now_ns)
+        self.machine.validate()
+        return found
+
+    @staticmethod
+    def batch(batch: int, priority: int, *, follows: bool = False) -> RunBatch:
+        run = RunBatch(0, batch, 1, "stage", ((1, 0, 0),), 1, 100, 0, NEVER_NS, 0, priority=priority)
+        return msgspec.structs.replace(run, follows=follows)
+
+
+def test_who_is_expected_and_finds_nobody_costs_no_question_and_teaches_how_long_it_took() -> None:
+    device = Told()
+    now_ns = MS
+    for i in range(60):
+        assert device.run(2 * i + 10, 1, now_ns, follows=True) == [Grant(2 * i + 10)]
+        assert device.end(2 * i + 10, now_ns + MS) == []
+        assert device.run(2 * i + 11, 1, now_ns + MS + 700 * US) == [Grant(2 * i + 11)]
+        assert device.end(2 * i + 11, now_ns + 3 * MS) == []
+        now_ns += 20 * MS
+    assert device.heard == []
+    assert device.predictor.turnaround("cpu").mean_ns == pytest.approx(700 * US, rel=0.01)
+
+
+def test_who_is_in_the_way_of_one_that_is_expected_is_not_alone() -> None:
+    device = Told()
+    device.run(10, 1, MS, follows=True)
+    device.end(10, 2 * MS)
+    expected_ns = 2 * MS + GUESSED_TURNAROUND_NS
+    assert not device.machine.begin_alone(device.batch(11, 2), expected_ns + GRACE_NS)
+    assert device.machine.begin_alone(device.batch(11, 2), expected_ns + GRACE_NS + 1)
+
+
+def test_an_arbiter_hears_what_is_expected_with_its_first_task() -> None:
+    device = Told()
+    device.run(10, 1, MS, follows=True)
+    device.end(10, 2 * MS)
+    assert device.heard == []
+    device.run(11, 2, 2 * MS + 1)
+    assert device.heard[:2] == [TaskExpected, TaskBegan]
+    device.run(12, 1, 2 * MS + 2)
+    assert device.heard.count(TaskExpected) == 1 and TaskGone in device.heard

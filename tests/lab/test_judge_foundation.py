@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.lab.hand import HandLab
 
-from dovetail.lab.experiments import foundation
+from dovetail.lab.experiments import foundation, foundation_profiles
 from dovetail.lab.queueing import Queueing
 
 
@@ -87,7 +87,7 @@ def test_curves_are_judged_by_their_mean_error_on_rows_of_the_whole_quota(bend: 
             ms = max(2.0, 100 * batch / share) * (bend if share == 20 else 1.0)
             rows += [f"resnet50,{batch},{share},100,{ms}", f"resnet50,{batch},{share},50,99999"]
     (tmp_path / "rapp").mkdir()
-    (tmp_path / "rapp" / foundation.RAPP_FILE[1]).write_text("\n".join([*rows, "nobody,1,10,100,7"]))
+    (tmp_path / "rapp" / foundation_profiles.RAPP_FILE[1]).write_text("\n".join([*rows, "nobody,1,10,100,7"]))
     lab = HandLab((1,), lambda job: job)
     lab._data = tmp_path
     foundation.profiles(lab)

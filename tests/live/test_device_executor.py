@@ -83,6 +83,17 @@ def test_where_all_are_of_one_class_nobody_is_told_of_whole_batches(path: Path, 
     assert stats.seen == 1 and len(stats.kernels) == 1
 
 
+def test_of_the_highest_class_nobody_is_told_of_whole_batches(path: Path, arena: Arena) -> None:
+    """It costs them a step of the machine each, and nobody ever asks."""
+    worker = InProcess(path, arena, kernels="auto", lowest={"again": 2})
+    worker.run(2)
+    work = worker.take(7)
+    assert work is not None and worker.executor._machine._alone is not None
+    work()
+    worker.wait(Done)
+    assert not worker.executor._predictor.kernels
+
+
 @pytest.mark.parametrize("mode", ["conserving", "strict"])
 def test_quotas_are_kept_as_the_worker_is_told(path: Path, arena: Arena, mode: str) -> None:
     account = InProcess(path, arena, load=False, quotas=mode).executor._machine.dispatch.account

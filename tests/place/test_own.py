@@ -182,6 +182,12 @@ def test_a_batch_is_bound_early_where_a_worker_is_about_to_be_free_or_lets_a_hig
     assert made.spot(READ, HALF, priority=2).start_ns == 10 * MS  # type: ignore[union-attr]
 
 
+def test_what_is_on_its_way_to_somebody_takes_nobody_a_fetch() -> None:
+    made = shop(100, 100)
+    made.run(1, READ, Config(1, 1, 40), MS)
+    assert made.own.fetch_ns(READ) == 0
+
+
 def test_what_a_model_takes_to_be_fetched_counts_only_while_nobody_has_it() -> None:
     made = shop(100, 100)
     assert made.own.fetch_ns(READ) == LOAD_NS

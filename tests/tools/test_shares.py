@@ -36,12 +36,13 @@ def app(tmp_path: Path, **quotas: int) -> App:
 
 
 def test_real_models_are_served_and_every_window_is_judged(tmp_path: Path) -> None:
-    options = ShareOptions(seconds=2.0, window_s=0.5, tolerance_pct=100.0)
+    options = ShareOptions(seconds=2.0, window_s=0.5, tolerance_pct=100.0, alone_s=1.0)
     result = asyncio.run(asyncio.wait_for(run(app(tmp_path, a=75, b=25), "tests:app", options), 120))
     assert result.asked_pct == {"a": 75, "b": 25} and result.holds
     assert {w.client for w in result.report.windows} == {"a", "b"}
     assert all(pct > 0 for pct in result.report.got_pct.values()), "both had the device"
     assert all(set(found) == {"ok"} for found in result.outcomes.values()) and len(result.outcomes) == 2
+    assert result.of_alone and set(result.alone_per_s) == set(result.together_per_s) == {"flow_a", "flow_b"}
 
 
 def test_without_a_quota_there_is_nothing_to_verify(tmp_path: Path) -> None:

@@ -95,10 +95,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=whole(1, MOST_HOSTS), metavar="N", help="processes for Python stages (1)")
     parser.add_argument(
         "--workers",
-        type=bounds(1),
+        type=bounds(0),
         metavar="N[..M]",
-        help="processes for models on the cores (1); 1..3: as many of these as the load asks for (docs/scale.md)",
+        help="processes for models on the cores (1); 1..3: as many of these as the load asks for; 0..3: and none if "
+        "nothing comes (docs/scale.md)",
     )
+    parser.add_argument(
+        "--slices",
+        action="store_true",
+        help="every stage has a slice of the workers, which follows the load: its quota, then its share, then its "
+        "workers; without, stages share workers freely (docs/scale.md)",
+    )
+    parser.add_argument(
+        "--zero-after",
+        type=whole(1, 86400),
+        metavar="S",
+        help="seconds without a request until a stage has no slice, and with --workers 0..M no worker (60)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="the scaler only says what it would do")
     parser.add_argument(
         "--kernels",
         choices=("auto", "always", "never"),
@@ -232,6 +246,7 @@ def _policy(args: argparse.Namespace, app: App) -> PolicySpec:
 _FIRST_ONLY = {
     "--device": "devices have workers already",
     "--workers": "there are as many as the first server has started",
+    "--slices": "no server may slice what others use",
     "--memory": "workers have been given their memory",
     "--arena": "workers have been given their memory, and every server has as much",
     "--kernels": "workers have been told how to run models",
@@ -278,6 +293,10 @@ def _prepare(layered: Layered) -> _Prepared:
 
 def _options(args: argparse.Namespace, app: App, tenants: dict[str, Tenant]) -> Options:
     least, most = args.workers or (1, 1)
+    if not most:
+        raise DeclarationError("--workers 0 runs nothing; write 0..1 for none while nothing comes")
+    if args.zero_after and not (args.slices or least < most):
+        raise DeclarationError("--zero-after is for what the scaler takes away; add --slices or --workers 0..1")
     return Options(
         device=args.device or "cpu",
         host=args.host,
@@ -295,6 +314,9 @@ def _options(args: argparse.Namespace, app: App, tenants: dict[str, Tenant]) -> 
         hosts=args.hosts or 1,
         workers=least,
         most_workers=most if most > least else None,
+        slices=args.slices,
+        dry_run=args.dry_run,
+        zero_s=args.zero_after or 60,
         kernels=args.kernels or "auto",
         kernel_log=args.kernel_log,
         ageing_ns=args.ageing or 0,

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from ..place.slices import free_slice, slice_config, sliced_config, sliced_worker
+from ..place.slices import sliced_config, sliced_worker
 from ..predict.progress import look_again
 from ..schedule.protocol import Hold, Offer
-from ..state import Batch, Cluster, CompiledNode, Item, Queue, Request, Slice
+from ..state import Batch, Cluster, CompiledNode, Item, Queue, Request
 from .actions import NEVER_NS, RunBatch
 from .policy import Policy
 from .step import Step
@@ -34,9 +34,6 @@ MAX_REFUSALS: Final = 4
 
 #: Why a timer is set for an offer that waits for its time.
 LOOK: Final = "a worker is about to be free"
-
-#: Why a timer is set for a queue whose slices have used up their quotas.
-QUOTA: Final = "the quota of its slice is used up until then"
 
 #: Lines in which queues wait: of devices (0), of host processes, and of stages with a quota.
 _HOST, _SLICED = 1, 2
@@ -208,17 +205,6 @@ class Launcher:
             config = sliced_config(queue, worker)
             self._launch(queue, Offer(worker, config, now), queue.pop(config.batch))
             return True
-        if queue.stage.name in self._cluster.sliced:
-            piece, look_ns = free_slice(self._cluster, queue.stage, now)
-            if piece is None:
-                if look_ns and not now < self._look_ns <= look_ns:
-                    self._look_ns = look_ns
-                    self._step.set_timer(look_ns, "", QUOTA)
-                return False
-            worker = self._cluster.workers[piece.worker]
-            config = slice_config(queue, piece, worker)
-            self._launch(queue, Offer(worker, config, now), queue.pop(config.batch), piece)
-            return True
         if not self._restless:
             self.asked_ns[queue.key] = now
         answer = self._scheduler.offers(queue, now)
@@ -236,9 +222,9 @@ class Launcher:
         offer = answer[0]
         look_ns = offer.start_ns - self._bind_ns
         if look_ns > now:
-            if self._bind_ns and not now < self._look_ns <= look_ns:
+            if (self._bind_ns or offer.slice is not None) and not now < self._look_ns <= look_ns:
                 self._look_ns = look_ns
-                self._step.set_timer(look_ns, "", LOOK)
+                self._step.set_timer(look_ns, "", LOOK if offer.slice is None else offer.reason)
             return False
         if queue.held_until_ns:
             queue.hold(0)
@@ -247,9 +233,9 @@ class Launcher:
 
     # -- the books of what runs -------------------------------------------------------------------------------
 
-    def _launch(self, queue: Queue, offer: Offer, items: list[Item], piece: Slice | None = None) -> None:
+    def _launch(self, queue: Queue, offer: Offer, items: list[Item]) -> None:
         """Enter a new batch into the books, and tell its worker all that it has to know of it."""
-        step, stage, worker, config = self._step, queue.stage, offer.worker, offer.config
+        step, stage, worker, config, piece = self._step, queue.stage, offer.worker, offer.config, offer.slice
         now = step.now_ns
         self.last_batch = ident = self.last_batch + 1
         expected = self._predictor.run(stage, worker.spec.kind, len(items), config)

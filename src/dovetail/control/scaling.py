@@ -66,7 +66,8 @@ class Scaling:
             if worker is None or worker.closing or not wish.quota_pct:
                 return False
             self._last_slice += 1
-            piece = Slice(self._last_slice, wish.stage, wish.worker, wish.share_pct, wish.quota_pct, wish.batch)
+            size = (wish.share_pct, wish.quota_pct, wish.batch)
+            piece = Slice(self._last_slice, wish.stage, wish.worker, *size, wish.limits)
             piece.idle_ns = self._step.now_ns
             pieces[piece.id] = piece
         elif wish.quota_pct:

@@ -8,7 +8,8 @@ Rules of this file
 - Tasks of one class run one after the other, in the order of the queue: taking turns would end all of them late. Some
   arbiters see that otherwise (`takes_turns`, `classless`), and are asked whenever there is more than one task.
 - After a batch whose requests go on here, the next of its class is expected as long after its end as usual. Kernels
-  of lower classes that would still run then are held back for that moment, or fill the time until then.
+  of lower classes that would still run then are held back for that moment, or fill the time until then. An arbiter
+  that knows of no task is not told: it hears what is expected with its first task, if it is expected then.
 - Times that the arbiter is told never go back.
 """
 
@@ -47,11 +48,13 @@ _LIMIT = 1 << 64
 _RUNNING, _STOPPING = TaskState.RUNNING, TaskState.STOPPING
 
 
-class _Hint(msgspec.Struct, frozen=True, gc=False):
+class _Hint(msgspec.Struct, gc=False, eq=False):
     number: int
     priority: int
     since_ns: int
     expected_ns: int
+    #: The arbiter knows of it.
+    told: bool = False
 
 
 class KernelDispatch:
@@ -110,6 +113,9 @@ class KernelDispatch:
             self._tell(KernelReady(self._at(now_ns), task.ident, kernel, task.share_pct))
 
     def _begin(self, task: Task, now_ns: int) -> None:
+        if not self.entered and self.hints:
+            for hint in self.hints:
+                self._tell_hint(hint, now_ns)
         task.entered = True
         self.entered[task.ident] = task
         _, order, objective_ns, arrival = task.key
@@ -221,18 +227,28 @@ class KernelDispatch:
         self._hinted -= 1
         hint = _Hint(self._hinted, priority, now_ns, now_ns + turnaround_ns)
         self.hints.append(hint)
-        self._tell(TaskExpected(self._at(now_ns), hint.number, priority, hint.expected_ns))
+        if self.entered:
+            self._tell_hint(hint, now_ns)
 
     def came(self, priority: int, now_ns: int) -> int:
         """A batch of this class has come: the oldest hint of its class was about it. How long it took; -1: none."""
         while self.hints and now_ns - self.hints[0].since_ns > LATEST_NS:
-            self._tell(TaskGone(self._at(now_ns), self.hints.popleft().number))
+            self._void(self.hints.popleft(), now_ns)
         for hint in self.hints:
             if hint.priority == priority:
                 self.hints.remove(hint)
-                self._tell(TaskGone(self._at(now_ns), hint.number))
+                self._void(hint, now_ns)
                 return now_ns - hint.since_ns
         return -1
+
+    def _tell_hint(self, hint: _Hint, now_ns: int) -> None:
+        if not hint.told and now_ns <= hint.expected_ns + self._grace_ns:
+            hint.told = True
+            self._tell(TaskExpected(self._at(now_ns), hint.number, hint.priority, hint.expected_ns))
+
+    def _void(self, hint: _Hint, now_ns: int) -> None:
+        if hint.told:
+            self._tell(TaskGone(self._at(now_ns), hint.number))
 
     def expects_above(self, priority: int, now_ns: int) -> bool:
         """Whether a task of a higher class is expected."""

@@ -98,12 +98,9 @@ class Device:
         self._starting = Starting(queue, cache, rules, self.dispatch, self._loading, times)
         self._tasks, self._expected = queue.tasks, self.dispatch.hints
         self._arrivals = 0
-        #: The batch that runs and is in no book, its number, and since when.
-        self._alone: RunBatch | None = None
-        self._alone_task = -1
-        self._alone_ns = 0
-        #: Something is to be done when it ends.
-        self._alone_matters = False
+        self._alone: RunBatch | None = None  # it runs and is in no book; its number, and since when
+        self._alone_task, self._alone_ns = -1, 0
+        self._alone_matters = False  # something is to be done when it ends
         self._models_wait = False  # models were to come or go when that was last looked at
         self._lowest = 1  # the lowest class that was ever here; hints are of use to classes above it only
         self._done_ns: int | None = None  # when all will have ended, if that was asked since something changed
@@ -149,10 +146,12 @@ class Device:
             or (run.accept_ns and now_ns > run.accept_ns)
             or not 0 < run.share_pct <= FULL_SHARE
             or run.quota_pct < FULL_QUOTA
-            or self._expected
             or (nbytes and self.cache.tier(weights) != "resident")
+            or (self._expected and self.dispatch.expects_above(run.priority, now_ns))
         ):
             return False
+        if self._expected:
+            self._times.observe_turnaround(self.dispatch.came(run.priority, now_ns))
         self._alone = run
         self._alone_task = task_of(run.ingress, run.batch) if run.ingress else run.batch
         self._alone_ns = now_ns
@@ -174,7 +173,6 @@ class Device:
             self.cache.use(weights, now_ns)
         if run.follows and run.priority < self._lowest:
             self.dispatch.expect(run.priority, self._times.turnaround_ns(), now_ns)
-            return self._go(now_ns)
         return self._go(now_ns) if self._loading.busy else []
 
     def _write_down(self) -> None:
@@ -238,9 +236,11 @@ class Device:
                 not queue.classes
                 or (len(queue.classes) == 1 and priority in queue.classes and not dispatch.takes_turns)
             )
-            and not dispatch.hints
+            and not (dispatch.hints and dispatch.expects_above(priority, now_ns))
             and not self._starting.hosted
         ):
+            if dispatch.hints:
+                self._times.observe_turnaround(dispatch.came(priority, now_ns))
             queue.run_at_once(task, now_ns)
             if plan is not None:
                 self._starting.hosted += task.launched < task.kernels

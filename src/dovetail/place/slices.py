@@ -4,8 +4,7 @@ Rules of this file
 - Of each such stage a worker has two batches at once: one that runs and one that waits for its turn. What they take
   of the device is the device's account, not the ingress's.
 - They go to the worker that has the fewest batches, the largest batch that is at hand.
-- A stage whose slices the scaler sets has as many batches at once as slices, each in its own: it goes to the one that
-  has been idle for longest, whose quota is the most rested.
+- A stage whose slices the scaler sets has as many batches at once as slices, each in its own (`schedule.in_slices`).
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ..state import Cluster, Config, Queue, Slice, Worker
+from ..state import Config, Queue, Worker
 from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 
-__all__ = ["MOST_SLICED", "free_slice", "slice_config", "sliced_config", "sliced_room", "sliced_worker"]
+__all__ = ["MOST_SLICED", "sliced_config", "sliced_room", "sliced_worker"]
 
 #: Batches of a stage with a quota that a worker has at once: one that runs and one that waits [our choice].
 MOST_SLICED: Final = 2
@@ -41,31 +40,3 @@ def sliced_config(queue: Queue, worker: Worker) -> Config:
     cores = worker.spec.cores
     cpus = max(1, cores * stage.share_pct // FULL_SHARE) if cores and not stage.on_host else 1
     return Config(batch, cpus, stage.share_pct, stage.quota_pct)
-
-
-def free_slice(cluster: Cluster, stage: StageSpec, now_ns: int) -> tuple[Slice | None, int]:
-    """The slice of a stage that has been idle for longest and whose quota allows a batch; or when one's will, or 0.
-
-    Only workers that have the model count.
-    """
-    holders = cluster.holders[stage.name]
-    best: Slice | None = None
-    ready_ns = 0
-    for piece in cluster.slices[stage.name].values():
-        if piece.worker not in holders or not piece.idle():
-            continue
-        at_ns = piece.ready_ns()
-        if at_ns > now_ns:
-            ready_ns = min(ready_ns, at_ns) if ready_ns else at_ns
-        elif best is None or piece.idle_ns < best.idle_ns:
-            best = piece
-    return best, ready_ns
-
-
-def slice_config(queue: Queue, piece: Slice, worker: Worker) -> Config:
-    """The largest batch that is at hand and in time in this slice."""
-    most = min(queue.size, piece.batch)
-    batch = max((size for size in queue.stage.batch if size <= most), default=queue.stage.batch[0])
-    cores = worker.spec.cores
-    cpus = max(1, cores * piece.share_pct // FULL_SHARE) if cores else 1
-    return Config(batch, cpus, piece.share_pct, piece.quota_pct)

@@ -117,13 +117,13 @@ class LoadScaler:
     def _prepare(self, cluster: Cluster) -> bool:
         """Work out what stages may have, for the kind of device that is there.
 
-        Slices are what they were made as. Without them it is worked out anew, as times are learned.
+        It is worked out anew without slices, and where times are learned. Else slices are what they were made as.
         """
         device = next((w for w in cluster.workers.values() if not w.spec.on_host), None)
         if device is None:
             return self._made_for is not None
         made_for = (device.spec.kind, device.spec.cores)
-        if self._made_for == made_for and self.settings.slices:
+        if self._made_for == made_for and self.settings.slices and not self.settings.learns:
             return True
         self._made_for = made_for
         kind, cores = made_for
@@ -173,7 +173,8 @@ class LoadScaler:
     def _choice(self, stage: _Stage, need: Need, pieces: Sequence[Slice], now_ns: int) -> tuple[Choice | None, str]:
         settings = self.settings
         idle_ns = now_ns - stage.demand.busy_ns
-        asleep = not pieces and need.settled_per_s < NO_RATE_PER_S
+        # Without slices the last device is what there is to sleep without.
+        asleep = not pieces and need.settled_per_s < NO_RATE_PER_S and (settings.slices or settings.least > 0)
         if settings.zero_ns and (asleep or idle_ns >= settings.zero_ns):
             return None, f"nothing has come for {idle_ns / 1e9:.0f} s"
         share_pct = pieces[0].share_pct if pieces else 0
@@ -257,7 +258,8 @@ class LoadScaler:
                     wishes.append(SliceWish(slot.stage, worker, *size, batch, reason, slot.slice))
                 continue
             moved = f"device {slot.worker} is not needed" if slot.worker == empties else "there is more room here"
-            wishes.append(SliceWish(slot.stage, worker, *size, batch, moved if slot.slice else reason))
+            reason = moved if slot.slice else reason
+            wishes.append(SliceWish(slot.stage, worker, *size, batch, reason, limits=settings.limits))
             if slot.slice:
                 wishes.append(SliceWish(slot.stage, slot.worker, 0, 0, 0, moved, slot.slice))
         need = len(workers) + fitted.more

@@ -25,7 +25,7 @@ import msgspec
 from ..predict import Predictor
 from ..state import Config
 from ..state.run_batch import FULL_QUOTA
-from ..state.slice import QUOTA_WINDOW_NS
+from ..state.slice import QUOTA_WINDOW_NS, slice_cpus
 from ..units import SECOND
 from ..workflow.graph import Graph, StageSpec
 
@@ -95,7 +95,7 @@ def points_of(
     """The points of a stage that are in time, the most efficient first; the fastest if there are none."""
     found = []
     for share_pct in shares_pct:
-        cpus = max(1, cores * share_pct // FULL_QUOTA) if cores else 1
+        cpus = slice_cpus(cores, share_pct)
         for batch in stage.batch:
             batch_ns = max(1, predictor.run(stage, kind, batch, Config(batch, cpus, share_pct)).mean_ns)
             found.append(ScalePoint(share_pct, batch, batch_ns, _least_quota_pct(batch_ns, limit_ns)))

@@ -25,6 +25,8 @@ class SliceWish(msgspec.Struct, frozen=True):
     reason: str
     #: Number of the slice that is resized or closed; 0: a new one.
     slice: int = 0
+    #: What it has is all that it may have; otherwise it may use what nobody else does.
+    limits: bool = True
 
 
 class Adjustment(msgspec.Struct, frozen=True):

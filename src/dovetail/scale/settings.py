@@ -19,6 +19,10 @@ class ScaleSettings(msgspec.Struct, frozen=True):
     most: int = 1
     #: Stages have slices of devices; otherwise every batch may have what is free, and only devices come and go.
     slices: bool = True
+    #: What a slice has is all that it may have; otherwise it may use what nobody else does.
+    limits: bool = True
+    #: Times are learned while it runs, so that what slices yield is worked out anew at every look.
+    learns: bool = False
     #: How long a device takes to start: so far ahead the forecast looks.
     start_ns: int = 0
     #: A stage that nothing has come for in this time has no slice any more; 0: it always has one.

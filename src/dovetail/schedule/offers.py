@@ -29,7 +29,9 @@ from ..units import MS
 from ..workflow.graph import StageSpec
 from .apart import Apart, Verdict
 from .dovetail import DovetailPlanner
+from .in_slices import slice_offers
 from .protocol import Hold, Offer, Refusal
+from .quotas import quota_wait_ns
 from .ranked import Ranked
 from .settings import Goal, PlannerSettings
 
@@ -140,6 +142,8 @@ class Dovetail(DovetailPlanner):
         self._dozed = 0
         #: Configurations that found no room when a queue was last weighed.
         self._tried: list[Config] = []
+        #: Whether a stage declares a quota.
+        self._quotas = False
         #: Told of everything that is considered, for `dovetail explain`; it costs time and changes nothing.
         self.watcher: Callable[[Considered], None] | None = None
 
@@ -147,6 +151,7 @@ class Dovetail(DovetailPlanner):
         """Remember the cluster."""
         super().bind(cluster)
         self._where.bind(cluster)
+        self._quotas = any(queue.stage.sliced for queue in cluster.queues.values())
 
     def full(self, on_host: bool) -> bool:
         """As the view of the workers says."""
@@ -182,6 +187,8 @@ class Dovetail(DovetailPlanner):
         """The best configuration that some worker is ready for; or the best one where it would start first."""
         stage, head = queue.stage, queue.head()
         assert head is not None, "the controller asks for queues with work"
+        if stage.name in self._cluster.sliced:
+            return self._in_slices(queue, now_ns)
         if self._where.closed_to(stage, head.request.priority):
             return ()
         told = self._told.get(queue.key)
@@ -196,6 +203,18 @@ class Dovetail(DovetailPlanner):
                 freed, fetchers = self._where.changes(stage)
                 tried = self._tried
                 self._told[queue.key] = _Told(offers, tried, queue.head(), queue.size, freed, fetchers, until_ns)
+        return offers
+
+    def _in_slices(self, queue: Queue, now_ns: int) -> Sequence[Offer]:
+        """What the scaler has given its stage; where that is no limit, the planner says what more it could use."""
+        cluster = self._cluster
+        planned: Sequence[Ranked] = ()
+        if any(not piece.limits for piece in cluster.slices[queue.stage.name].values()):
+            choice = self.choose(queue, now_ns)
+            planned = () if isinstance(choice, Hold) else list(choice)
+        offers = slice_offers(cluster, queue, self._predictor, planned, now_ns)
+        if self.watcher is not None and offers:
+            self.watcher(Considered(queue.key, now_ns, queue.size, tuple(offers), goal="time"))
         return offers
 
     def _still(self, told: _Told, queue: Queue, now_ns: int) -> bool:
@@ -357,10 +376,13 @@ class Dovetail(DovetailPlanner):
         return self._where.hints(request, now_ns)
 
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
-        """As the planner says; what nobody can avoid is counted: fetches, and queues at workers."""
+        """As the planner says; what nobody can avoid is counted: fetches, queues at workers, and waits for quotas."""
         where = self._where
         fetch_ns = sum([where.fetch_ns(node.stage) for node in graph.nodes])
         queue_ns = max([where.wait_ns(node.stage, now_ns) for node in graph.entries], default=0)
+        if self._quotas and (plan := self._plans.known(graph.name)) is not None and plan.familiar:
+            own_ns = quota_wait_ns(self._cluster, graph, plan.least_work, priority, limits=self._settings.limits)
+            queue_ns = max(queue_ns, own_ns)
         return self.judge(graph, priority, objective_ns, now_ns, fetch_ns, queue_ns)
 
     def started(self, batch: Batch, now_ns: int) -> None:

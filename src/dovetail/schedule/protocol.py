@@ -17,7 +17,7 @@ from typing import Protocol, final
 import msgspec
 
 from ..place import Hint
-from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
+from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Slice, Worker, WorkerRow
 from ..workflow.graph import Graph, Node
 
 __all__ = ["Hint", "Hold", "Offer", "Refusal", "Scheduler"]
@@ -60,6 +60,8 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     beside: bool = False
     #: What it was compared by with the other offers of its queue: the least is taken (`ranked`).
     score: float = 0.0
+    #: The slice that it would run in; None: it is not the scaler's to set.
+    slice: Slice | None = None
 
 
 class Scheduler(Protocol):

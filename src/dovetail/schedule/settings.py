@@ -31,4 +31,6 @@ class PlannerSettings(msgspec.Struct, frozen=True):
     replan: bool = True
     #: Refuse at once what cannot be in time.
     admission: bool = True
+    #: A declared quota is also a limit.
+    limits: bool = False
     max_open: int = 10_000

@@ -23,7 +23,7 @@ from ..profile.table import Entry
 from ..record.log import Header, LogWriter, make_header
 from ..record.sight import Banner
 from ..units import SECOND
-from ..wiring import PolicySpec, ScaleSpec, make_controller
+from ..wiring import PolicySpec, ScaleSpec, find_policy, make_controller
 from ..workflow.alone import stage_graphs
 from ..workflow.app import App
 from .access import Access
@@ -85,6 +85,12 @@ class Options(msgspec.Struct, frozen=True):
     workers: int = 1
     #: So many of them at the most, as the load asks for; None: their number stays.
     most_workers: int | None = None
+    #: Stages have slices of the workers, which follow the load; otherwise they share them freely.
+    slices: bool = False
+    #: The scaler only says what it would do.
+    dry_run: bool = False
+    #: What nothing has come for in this time has no slice, and may have no worker.
+    zero_s: int = 60
     #: Whether models are run kernel by kernel, so that a higher class need not wait for a whole batch of a lower:
     #: where that could happen, always, or never.
     kernels: Literal["auto", "always", "never"] = "auto"
@@ -272,11 +278,23 @@ async def start_system(
     ingress = 0 if share is None else share.ingress
     known = (*entries, *serves.entries)
     policy_spec = msgspec.structs.replace(options.policy, lead_us=options.lead_us, several=share is not None)
+    if "quotas" in find_policy(policy_spec.name).reads:
+        policy_spec = msgspec.structs.replace(policy_spec, quotas=options.quotas)
     if not emulated:
         policy_spec = msgspec.structs.replace(policy_spec, near=True)
-    if options.most_workers is not None:
-        least, most = options.workers, options.most_workers
-        scale = ScaleSpec(least, most, slices=False, start_ms=START_MS, started=least)
+    if options.most_workers is not None or options.slices:
+        least, started = options.workers, sum(not spec.on_host for spec in serves.workers)
+        scale = ScaleSpec(
+            least if options.most_workers is not None else started,
+            options.most_workers or started,
+            slices=options.slices,
+            limits=options.quotas == "strict",
+            learns=True,
+            start_ms=START_MS,
+            zero_s=options.zero_s,
+            dry=options.dry_run,
+            started=started,
+        )
         policy_spec = msgspec.structs.replace(policy_spec, scale=scale)
     times = None
     if store is not None and not emulated:

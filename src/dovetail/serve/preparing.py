@@ -81,7 +81,8 @@ def _devices(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFro
     serves = Serves(
         tuple(app.specs),
         options.device,
-        devices if options.most_workers is None else devices[: options.workers],
+        # The first is there at the start, also if there may be none later: what cannot be served is found then.
+        devices if options.most_workers is None else devices[: max(1, options.workers)],
         device_entries,
         cores,
         _cpus(options.policy, cores),
@@ -94,24 +95,28 @@ def _devices(app: App, options: Options) -> tuple[Serves, FirstFront | JoinedFro
 def _most(options: Options) -> tuple[str, int]:
     """The device and the number of its processes, if all that there may be are there."""
     most = options.most_workers
+    if options.dry_run and most is None and not options.slices:
+        raise DeclarationError("--dry-run says what the scaler would do, and there is none; add --slices")
+    if options.slices:
+        _check_scaled(options, "--slices", "slice them; leave one out", "sets no slices; leave it out")
     if most is None:
         return options.device, options.workers
     asked = f"--workers {options.workers}..{most}"
-    if options.share_workers is not None:
-        raise DeclarationError(
-            f"{asked}: other servers use the workers of --share-workers, and none may stop one; give one number"
-        )
-    if "scale" not in find_policy(options.policy.name).reads:
-        raise DeclarationError(
-            f"{asked}: the policy {options.policy.name!r} starts and stops no workers; give one number, or "
-            f"serve with --policy dovetail"
-        )
+    _check_scaled(options, asked, "stop one; give one number", "starts and stops no workers; give one number")
     if not options.device.startswith("emulated:"):
         return options.device, most
     if copies := re.search("x[0-9]+$", options.device):
         kind = options.device.removesuffix(copies[0])
         raise DeclarationError(f"{asked} and {options.device!r} both say how many devices there are; write {kind}")
     return f"{options.device}x{most}", 1
+
+
+def _check_scaled(options: Options, asked: str, shared: str, what: str) -> None:
+    """Whether the scaler may do what it is asked for."""
+    if options.share_workers is not None:
+        raise DeclarationError(f"{asked}: other servers use the workers of --share-workers, and none may {shared}")
+    if "scale" not in find_policy(options.policy.name).reads:
+        raise DeclarationError(f"{asked}: the policy {options.policy.name!r} {what}, or serve with --policy dovetail")
 
 
 def _cpus(policy: PolicySpec, cores: int) -> tuple[int, ...]:

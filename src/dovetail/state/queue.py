@@ -70,6 +70,10 @@ class Queue:
         """How many items of open requests of a class wait."""
         return self._classes.get(priority, 0)
 
+    def up_to_class(self, priority: int) -> int:
+        """How many items of open requests of a class and of higher ones wait."""
+        return sum(count for of, count in self._classes.items() if of <= priority)
+
     def head(self) -> Item | None:
         """The first item of an open request."""
         heap = self._heap

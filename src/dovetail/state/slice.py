@@ -2,8 +2,8 @@
 
 Rules of this file: the controller opens, resizes and closes slices; policies only look. A slice runs one batch at a
 time, so that what comes meanwhile goes together in the next one. A slice that is closing takes nothing new, and is
-gone when its batch has ended: a slice that is resized, moved or removed loses no work. Batches wait at the ingress
-until the quota allows them, not at the device: whoever comes meanwhile goes with them.
+gone when its batch has ended: a slice that is resized, moved or removed loses no work. Where quotas are limits,
+batches wait at the ingress until the quota allows them, not at the device: whoever comes meanwhile goes with them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ from typing import Final
 from ..units import MS
 from .run_batch import FULL_QUOTA
 
-__all__ = ["QUOTA_WINDOW_NS", "Slice"]
+__all__ = ["QUOTA_WINDOW_NS", "Slice", "slice_cpus"]
 
 #: The window over which quotas are kept, here and in the account of a device. FaST-GShare had 10 s (2023) and 40 ms
 #: (2024). 100 ms holds some kernels of a CPU [our choice].
 QUOTA_WINDOW_NS: Final = 100 * MS
 #: What has to be left of a quota for a batch to start: a token's least length in the account of a device.
 _LEAST_NS: Final = MS
+
+
+def slice_cpus(cores: int, share_pct: int) -> int:
+    """Cores that a share of a device is; of a device that has none it is one of the host's."""
+    return max(1, (cores * share_pct + FULL_QUOTA // 2) // FULL_QUOTA) if cores else 1
 
 
 class Slice:
@@ -31,6 +36,7 @@ class Slice:
         "closing",
         "id",
         "idle_ns",
+        "limits",
         "paid_ns",
         "quota_pct",
         "ran",
@@ -40,7 +46,9 @@ class Slice:
         "worker",
     )
 
-    def __init__(self, ident: int, stage: str, worker: int, share_pct: int, quota_pct: int, batch: int) -> None:
+    def __init__(
+        self, ident: int, stage: str, worker: int, share_pct: int, quota_pct: int, batch: int, limits: bool = True
+    ) -> None:
         self.id = ident
         self.stage = stage
         self.worker = worker
@@ -49,6 +57,8 @@ class Slice:
         self.quota_pct = quota_pct
         #: Largest batch that is in time here.
         self.batch = batch
+        #: It never has more than that; otherwise it may use what nobody else does.
+        self.limits = limits
         #: The batch that it runs; 0: none.
         self.running = 0
         #: Since when it runs none.
@@ -79,7 +89,7 @@ class Slice:
 
         What it ran is paid for in the long run, and no window has more than its quota.
         """
-        if self.quota_pct >= FULL_QUOTA:
+        if self.quota_pct >= FULL_QUOTA or not self.limits:
             return 0
         limit_ns = self.quota_pct * QUOTA_WINDOW_NS // FULL_QUOTA
         least_ns = min(_LEAST_NS, limit_ns // 2)

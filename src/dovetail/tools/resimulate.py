@@ -169,9 +169,9 @@ class Service:
 
 
 def unscaled(spec: PolicySpec) -> PolicySpec:
-    """The same policy where workers are said to come and go, and its scaler is not to say it again."""
-    only_workers = spec.scale is not None and not spec.scale.slices
-    return msgspec.structs.replace(spec, scale=None) if only_workers else spec
+    """The same policy where workers are said to come and go, and a server's scaler is not to say it again."""
+    servers = spec.scale is not None and (spec.scale.learns or not spec.scale.slices)
+    return msgspec.structs.replace(spec, scale=None) if servers else spec
 
 
 #: Settings that a server gives by itself.

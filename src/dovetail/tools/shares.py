@@ -40,6 +40,8 @@ __all__ = ["ShareOptions", "ShareResult", "p99", "verify_shares"]
 PATIENCE_NS = 3600 * SECOND
 #: Models are cut within this time, or not before the load begins.
 WARM_UP_SECONDS = 60.0
+#: Alone and together are compared in turns of so long, of which the first part is not counted: requests have to come.
+TURN_SECONDS, SETTLE_SECONDS = 1.0, 0.2
 #: Between two requests of a high class, about.
 PAUSE_SECONDS = 0.08
 
@@ -71,8 +73,9 @@ class ShareResult(msgspec.Struct, frozen=True):
     report: ShareReport
     #: Workflow -> outcome -> requests.
     outcomes: dict[str, dict[str, int]]
-    #: Workflow -> answers per second alone; empty if that was not measured.
+    #: Workflow -> answers per second alone, and beside all others in turn with that; empty if it was not measured.
     alone_per_s: dict[str, float] = {}
+    together_per_s: dict[str, float] = {}
     #: Workflow of the high class -> how long its answers took beside others, and alone, each in order.
     high_ns: dict[str, list[int]] = {}
     alone_ns: dict[str, list[int]] = {}
@@ -88,8 +91,7 @@ class ShareResult(msgspec.Struct, frozen=True):
         """
         if not self.alone_per_s or self.high_ns:
             return None
-        per_s = {name: found.get("ok", 0) / self.options.seconds for name, found in self.outcomes.items()}
-        return sum(per_s[name] / alone for name, alone in self.alone_per_s.items() if alone)
+        return sum(self.together_per_s.get(name, 0.0) / alone for name, alone in self.alone_per_s.items() if alone)
 
     @property
     def busy_pct(self) -> float:
@@ -152,27 +154,27 @@ async def verify_shares(
                 quotas=options.quotas,
             ),
         )
-        alone: dict[str, float] = {}
+        alone: Counter[str] = Counter()
+        together: Counter[str] = Counter()
         alone_ns: dict[str, list[int]] = {}
         idle_at_ns = (0, 0)
         try:
             load = _Load(served.system, inputs, high, options)
             await _warm_up(load, inputs, served.system)
+            high_ns = load.took_ns
             begun_ns = served.system.now_ns()
             outcomes = await load.run(inputs, options.seconds, progress)
-            ended_ns, high_ns = served.system.now_ns(), load.took_ns
-            # Afterwards, when all is warm.
+            ended_ns = served.system.now_ns()
+            # In short turns, alone and together, so that a machine that becomes slower counts on both sides.
+            for _ in range(round(options.alone_s / TURN_SECONDS)):
+                for name in inputs:
+                    await load.turn([name], alone, alone_ns)
+                await load.turn(inputs, together, high_ns)
+            load.took_ns = {}
             if options.idle_s:
                 begin_ns = served.system.now_ns()
                 await load.run([name for name in inputs if idle not in clients_of[name]], options.idle_s)
                 idle_at_ns = (begin_ns, served.system.now_ns())
-            for name in inputs if options.alone_s else ():
-                load.took_ns = {}
-                found = await load.run([name], options.alone_s)
-                if name in high:
-                    alone_ns.update(load.took_ns)
-                else:
-                    alone[name] = found[name]["ok"] / options.alone_s
         finally:
             await served.stop(10.0)
         with log.open("rb") as lines:
@@ -195,7 +197,15 @@ async def verify_shares(
         begin_ns, end_ns = idle_at_ns[0], idle_at_ns[0] + round(options.idle_s * SECOND)
         idle_busy_pct = busy_ns(every, begin_ns, end_ns - begin_ns) * 100.0 / ((end_ns - begin_ns) * devices)
     ended = {name: dict(found) for name, found in outcomes.items()}
-    measured = (alone, {n: sorted(t) for n, t in high_ns.items()}, {n: sorted(t) for n, t in alone_ns.items()})
+    turns_s = round(options.alone_s / TURN_SECONDS) * (TURN_SECONDS - SETTLE_SECONDS)
+    alone_per_s = {name: count / turns_s for name, count in alone.items() if name not in high}
+    together_per_s = {name: count / turns_s for name, count in together.items() if name not in high}
+    measured = (
+        alone_per_s,
+        together_per_s,
+        {n: sorted(t) for n, t in high_ns.items()},
+        {n: sorted(t) for n, t in alone_ns.items()},
+    )
     return ShareResult(target, options, asked, report, ended, *measured, idle_busy_pct, idle)
 
 
@@ -231,15 +241,21 @@ class _Load:
         names: Iterable[str],
         seconds: float,
         progress: Callable[[float, float], None] = lambda _, __: None,
+        settle_s: float = 0.0,
     ) -> dict[str, Counter[str]]:
-        """Keep requests of these workflows open until the time is over and all are answered."""
+        """Keep requests of these workflows open until the time is over and all are answered.
+
+        What is answered after that, or before they have settled, is not counted if it is well.
+        """
         outcomes: dict[str, Counter[str]] = {name: Counter() for name in names}
         begin_s = time.monotonic()
 
         async def one_after_the_other(name: str) -> None:
             while (passed_s := time.monotonic() - begin_s) < seconds:
                 progress(passed_s, seconds)
-                outcomes[name][await self._answer(name)] += 1
+                outcome = await self._answer(name)
+                if outcome != "ok" or settle_s <= time.monotonic() - begin_s <= seconds:
+                    outcomes[name][outcome] += 1
 
         async def now_and_then(name: str) -> None:
             took = self.took_ns.setdefault(name, [])
@@ -257,6 +273,12 @@ class _Load:
                     for _ in range(self._options.at_a_time):
                         loops.create_task(one_after_the_other(name))
         return outcomes
+
+    async def turn(self, names: Iterable[str], counts: Counter[str], took_ns: dict[str, list[int]]) -> None:
+        """A turn of these workflows: add how many were answered, and how long those of a high class took."""
+        self.took_ns = took_ns
+        for name, found in (await self.run(names, TURN_SECONDS, settle_s=SETTLE_SECONDS)).items():
+            counts[name] += found["ok"]
 
     async def _answer(self, name: str) -> str:
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()

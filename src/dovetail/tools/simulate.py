@@ -272,8 +272,8 @@ class ScenarioRun:
         def make(ident: int, spec: WorkerSpec) -> SimDevice:
             host = spec.kind == HOST
             arbiter = None
-            if sliced and not host:  # slices are paid for, so that they are limits
-                account = TokenAccount(TokenSettings(mode="strict"))
+            if scale is not None and sliced and not host:  # slices are paid for, so that they are limits as a rule
+                account = TokenAccount(TokenSettings(mode="strict" if scale.limits else "conserving"))
                 arbiter = GapArbiter({}, GapSettings(order="slack"), account=account, learn=False)
             return SimDevice(
                 ident,

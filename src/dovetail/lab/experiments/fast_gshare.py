@@ -16,6 +16,7 @@ from ...scale.partition import Demand, lower_bound, plan_devices
 from ..experiment import Goal, Lab
 from .fast_gshare_pods import Pod, Pods, fit_beside, fit_pod, fitted_half, read_cells, read_replicas, simulated_per_s
 from .parva_data import PUBLISHED_GPUS, demands, present
+from .rapp import fit_surface, halves, launches_ms, read_surfaces
 from .scaling import scaling
 
 __all__ = ["QUICK_SEEDS", "SEEDS", "run"]
@@ -51,7 +52,7 @@ def run(lab: Lab) -> None:
     packing(lab)
     parva(lab)
     scaling(lab)
-    lab.leave_out("rapp", "RaPP's quota surface is not done yet")
+    rapp(lab)
 
 
 def _absent(lab: Lab, ident: str, what: str) -> None:
@@ -122,6 +123,36 @@ def replicas(lab: Lab, pods: dict[str, Pod]) -> None:
         goal=Goal("at most", 20.0, "%"),
         measured=max(errors),
     )
+
+
+def rapp(lab: Lab) -> None:
+    """RaPP's times by batch, share and quota: errors of the simulated device on cells that nothing was fitted on."""
+    path = lab.data("rapp", "latency_ms_by_batch_sm_quota.csv")
+    if path is None:
+        _absent(lab, "rapp", "rapp/latency_ms_by_batch_sm_quota.csv")
+        return
+    split = {model: halves(cells) for model, cells in read_surfaces(path).items()}
+    surfaces = dict(
+        zip(split, lab.map(fit_surface, [fitted for fitted, _ in split.values()], "RaPP's models"), strict=True)
+    )
+    asked = [(model, quota) for model, surface in surfaces.items() for quota in surface.launches_ms]
+    jobs = [(surfaces[model].launches_ms[quota], quota) for model, quota in asked]
+    launches = dict(zip(asked, lab.map(launches_ms, jobs, "launches under quotas"), strict=True))
+    errors = sorted(
+        100 * abs(max(launches[model, c.quota_pct], surfaces[model].device_ms(c.batch, c.share_pct)) / c.ms - 1)
+        for model, (_, others) in split.items()
+        for c in others
+    )
+    for name, goal, part in (("median", 10.0, 0.5), ("p95", 20.0, 0.95)):
+        lab.claim(
+            f"rapp.{name}",
+            f"time of {len(surfaces)} models by batch, share and quota, simulated: "
+            f"{'median' if name == 'median' else '95th percentile of the'} error of {len(errors)} cells; by model "
+            "one number for each quota, and two for each batch, fitted on the others",
+            source="KontonGu/RaPP (V100)",
+            goal=Goal("at most", goal, "%"),
+            measured=errors[math.ceil(part * len(errors)) - 1],
+        )
 
 
 # -- headline figures -----------------------------------------------------------------------------------------------

@@ -37,7 +37,8 @@ from ...units import SECOND
 from ...workflow.graph import StageSpec
 
 __all__ = [
-    "Cells", "Pod", "Pods", "fit_beside", "fit_pod", "fitted_half", "read_cells", "read_replicas", "simulated_per_s",
+    "Cells", "Pod", "Pods", "fit_beside", "fit_pod", "fitted_half", "read_cells", "read_replicas", "search",
+    "simulated_per_s",
 ]  # fmt: skip
 
 #: (share in per cent, quota) -> requests per second.
@@ -111,12 +112,15 @@ def fit_pod(cells: Cells) -> Pod:
         pod = Pod(*values)
         return sum(math.log(pod.per_s(*cell) / per_s) ** 2 for cell, per_s in cells.items())
 
-    return Pod(*_search(error, [0.3 * cycle_ns, 0.6 * cycle_ns, 0.05 * cycle_ns]))
+    return Pod(*search(error, [0.3 * cycle_ns, 0.6 * cycle_ns, 0.05 * cycle_ns]))
 
 
-def _search(error: Callable[[Sequence[float]], float], values: list[float]) -> list[float]:
-    best, step = error(values), 1.5
-    while step > 1.0005:
+def search(
+    error: Callable[[Sequence[float]], float], values: list[float], *, first: float = 1.5, last: float = 1.0005
+) -> list[float]:
+    """The least error, by steps along each number that become smaller: factors from `first` down to `last`."""
+    best, step = error(values), first
+    while step > last:
         better = False
         for i in range(len(values)):
             for factor in (step, 1 / step):

@@ -6,11 +6,10 @@ policy that is judged by them.
 
 from __future__ import annotations
 
-import csv
 import filecmp
 import random
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,6 @@ from msgspec.structs import replace
 from ...control import Action, BatchFinished, Event, Reject, Reply, RequestCancelled
 from ...control.validate import validate
 from ...profile import catalogue
-from ...profile.curve import fit
 from ...profile.table import Entry, Point, ProfileTable
 from ...record.ledger import Ledger
 from ...record.log import LogWriter, make_header
@@ -30,7 +28,7 @@ from ...tools.replay import replay
 from ...units import MS, SECOND
 from ...wiring import PolicySpec, make_controller
 from ...workflow.graph import StageSpec, chain
-from ..experiment import Estimate, Goal, Lab, bootstrap, over_seeds
+from ..experiment import Goal, Lab, over_seeds
 from ..queueing import (
     SERVICE_NS,
     Queueing,
@@ -40,6 +38,7 @@ from ..queueing import (
     mg1_wait_s,
     mmc_wait_s,
 )
+from .foundation_profiles import profiles
 
 SEEDS = tuple(range(1, 11))
 QUICK_SEEDS = tuple(range(1, 6))
@@ -51,8 +50,6 @@ FULL, QUICK = (0.7, 100_000), (0.5, 30_000)
 #: What the mean of so many runs may be off by chance alone is about 1 %; a wrong formula is off by tens.
 THEORY = Goal("within", 3, "%")
 KLEINROCK = "Kleinrock, Queueing Systems I (1975) and II (1976)"
-RAPP = "KontonGu/RaPP@600348c, V100, batch 1 to 8, share 5 to 100 %"
-RAPP_FILE = ("rapp", "latency_ms_by_batch_sm_quota.csv")
 
 
 def run(lab: Lab) -> None:
@@ -354,57 +351,3 @@ def determinism(lab: Lab) -> None:
         goal=Goal("exactly", 0, "steps"),
         measured=sum(steps for _, steps in found),
     )
-
-
-# -- profiles -----------------------------------------------------------------------------------------------------
-
-
-def profiles(lab: Lab) -> None:
-    """The form of the catalogue's curves against the measurements that they were made of."""
-    ident = "profile.rapp"
-    path = lab.data(*RAPP_FILE)
-    if path is None:
-        needed = "/".join(RAPP_FILE)
-        lab.leave_out(
-            ident, f"needs {needed} of the public measurements, which are not part of the project; set DOVETAIL_DATA"
-        )
-        return
-    times: dict[str, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["quota_pct"] == "100":
-                ns = round(float(row["latency_ms"]) * MS)
-                times[row["model"]][int(row["batch"])][int(row["sm_pct"])] = ns
-    chosen = {name: of for name, of in times.items() if name in catalogue.models()}
-    errors = {name: fit(of).mape_pct for name, of in sorted(chosen.items())}
-    measured: Estimate = bootstrap(list(errors.values()), seed=lab.seeds[0])
-    lab.claim(
-        ident,
-        f"mean error of max(floor, work / share) over {len(errors)} vision models (interval: bootstrap over models)",
-        source=RAPP,
-        goal=Goal("at most", 5.5, "%"),
-        measured=measured,
-    )
-    _draw_profiles(lab, chosen, errors)
-
-
-def _draw_profiles(lab: Lab, times: dict[str, dict[int, dict[int, int]]], errors: dict[str, float]) -> None:
-    with lab.figure("profiles", width_in=9.0) as figure:
-        left, right = figure.subplots(1, 2)
-        for batch, of_batch in sorted(times["resnet50"].items()):
-            curve = fit(times["resnet50"]).curve
-            shares = sorted(of_batch)
-            (line,) = left.plot(
-                shares, [curve.latency_ns(batch, s) / MS for s in shares], lw=1.2, label=f"batch {batch}"
-            )
-            left.plot(shares, [of_batch[s] / MS for s in shares], "o", ms=3, color=line.get_color())
-        left.set(xlabel="share of the V100, %", ylabel="ms per batch", title="resnet50: measured (marks) and fitted")
-        left.set_ylim(bottom=0)
-        left.legend(frameon=False)
-        ranked = sorted(errors.values())
-        right.plot(range(1, len(ranked) + 1), ranked, "o", ms=3)
-        right.axhline(sum(ranked) / len(ranked), lw=1, ls="--", color="grey")
-        right.set(
-            xlabel="model, best to worst", ylabel="mean absolute error, %", title=f"error of {len(ranked)} models"
-        )
-        right.set_ylim(bottom=0)

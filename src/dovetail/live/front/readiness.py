@@ -1,7 +1,8 @@
 """Whether every stage has a worker that can run it, and for how long one has had none.
 
 A worker that died is back within a second or two, so requests wait for it. After a while new ones are refused, and
-in the end those that wait are given up.
+in the end those that wait are given up. A stage that sleeps, because the scaler has let the last worker go, is well:
+its next request wakes it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 from ...control import Controller
 from ...errors import Overloaded
+from ...scale import LoadScaler
 from ...units import SECOND
 from ...workflow.graph import Graph
 
@@ -29,18 +31,28 @@ class Readiness:
         self._controller = controller
         #: Since when some stage has had no worker; 0 is all are well.
         self._unready_since_ns = 1
+        #: It was asleep until then.
+        self._wakes = False
 
     @property
     def complete(self) -> bool:
-        """Whether every stage had a worker at the last look."""
-        return not self._unready_since_ns
+        """Whether every stage had a worker at the last look, or sleeps or wakes."""
+        return not self._unready_since_ns or self._wakes
 
     def look(self, now_ns: int) -> None:
         """To be called whenever a model or a worker came or went."""
         if not self.missing():
-            self._unready_since_ns = 0
+            self._unready_since_ns, self._wakes = 0, False
+        elif self._asleep() and self.complete:
+            self._unready_since_ns, self._wakes = 0, True
         elif not self._unready_since_ns:
             self._unready_since_ns = now_ns
+
+    def _asleep(self) -> bool:
+        """Whether the scaler has let the last worker go and has not asked for another."""
+        cluster, scale = self._controller.cluster, self._controller.policy.scaler
+        least = scale.settings.least if isinstance(scale, LoadScaler) else 1
+        return not least and not cluster.starting and len(cluster.workers) == cluster.hosts
 
     def missing(self, graph: Graph | None = None) -> list[str]:
         """Stages that no worker holds: of one workflow, or of all."""

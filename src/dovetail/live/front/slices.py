@@ -1,19 +1,22 @@
 """Slices of a running system: what every client with a quota has, and how somebody changes that.
 
-A change is an event of the Controller (`control.slicing`), so that the log has it and a replay does the same.
+Those that the scaler sets are told as well, and nobody else changes them. What else the scaler wants is carried out
+here: workers come and go. A change is an event of the Controller (`control.slicing`), so that the log has it and a
+replay does the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
-from ...control import Controller, SliceChanged
+from ...control import Controller, SetSlice, SliceChanged, StartWorker, StopWorker
 from ...errors import BadRequest
+from ...record.scaling import told
 from ...state.run_batch import FULL_QUOTA
 from ...state.worker import FULL_SHARE
-from .link import WorkerLink
+from .fleet import Fleet
 
 __all__ = ["Slice", "Slices"]
 
@@ -34,28 +37,52 @@ class Slices:
     def __init__(
         self,
         controller: Controller,
-        workers: Mapping[int, WorkerLink],
+        fleet: Fleet,
         post: Callable[[SliceChanged], None],
         now_ns: Callable[[], int],
+        say: Callable[[str], None],
     ) -> None:
         self._controller = controller
-        self._workers = workers
+        self._fleet = fleet
+        self._workers = fleet.workers
         self._post = post
         self._now_ns = now_ns
+        self._say = say
+
+    def carry_out(self, action: SetSlice | StartWorker | StopWorker) -> None:
+        """What the scaler has decided; or only say it. Slices are what the next batches say."""
+        if action.dry:
+            self._say(told(action, self._name_of))
+        elif isinstance(action, StartWorker):
+            self._fleet.grow(action.reason)
+        elif isinstance(action, StopWorker):
+            self._fleet.shrink(action.worker, action.reason)
+
+    def _name_of(self, ident: int) -> str:
+        worker = self._workers.get(ident)
+        return str(ident) if worker is None else worker.spec.name
 
     def all(self) -> list[Slice]:
-        """What every client with a quota has now."""
+        """What every client with a quota has now, those first that declare it."""
+        found = list(self._declared().values())
+        cluster = self._controller.cluster
+        for pieces in cluster.slices.values() if cluster.sliced else ():  # those that are only said are nobody's
+            found += [Slice(p.client, p.share_pct, p.quota_pct, self._name_of(p.worker)) for p in pieces.values()]
+        return found
+
+    def _declared(self) -> dict[str, Slice]:
+        """Those that can be changed, by client."""
         found = {}
         for stage in self._controller.stages.values():
             if stage.sliced:
                 home = self._workers.get(self._controller.homes.get(stage.name, 0))
                 client, name = stage.client or stage.name, "" if home is None else home.spec.name
                 found[client] = Slice(client, stage.share_pct, stage.quota_pct, name)
-        return list(found.values())
+        return found
 
     def change(self, client: str, share_pct: int = 0, quota_pct: int = 0, worker: str | None = None) -> Slice:
         """Give a client another slice from now on; what is not said stays. No worker (empty): any."""
-        known = {piece.client: piece for piece in self.all()}
+        known = self._declared()
         if (now := known.get(client)) is None:
             some = ", ".join(known) or "none"
             raise BadRequest(f"client {client!r} declares no quota that could be changed; those that do: {some}")

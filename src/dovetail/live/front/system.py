@@ -32,6 +32,7 @@ from ...control import (
     RequestCancelled,
     RequestRefused,
     RunBatch,
+    SetSlice,
     SetTimer,
     StartWorker,
     StopWorker,
@@ -132,7 +133,7 @@ class LiveSystem:
             say=say,
         )
         #: What clients with a quota have, and how to change it.
-        self.slices = Slices(controller, self.fleet.workers, self._post, self.now_ns)
+        self.slices = Slices(controller, self.fleet, self._post, self.now_ns, say)
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -330,9 +331,8 @@ class LiveSystem:
         worker.send(self.batches.begin(action, self.answers.requests, self.now_ns()))
 
     def _perform(self, action: Action) -> None:
-        kind = type(action)
-        if kind is Reply or kind is Reject:
-            self._end(action)  # type: ignore[arg-type]
+        if isinstance(action, Reply | Reject):
+            self._end(action)
         elif isinstance(action, SetTimer):
             self._timers.set(action)
         elif isinstance(action, LoadModel):
@@ -340,11 +340,11 @@ class LiveSystem:
         elif isinstance(action, EvictModel):
             self.fleet.workers[action.worker].send(Evict(action.stage, action.cause, action.reason))
             self._check_ready()
-        elif isinstance(action, StartWorker) and not action.dry:
-            self.fleet.grow(action.reason)
-        elif isinstance(action, StopWorker) and not action.dry:
-            self.fleet.shrink(action.worker, action.reason)
-            self.messages.forget(action.worker)
+        elif isinstance(action, SetSlice | StartWorker | StopWorker):
+            self.slices.carry_out(action)
+            if isinstance(action, StopWorker) and not action.dry:
+                self.messages.forget(action.worker)
+            self._check_ready()
         elif isinstance(action, Drained):
             self._drained.set()
 

@@ -43,6 +43,9 @@ LOADERS = 2
 #: beginning of the next), delay that a class may suffer by it, and credit for some kernels. Chosen on pairs of models
 #: that are not among those reported (docs/results/fikit.md).
 OVERHEAD_NS, BUDGET, BURST_NS = 60 * US, 0.02, 3 * MS
+#: A worker that has run nothing for so long gives back the memory that its batches worked in [our choice]. The next
+#: batch clears these pages anew: some milliseconds.
+REST_NS = 1000 * MS
 #: How often it is looked whether an idle worker's state has changed, once in that time.
 IDLE_LOOKS = 20
 
@@ -114,6 +117,8 @@ class DeviceExecutor:
         self._busy = 0
         self._hits = self._misses = self._loads_done = self._evictions = 0
         self._state_ns = -STATE_NS
+        #: When a grant ended last.
+        self._ran_ns = 0
         #: It will be told later.
         self._state_due = False
         #: What it was told last, beside the row.
@@ -285,7 +290,7 @@ class DeviceExecutor:
                 self._evicted(answer, cause)
         if now_ns - self._state_ns >= STATE_NS or (len(self._ingresses) > 1 and now_ns > self._state_ns):
             self._tell_state(now_ns)
-        elif not self._state_due and self._machine.idle:
+        if not self._state_due and self._machine.idle:
             # A lone ingress knows what it has asked for: a packet for each batch would cost it more than it tells.
             self._state_due = True
             self._wake_at(self._state_ns + STATE_NS, _TellState(IDLE_LOOKS))
@@ -313,9 +318,15 @@ class DeviceExecutor:
         known = self._known()
         if known != self._told:
             self._tell_state(now_ns)
-        self._state_due = due.looks > 1
+        looks = due.looks - 1
+        if not looks and self._machine.idle:
+            if now_ns - self._ran_ns < REST_NS:
+                looks = 1
+            else:
+                self._loaders.put(self._models.rest)
+        self._state_due = looks > 0
         if self._state_due:
-            self._wake_at(now_ns + STATE_NS, _TellState(due.looks - 1))
+            self._wake_at(now_ns + STATE_NS, _TellState(looks))
 
     def _known(self) -> tuple[int, ...]:
         return (self._hits, self._misses, self._loads_done, self._evictions, self._values.used_bytes)
@@ -344,6 +355,7 @@ class DeviceExecutor:
             with self._lock:
                 if ended.over:
                     self._batches.pop(batch.task, None)
+                self._ran_ns = now_ns
                 answers = self._machine.step(ended, now_ns)
                 grown = self._models.grown_bytes()
                 if grown is not None:
@@ -364,7 +376,7 @@ class DeviceExecutor:
             self._learning.want_cut([model])
         if plan.name == batch.expected and (plan.name or len(plan.kernels) == 1):
             return
-        if len(plan.kernels) > 1 or batch.expected or self._models.several:
+        if len(plan.kernels) > 1 or batch.expected or self._models.asks(message, len(plan.kernels)):
             now_ns = self._now_ns()
             with self._lock:
                 planned = events.TaskPlanned(batch.task, plan.name, tuple(plan.idents), len(plan.idents))

@@ -30,10 +30,11 @@ from typing import Any
 
 from ...errors import ModelError
 from ...profile.kernels import Cut
+from ...state.worker import FULL_SHARE
 from ...units import format_bytes
 from ...workflow.app import App
 from ...workflow.graph import StageSpec
-from ...workflow.runners import Runner, make_runner
+from ...workflow.runners import Runner, make_runner, shrink_arena
 from ..kernels.batch_run import BatchRun, WholeRun
 from ..kernels.cut_model import CutModel
 from ..kernels.weight_files import WeightFiles
@@ -273,6 +274,12 @@ class Models:
                 self._dropped.clear()
                 trim()
 
+    def rest(self) -> None:
+        """Nothing has come for a while: what batches worked in goes back to the machine."""
+        if not self._strict and any(spec.kind == "onnx" for spec in self.stages.values()):
+            shrink_arena()
+            trim()
+
     # -- batches ------------------------------------------------------------------------------------------------
 
     def plan(self, message: Run, columns: Sequence[Sequence[Any]]) -> BatchRun | WholeRun:
@@ -287,9 +294,18 @@ class Models:
         if not isinstance(model, CutModel):
             return WholeRun(model, columns)
         run = model.plan(columns, spec)
-        if self.several and run.name and len(self._kernels_of) < MOST_SHAPES:
+        if run.name and self.asks(message, len(run.kernels)) and len(self._kernels_of) < MOST_SHAPES:
             self._kernels_of[_looks(message)] = run.name, tuple(run.idents)
         return run
+
+    def asks(self, message: Run, kernels: int) -> bool:
+        """Whether anybody asks for the kernels of a batch: others may start between or beside them, or before them.
+
+        Nobody does of a whole batch of the highest class with the device to itself: nothing is learned of its kernel.
+        """
+        batch = message.batch
+        alone = batch.priority <= self._highest and batch.share_pct == FULL_SHARE
+        return self.several and (kernels > 1 or not alone)
 
     @property
     def several(self) -> bool:
@@ -300,7 +316,8 @@ class Models:
 
     def expected(self, message: Run) -> tuple[str, tuple[str, ...]] | None:
         """What the kernels of a batch will be, as far as one that looks alike has shown."""
-        return self._kernels_of.get(_looks(message)) if self._kernels_of else None
+        found = self._kernels_of.get(_looks(message)) if self._kernels_of else None
+        return found if found is not None and self.asks(message, len(found[1])) else None
 
     def at_work(self, message: Run, run: BatchRun | WholeRun, use: Use | None) -> AbstractContextManager[Use | None]:
         """While kernels of a batch run, with a strict budget: its memory is set aside and measured.
