@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -34,52 +34,9 @@ from .protocol import Hold, Offer, Refusal
 from .quotas import quota_wait_ns
 from .ranked import Ranked
 from .settings import Goal, PlannerSettings
+from .where import Where
 
-__all__ = ["Considered", "Dovetail", "Where"]
-
-
-class Where(Protocol):
-    """A view of the workers: `place.OwnWorkers` or `place.SharedWorkers`."""
-
-    bind_ns: int
-
-    def bind(self, cluster: Cluster) -> None: ...
-
-    def changes(self, stage: StageSpec) -> tuple[int, bool]: ...
-
-    def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None: ...
-
-    def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None: ...
-
-    def closed_to(self, stage: StageSpec, priority: int) -> bool: ...
-
-    def sleeps(self, stage: StageSpec, priority: int) -> bool: ...
-
-    def dozes(self, stage: StageSpec) -> bool: ...
-
-    def woken(self) -> Sequence[str]: ...
-
-    def full(self, on_host: bool) -> bool: ...
-
-    def fetch_ns(self, stage: StageSpec) -> int: ...
-
-    def wait_ns(self, stage: StageSpec, now_ns: int) -> int: ...
-
-    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]: ...
-
-    def started(self, batch: Batch, now_ns: int) -> None: ...
-
-    def ended(self, batch: Batch, now_ns: int, done: bool) -> None: ...
-
-    def closed(self, request: Request) -> None: ...
-
-    def joined(self, worker: Worker) -> None: ...
-
-    def lost(self, worker: Worker) -> None: ...
-
-    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None: ...
-
-    def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None: ...
+__all__ = ["Considered", "Dovetail"]
 
 
 #: Configurations that are tried for one that is in time beside those who run.
