@@ -350,6 +350,7 @@ class Dovetail(DovetailPlanner):
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
         """A batch has ended."""
         self._where.ended(batch, now_ns, done)
+        self.returned(batch)
         if done:
             self.finished(batch, now_ns)
 
