@@ -42,7 +42,7 @@ compiled: setup
 	DOVETAIL_COMPILED=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/compiled .
 
 test-compiled: compiled
-	DOVETAIL_COMPILED=1 PYTHONPATH=build/compiled $(BIN)/python -m pytest -m "not cpu"
+	DOVETAIL_COMPILED=1 PYTHONPATH=build/compiled $(BIN)/python -m pytest -m "not cpu and not interpreted"
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -36,7 +36,9 @@ LAYERS = {
     "grade": ((32, 2), (64, 2), (128, 1), (128, 1)),
 }
 MODELS = {"one": ("one",), "three": ("clean", "kind", "grade")}
-SLO_MS = {"one": 200.0, "three": 300.0}
+#: Objective, in times of what the models take by themselves: all get the same room for batches and queues, however
+#: fast a machine is.
+OBJECTIVE = {"one": 40, "three": 70}
 
 OURS = """
 from dovetail import App, onnx, workflow
@@ -45,11 +47,11 @@ clean = onnx("clean.onnx", batch=(1, 2, 4, 8))
 kind = onnx("kind.onnx", batch=(1, 2, 4, 8))
 grade = onnx("grade.onnx", batch=(1, 2, 4, 8))
 
-@workflow(slo="200ms")
+@workflow(slo="SLO")
 def one_workflow(x):
     return one(x)
 
-@workflow(slo="300ms")
+@workflow(slo="SLO")
 def three(x):
     cleaned = clean(x)
     return {"kind": kind(cleaned), "grade": grade(cleaned)}
@@ -146,10 +148,9 @@ def install(venvs: Path, peer: Peer) -> Path:
 
 
 def make_models(directory: Path) -> None:
-    """The models of all applications, and ours."""
+    """The models of all applications."""
     for name, layers in LAYERS.items():
         make_model(directory / f"{name}.onnx", layers, size=(128, 128), pooled=name != "clean")
-    (directory / "ours.py").write_text(OURS)
 
 
 @dataclass
@@ -161,6 +162,8 @@ class Server:
     headers: dict[str, str]
     body: bytes
     mark: str
+    #: Its first process: nothing while it runs.
+    ended: Callable[[], int | None]
 
     def cpu_s(self) -> float:
         """Processor time of all its processes so far."""
@@ -185,27 +188,29 @@ def processes(mark: str) -> list[int]:
 
 
 @contextmanager
-def peer_server(peer: Peer, venv: Path, app: str, models: Path, core: int) -> Iterator[Server]:
-    """A peer that serves an application, on one core."""
+def peer_server(peer: Peer, venv: Path, app: str, models: Path, core: int, slo_ms: float) -> Iterator[Server]:
+    """A peer that serves an application with this objective, on one core."""
     with tempfile.TemporaryDirectory(prefix="dovetail-peer-") as scratch:
         port = PORT
         if peer.name == "MLServer":
             _mlserver_settings(Path(scratch), port)
         environment = {"PEER_APP": app, "PEER_PORT": str(port), "PEER_MODELS": str(models), "PYTHONPATH": str(APPS)}
+        environment["PEER_SLO_MS"] = f"{slo_ms:.0f}"
         cwd = APPS if peer.name == "BentoML" else Path(scratch)
         command = peer.command(venv, port, app)
         headers = {"Content-Type": peer.content_type}
         body = peer.body(picture().tobytes())
-        with _started(command, cwd, {**environment, **dict(peer.environment)}, core) as mark:
-            yield _answering(Server(port, peer.path, headers, body, mark))
+        with _started(command, cwd, {**environment, **dict(peer.environment)}, core) as (mark, ended):
+            yield _answering(Server(port, peer.path, headers, body, mark, ended))
 
 
 @contextmanager
-def our_server(app: str, models: Path, core: int) -> Iterator[Server]:
+def our_server(app: str, models: Path, core: int, slo_ms: float) -> Iterator[Server]:
     """`dovetail serve`, without a flag but its port, that has never run before."""
     with tempfile.TemporaryDirectory(prefix="dovetail-ours-") as scratch:
+        (Path(scratch) / "ours.py").write_text(OURS.replace("SLO", f"{slo_ms:.0f}ms"))
         command = [sys.executable, "-m", "dovetail", "serve", f"ours:{app}_app", "--port", str(PORT)]
-        environment = {"PYTHONPATH": str(models)}
+        environment = {"PYTHONPATH": scratch}
         for name in (*LAYERS,):
             os.symlink(models / f"{name}.onnx", Path(scratch) / f"{name}.onnx")
         raw = picture()
@@ -213,8 +218,8 @@ def our_server(app: str, models: Path, core: int) -> Iterator[Server]:
         header = json.dumps({"inputs": [tensor]}).encode()
         headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(header))}
         path = f"/v2/models/{'one_workflow' if app == 'one' else 'three'}/infer"
-        with _started(command, Path(scratch), environment, core) as mark:
-            yield _answering(Server(PORT, path, headers, header + raw.tobytes(), mark))
+        with _started(command, Path(scratch), environment, core) as (mark, ended):
+            yield _answering(Server(PORT, path, headers, header + raw.tobytes(), mark, ended))
 
 
 def _mlserver_settings(directory: Path, port: int) -> None:
@@ -226,7 +231,9 @@ def _mlserver_settings(directory: Path, port: int) -> None:
 
 
 @contextmanager
-def _started(command: Sequence[str], cwd: Path, environment: dict[str, str], core: int) -> Iterator[str]:
+def _started(
+    command: Sequence[str], cwd: Path, environment: dict[str, str], core: int
+) -> Iterator[tuple[str, Callable[[], int | None]]]:
     mark = f"PEER_MARK={uuid.uuid4().hex}"
     name, _, value = mark.partition("=")
     log = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
@@ -239,7 +246,7 @@ def _started(command: Sequence[str], cwd: Path, environment: dict[str, str], cor
         start_new_session=True,
     )
     try:
-        yield mark
+        yield mark, process.poll
     except BaseException:
         log.seek(0)
         print(log.read()[-3000:].decode(errors="replace"), file=sys.stderr)
@@ -268,7 +275,7 @@ def _answering(server: Server) -> Server:
                 told = json.loads(answer.read())
             break
         except (OSError, ValueError) as error:
-            if time.monotonic() > until or not processes(server.mark):
+            if time.monotonic() > until or server.ended() is not None:
                 raise RuntimeError(f"no answer: {error}") from error
             time.sleep(0.3)
     flat = _numbers(told)

@@ -165,7 +165,9 @@ def compare(name: str, figure: str, old: list[float], new: list[float]) -> Compa
     excess = ratio - 1 if better == LESS else 1 - ratio
     worse_always = least > 1 if better == LESS else most < 1
     verdict = ""
-    if len(ratios) >= LEAST_ROUNDS and excess > most - least:
+    if not better:
+        pass  # it is only shown
+    elif len(ratios) >= LEAST_ROUNDS and excess > most - least:
         verdict = "WORSE"
     elif len(ratios) >= LEAST_ROUNDS and worse_always:
         verdict = "in every round"

@@ -7,9 +7,11 @@
 ESG's and Compass's workflows in two classes on simulated T4s whose memory (8 GB) does not hold all models, at a rate
 that grows with the number of workers and keeps about two thirds of them busy. Workers begin with models, each with
 others, as many as fit. What is timed is a whole step of the controller in which batches are decided: batch, share,
-worker and memory, admission and all books included, per batch. The first seconds, in which the cluster fills, are not
-counted. Times are processor time of the thread. Runs with 100, 1,000 and 10,000 workers take turns; a figure is the
-median over rounds, with the least and the most. Results go to stdout, progress to stderr. Takes four minutes.
+worker and memory, admission and all books included, per batch. A run is simulated, and its events are then put
+through a fresh controller, which decides the same: so the controller may be compiled. The steps before two thirds of
+the requests have come, in which the cluster fills, are not timed. Times are processor time of the thread. Runs with
+100, 1,000 and 10,000 workers take turns; a figure is the median over rounds, with the least and the most. Results go
+to stdout, progress to stderr. Takes three minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,10 +52,8 @@ WORKFLOWS = {
 MEMORY = 8 * 10**9
 #: Nothing comes before, so that workers have their models.
 QUIET = "5s"
-#: As in `dovetail.cli.serve`; and what Python has by itself.
+#: What `dovetail serve` tells the collector when it is ready, and what Python has by itself.
 COLLECT_AFTER, THRESHOLDS = 10_000, gc.get_threshold()
-#: One step in so many is counted.
-COUNTED = 4
 
 
 def scenario(devices: int, seed: int, requests: int, *, cold: bool = False) -> str:
@@ -82,25 +82,15 @@ def models_for(worker: int, stages: Sequence[StageSpec]) -> list[str]:
     return found
 
 
-def fill_memory(world: ScenarioRun) -> None:
-    """Have every worker fetch models when it joins."""
-    step = world.controller.step
+def fill_memory(world: ScenarioRun) -> Callable[[Any, list[Any]], None]:
+    """An observer that has every worker fetch models when it joins."""
     stages = [stage for stage in world.controller.stages.values() if stage.weights_bytes]
 
-    def filled(event: Any) -> Any:
-        actions = step(event)
+    def fill(event: Any, actions: list[Any]) -> None:
         if type(event) is WorkerJoined and event.spec.memory_bytes:
             actions += [LoadModel(event.cause, event.worker, m) for m in models_for(event.worker, stages)]
-        return actions
 
-    world.controller.step = filled  # type: ignore[method-assign]
-
-
-def as_served() -> None:
-    """What `dovetail serve` tells Python's collector when it is ready."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
+    return fill
 
 
 class Calls:
@@ -114,49 +104,52 @@ class Calls:
         self.made += event == "call" or event == "c_call"
 
 
+def simulated(devices: int, seed: int, path: Path, cold: bool) -> tuple[list[Any], float]:
+    """All events of a run, and requests per second of processor time."""
+    requests = (COLD if cold else SIZES)[devices]
+    path.write_text(scenario(devices, seed, requests, cold=cold))
+    world = ScenarioRun(path)
+    events: list[Any] = []
+    observers = [lambda event, actions: events.append(event)]
+    begin = time.process_time()
+    world.go(observers if cold else [*observers, fill_memory(world)])
+    return events, requests / (time.process_time() - begin)
+
+
 def run(
     devices: int, seed: int, folder: Path, *, cold: bool = False, calls: Calls | None = None
 ) -> tuple[list[int], float]:
-    """Nanoseconds (or calls) per decision, and requests per second of processor time of the whole simulation."""
-    requests = (COLD if cold else SIZES)[devices]
-    path = folder / f"{devices}-{seed}.toml"
-    path.write_text(scenario(devices, seed, requests, cold=cold))
-    world = ScenarioRun(path)
-    if not cold:
-        fill_memory(world)
-    controller = world.controller
-    step, clock = controller.step, time.thread_time_ns if calls is None else lambda: calls.made
-    taken: list[int] = []
-    seen = steps = 0
+    """Nanoseconds (or calls) per decision, and requests per second of processor time of the whole simulation.
 
-    def timed(event: Any) -> Any:
-        nonlocal seen, steps
-        if type(event) is RequestArrived:
-            if not seen:
-                as_served()
-            seen += 1
-        steps += 1
-        if seen * 3 < requests * 2 or (calls and steps % COUNTED):
-            return step(event)
+    The events of a simulation are put through a fresh controller, which decides the same.
+    """
+    path = folder / f"{devices}-{seed}.toml"
+    events, rate = simulated(devices, seed, path, cold)
+    first = next(i for i, event in enumerate(events) if type(event) is RequestArrived)
+    arrivals = [i for i, event in enumerate(events) if type(event) is RequestArrived]
+    full = arrivals[len(arrivals) * 2 // 3]
+    step = ScenarioRun(path).controller.step
+    clock = time.thread_time_ns if calls is None else lambda: calls.made
+    for event in events[:first]:
+        step(event)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
+    for event in events[first:full]:
+        step(event)
+    taken: list[int] = []
+    for event in events[full:]:
         begin = clock()
-        if calls is not None:
-            sys.setprofile(calls)
+        sys.setprofile(calls)
         actions = step(event)
         sys.setprofile(None)
         spent = clock() - begin
-        decided = sum([type(a) is RunBatch for a in actions])
+        decided = sum([type(action) is RunBatch for action in actions])
         if decided:
             taken.append(spent // decided)
-        return actions
-
-    controller.step = timed  # type: ignore[method-assign]
-    begin = time.process_time()
-    try:
-        world.go()
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*THRESHOLDS)
-    return taken, requests / (time.process_time() - begin)
+    gc.unfreeze()
+    gc.set_threshold(*THRESHOLDS)
+    return taken, rate
 
 
 def counted(cold: bool) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What does serving cost? A model through HTTP, controller and worker process, against the model alone.
 
-    python bench/live.py [--json] [--quick]
+    python bench/live.py [--rounds N] [--json] [--quick]
 
 One model of about 9 ms (seven convolutions on a picture of 0.2 MB, made here with a fixed seed), run by one thread:
 
@@ -41,6 +41,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 from rich.console import Console
@@ -112,9 +113,12 @@ class Bench:
         self.progress(f"batch {batch}")
         # The bare loop before and after: a neighbour who came meanwhile is seen in one half of it.
         times = self.alone.ask("network", batch, self.seconds / 2)
+        items, batches = counts(server.port)
         cpu_s = server.front_cpu_s()
         answered = self.asking.ask("closed", server.port, 2 * batch + OPEN_BEYOND, self.seconds)
         cpu_s = server.front_cpu_s() - cpu_s
+        more_items, more_batches = counts(server.port)
+        found[f"items per batch {batch}"] = (more_items - items) / (more_batches - batches)
         times += self.alone.ask("network", batch, self.seconds / 2)
         found[f"bare {batch}"] = batch * len(times) / sum(times)
         found[f"served {batch}"] = rate(answered, batch)
@@ -155,6 +159,13 @@ class Bench:
         echoed = self.asking.ask("open", self.echo_port, gaps)
         found[f"{name}: echo"] = p50(echoed) - p50(self.alone.ask("nothing", 1, gaps))
         found[f"{name}: beyond the echo"] = found[f"{name}: added"] - found[f"{name}: echo"]
+
+
+def counts(port: int) -> tuple[int, int]:
+    """Pictures that a server has answered, and batches that it has run for them."""
+    with urlopen(f"http://127.0.0.1:{port}/v2/models/picture/stats", timeout=10) as answer:
+        stats = json.load(answer)["model_stats"][0]
+    return stats["inference_count"], stats["execution_count"]
 
 
 def runs_s(log: Path) -> list[float]:
@@ -260,6 +271,7 @@ ROWS = [
     ("  the same with Triton's client", "triton", 1, "/s"),
     ("bare loop, batch 8", "bare 8", 1, "/s"),
     ("through HTTP, batch 8", "served 8", 1, "/s"),
+    ("  items in a batch", "items per batch 8", 1, ""),
     ("  of the bare loop", "ratio 8", 100, "%"),
     ("the model in a tight loop, p50", "tight", 1e3, "ms"),
     *(
@@ -289,11 +301,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print figures of every round as JSON")
     parser.add_argument("--quick", action="store_true", help="three rounds, quiet or not: half a minute")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--patience", type=float, default=900, metavar="S", help="how long to wait for quiet rounds")
     args = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         sys.exit("bench/live.py needs two CPUs: one for the worker, one for the front and its clients")
-    rounds, seconds, patience_s = (3, 0.5, 0.0) if args.quick else (ROUNDS, SECONDS, args.patience)
+    rounds, seconds, patience_s = (3, 0.5, 0.0) if args.quick else (args.rounds, SECONDS, args.patience)
     with Progress("{task.description}", console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting")
         found = measure(rounds, seconds, patience_s, lambda text: bar.update(task, description=text))

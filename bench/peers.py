@@ -2,13 +2,14 @@
 
     python bench/peers.py [--apps one three] [--systems Dovetail "Ray Serve" LitServe BentoML MLServer]
                           [--loads 0.5 1 1.5 2 3] [--seconds 3] [--rounds 1] [--seed 11]
-                          [--venvs out/peers] [--out out/peers.jsonl] [--report] [--plot FILE]
+                          [--slo-ms ONE THREE] [--venvs out/peers] [--out out/peers.jsonl] [--report] [--plot FILE]
 
 Each peer is installed into a virtual environment of its own, the first time. Servers have one core, the client has
 the other. Requests are sent over HTTP at times that a seed gives (Poisson), whether or not the server keeps up, and a
 latency counts from the time at which its request was due. Load 1 is what the models do in a bare loop on that core at
-a batch of one. Systems take turns in every round, each with a fresh server that first gets requests at half load that
-do not count. Rows are added to --out; --report prints the table of all that is there. Results: docs/results/peers.md.
+a batch of one. Objectives are a multiple of that time; --slo-ms gives them. Systems take turns in every round, each
+with a fresh server that first gets requests at half load that do not count. Rows are added to --out; --report prints
+the table of all that is there. Results: docs/results/peers.md.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -36,9 +38,9 @@ sys.path.insert(0, str(PROJECT))
 from _models import picture  # noqa: E402
 from _peers import (  # noqa: E402
     MODELS,
+    OBJECTIVE,
     OWN,
     PEERS,
-    SLO_MS,
     Server,
     install,
     make_models,
@@ -90,6 +92,11 @@ def bare_capacity(app: str, models: Path) -> float:
         os.sched_setaffinity(0, before)
 
 
+def _objective_ms(app: str, capacity: float) -> float:
+    """In tens of milliseconds."""
+    return round(OBJECTIVE[app] * 100 / capacity) * 10.0
+
+
 def shots(server: Server, rate: float, seconds: float, seed: str) -> Iterator[Shot]:
     rng = random.Random(seed)
     at_s = rng.expovariate(rate)
@@ -115,7 +122,7 @@ def measure(server: Server, row: dict[str, Any], rate: float, seconds: float, se
     cpu_s = server.cpu_s()
     answers = asyncio.run(offer(server, rate, seconds, seed))
     cpu_s = server.cpu_s() - cpu_s
-    slo_ms = SLO_MS[row["app"]]
+    slo_ms = row["slo_ms"]
     good = sorted(a.latency_ns / MS for a in answers if a.status == 200)
     in_time = sum(ms <= slo_ms for ms in good)
     return {
@@ -134,11 +141,11 @@ def measure(server: Server, row: dict[str, Any], rate: float, seconds: float, se
     }
 
 
-def started(system: str, app: str, models: Path, venvs: Path) -> AbstractContextManager[Server]:
+def started(system: str, app: str, models: Path, venvs: Path, slo_ms: float) -> AbstractContextManager[Server]:
     if system == OWN:
-        return our_server(app, models, SERVER_CORE)
+        return our_server(app, models, SERVER_CORE, slo_ms)
     peer = next(peer for peer in PEERS if peer.name == system)
-    return peer_server(peer, install(venvs, peer), app, models, SERVER_CORE)
+    return peer_server(peer, install(venvs, peer), app, models, SERVER_CORE, slo_ms)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -147,6 +154,8 @@ def run(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="dovetail-peers-") as scratch, args.out.open("a") as out:
         models = Path(scratch)
         make_models(models)
+        given = dict(zip(MODELS, args.slo_ms or (), strict=False))
+        slo_ms = {app: given.get(app) or _objective_ms(app, bare_capacity(app, models)) for app in args.apps}
         for number in range(args.rounds):
             seed = args.seed + number
             for app in args.apps:
@@ -155,11 +164,12 @@ def run(args: argparse.Namespace) -> None:
                 for system in systems:
                     capacity = bare_capacity(app, models)
                     try:
-                        with started(system, app, models, args.venvs) as server:
+                        with started(system, app, models, args.venvs, slo_ms[app]) as server:
                             asyncio.run(offer(server, WARM_LOAD * capacity, WARM_SECONDS, "warm"))
                             for load in args.loads:
                                 time.sleep(PAUSE_SECONDS)
                                 row = {"system": system, "app": app, "seed": seed, "load": load, "capacity": capacity}
+                                row["slo_ms"] = slo_ms[app]
                                 row["date"] = time.strftime("%Y-%m-%d %H:%M")
                                 found = measure(server, row, load * capacity, args.seconds, f"{seed} {app} {load}")
                                 out.write(json.dumps(found) + "\n")
@@ -182,9 +192,7 @@ def _range(values: list[float], digits: int = 1) -> str:
         return "–"
     low, high = min(values), max(values)
     middle = statistics.median(values)
-    return (
-        f"{middle:.{digits}f}" if len(values) == 1 else f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-    )
+    return f"{middle:.{digits}f}" if low == high else f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def report(rows: list[dict[str, Any]]) -> None:
@@ -202,7 +210,8 @@ def report(rows: list[dict[str, Any]]) -> None:
         if not mine:
             continue
         capacity = _range([row["capacity"] for row in mine])
-        print(f"\n{app}: objective {SLO_MS[app]:.0f} ms, capacity {capacity} requests per second")
+        objective = _range([row["slo_ms"] for row in mine], 0)
+        print(f"\n{app}: objective {objective} ms, capacity {capacity} requests per second")
         for what, value, digits in figures:
             print(f"\n| {what} | " + " | ".join(f"×{load:g}" for load in loads) + " |")
             print("|---" * (1 + len(loads)) + "|")
@@ -248,11 +257,10 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
             axis.grid(alpha=0.3)
             if key == "p99_ms":
                 axis.set_yscale("log")
-                axis.axhline(SLO_MS[app], color="black", linestyle=":", linewidth=1)
-            elif key == "goodput":
-                axis.set_ylim(0, None)
+                slo_ms = statistics.median(row["slo_ms"] for row in rows if row["app"] == app)
+                axis.axhline(slo_ms, color="black", linestyle=":", linewidth=1)
             else:
-                axis.set_yscale("log")
+                axis.set_ylim(0, None)
             if line:
                 axis.set_xlabel("offered load / capacity")
     axes[0][0].legend(fontsize=9)
@@ -270,12 +278,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--slo-ms", nargs=2, type=float, metavar=("ONE", "THREE"))
     parser.add_argument("--venvs", type=Path, default=PROJECT / "out/peers")
     parser.add_argument("--out", type=Path, default=PROJECT / "out/peers.jsonl")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     if not args.report and args.plot is None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers are ended in any case
         run(args)
         return
     rows = [json.loads(line) for line in args.out.read_text().splitlines()]

@@ -143,9 +143,8 @@ def default_policy(count: int) -> dict[str, object]:
             path = Path(folder, f"{number}.toml")
             path.write_text(decide.scenario(DEFAULT_DEVICES, SEED + number, count))
             run = ScenarioRun(path)
-            decide.fill_memory(run)
             begin = time.process_time()
-            run.go()
+            run.go([decide.fill_memory(run)])
             rates.append(count / (time.process_time() - begin))
             lines = run.ledger.summary()
             in_time.append(

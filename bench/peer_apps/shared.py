@@ -14,7 +14,7 @@ WHICH = os.environ["PEER_APP"]
 PORT = int(os.environ["PEER_PORT"])
 #: Batches as others are given them: so many, or after so long.
 MOST, WAIT_S = 8, 0.005
-SLO_MS = {"one": 200, "three": 300}[WHICH]
+SLO_MS = int(os.environ["PEER_SLO_MS"])
 #: Requests that may wait where a server can refuse more: about what can be answered within the objective.
 QUEUE = int(os.environ.get("PEER_QUEUE", "16"))
 

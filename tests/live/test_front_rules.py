@@ -60,6 +60,7 @@ def test_a_failure_fits_any_batch() -> None:
     assert running(2, 1).fits(Failed(7, 1, 0, 1, "error", "raised"))
 
 
+@pytest.mark.interpreted
 def test_an_answer_that_does_not_fit_is_none_and_leaves_the_batch_as_it_was() -> None:
     async def scene() -> None:
         memory = Memory(1 << 16, {})
@@ -138,6 +139,7 @@ def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[Scene], None]) -> Non
     asyncio.run(go())
 
 
+@pytest.mark.interpreted
 def test_whoever_dies_at_every_start_waits_longer_and_longer_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     def scene(stage: Scene) -> None:
         for _ in range(len(RESTART_SECONDS) + 2):
@@ -150,6 +152,7 @@ def test_whoever_dies_at_every_start_waits_longer_and_longer_up_to_a_bound(monke
     play(monkeypatch, scene)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("healthy", [{"answered": True}, {"lived_ns": HEALTHY_NS + 1}])
 def test_after_a_healthy_life_the_waits_start_from_the_beginning(
     monkeypatch: pytest.MonkeyPatch, healthy: dict[str, int]
@@ -165,6 +168,7 @@ def test_after_a_healthy_life_the_waits_start_from_the_beginning(
     play(monkeypatch, scene)
 
 
+@pytest.mark.interpreted
 def test_a_life_just_long_enough_is_not_healthy_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     def scene(stage: Scene) -> None:
         stage.die()

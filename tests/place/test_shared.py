@@ -18,11 +18,12 @@ from dovetail.place import Route
 from dovetail.place.settings import RouterSettings
 from dovetail.place.shared import SharedWorkers
 from dovetail.place.transfer import SIMULATOR, Delays
-from dovetail.predict import Predictor
+from dovetail.predict import Estimate, Predictor
 from dovetail.sim.driver import Simulation
 from dovetail.sim.state_table import Staleness
 from dovetail.state import Batch, CompiledGraph, Config, Item, Queue, Request, WorkerRow
 from dovetail.units import MS, SECOND
+from dovetail.workflow.graph import StageSpec
 
 #: No windows, no copies: what is left is the estimate.
 PLAIN = RouterSettings(bounces=0, spares=0)
@@ -266,6 +267,31 @@ def test_where_all_are_busy_others_are_asked_with_windows_that_widen() -> None:
     assert len({r.worker for r in asked}) == len(asked) and 6 not in {r.worker for r in asked}  # it has no model
     _, last = send(router, what, 99, 0)
     assert last.latest_ns == 0 and last.reason != "asked"
+
+
+@pytest.mark.parametrize(("wait_ms", "asks"), [(20, False), (60, True)])
+def test_others_are_asked_only_if_the_wait_is_long(wait_ms: float, asks: bool) -> None:
+    router = router_for({"a": 100}, RouterSettings(spares=0), workers=3)
+    router.heard([holding(w, wait_ms, a=1_000) for w in (1, 2, 3)], 0)
+    _, route = send(router, item(request(single(1_000)), "a"), 1, 0)
+    assert (route.reason == "asked") is asks
+
+
+def test_what_is_routed_runs_on_all_cores_of_its_worker() -> None:
+    class ByCores:
+        def __init__(self, known: Predictor) -> None:
+            self._known = known
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._known, name)
+
+        def run(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
+            return Estimate(100 * MS // config.cpus, 0.0, "profile")
+
+    router = router_for({"a": 100})
+    join(router, 1, spec=msgspec.structs.replace(SPEC, cores=4))  # type: ignore[arg-type]
+    router.fleet._predictor = ByCores(router.fleet._predictor)  # type: ignore[assignment]
+    assert router.fleet.run_ns(stage("a", 100)) == 25 * MS
 
 
 # -- herds ------------------------------------------------------------------------------------------------------

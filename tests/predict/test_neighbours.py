@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import dovetail.wiring
 from dovetail.predict import Estimator, EstimatorState
 from dovetail.predict.interference import Beside, Interference
+from dovetail.predict.interference.kind import SAID
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.state import Config
 from dovetail.tools.simulate import ScenarioRun
@@ -119,3 +121,26 @@ def test_the_controller_tells_who_ran_beside_whom(tmp_path: Path, monkeypatch: p
     assert set(loads) == {"a", "b"}
     for victim, other in (("a", "b"), ("b", "a")):
         assert weights(loads[victim], [loads[other]]) == pytest.approx(1.3, abs=0.06)
+
+
+def test_what_a_server_said_is_held_against_what_came() -> None:
+    """What is said when a batch begins cannot know who comes: one in ten took longer, and bounds have learned it."""
+    knows = Estimator(TABLE, interference=Interference())
+    other = knows.load_of(B, "gpu", 1, HALF)
+    for n in range(400):
+        took_ns = 26 * MS if n % 10 == 0 else 20 * MS
+        knows.observe_run(A, "gpu", 1, HALF, took_ns, [Beside(other)], said_ns=20 * MS)
+    assert knows.interference is not None
+    margin = knows.interference.kind("gpu").margins[SAID]
+    assert margin.bound(0.99) == pytest.approx(math.log(1.3))
+    assert margin.bound(0.5) == pytest.approx(0.0)
+    assert margin.coverage(0.95) == pytest.approx(0.95, abs=0.04)
+
+
+def test_what_was_not_said_does_not_count() -> None:
+    knows = Estimator(TABLE, interference=Interference())
+    other = knows.load_of(B, "gpu", 1, HALF)
+    for _ in range(50):
+        knows.observe_run(A, "gpu", 1, HALF, 20 * MS, [Beside(other)])
+    assert knows.interference is not None
+    assert SAID not in knows.interference.kind("gpu").margins

@@ -10,6 +10,7 @@ from tests.scale.scaled import STAGE, Scaled, every, poisson
 from dovetail.control import SetSlice, StartWorker, StopWorker
 from dovetail.profile.table import ProfileTable
 from dovetail.scale import ScaleSettings
+from dovetail.scale.points import ScalePoint
 from dovetail.units import MS, SECOND
 from dovetail.workflow.graph import chain
 
@@ -94,6 +95,24 @@ def test_without_a_device_requests_are_held_and_one_is_started() -> None:
     assert sum(s.outcomes.values()) == 5 and s.outcomes.get("ok", 0) >= 3, "those who can still be in time are"
     assert isinstance(rest[-1][1], StopWorker), "and nothing is left in the end"
     assert not s.controller.workers
+
+
+def test_without_slices_the_last_device_goes_when_nothing_has_come_for_long_and_comes_back() -> None:
+    zero = ScaleSettings(least=0, most=1, slices=False, start_ns=500 * MS, zero_ns=20 * SECOND)
+    s = Scaled(zero, start_ms=100).run(iter([*every(100 * MS, 20), *every(100 * MS, 5, 60 * SECOND)]))
+    went = [at_ns for at_ns, action in s.told if isinstance(action, StopWorker)]
+    assert 36 * SECOND < went[0] < 41 * SECOND, "twenty seconds after the last one, and fifteen more without need"
+    came = [at_ns for at_ns, action in s.told if isinstance(action, StartWorker)]
+    assert came == [60 * SECOND] and s.outcomes == {"ok": 25}, "those that come meanwhile are held"
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_where_times_are_learned_what_slices_yield_is_worked_out_anew(learns: bool) -> None:
+    def points(requests: int) -> list[ScalePoint]:
+        s = Scaled(ScaleSettings(learns=learns), table=ProfileTable([])).run(every(4 * MS, requests))
+        return s.scaler._stages["look"].points
+
+    assert (points(5) != points(1000)) == learns
 
 
 def test_what_is_only_said_is_not_done() -> None:

@@ -30,6 +30,8 @@ from dovetail.units import MS
 from dovetail.wiring import own_policy
 from dovetail.workflow.graph import StageSpec, chain
 
+pytestmark = pytest.mark.interpreted
+
 CURVE = Curve((1, 4), (10 * MS, 20 * MS), (6 * MS, 12 * MS))
 FEW, MANY = 10, 1000
 #: Steps that are counted, after as many that are not.

@@ -182,6 +182,7 @@ def test_no_hold_goes_on_when_somebody_of_a_lower_class_has_to_begin() -> None:
     assert hold is not None and hold.until_ns == 29 * MS, "who has begun does not count"
 
 
+@pytest.mark.interpreted
 def test_what_later_queues_take_is_set_aside_before_a_stage_is_decided() -> None:
     for premium in (0.0025, None):
         built, planner = make({"flow": (60, ("first", "second"))}, premium=premium, wait=False)

@@ -93,12 +93,14 @@ def test_a_plan_is_made_for_what_a_fetch_leaves() -> None:
     assert taken(make(22, fetch_ms=11)[0]) == [(100, "")]
 
 
+@pytest.mark.interpreted
 def test_a_configuration_that_somebody_is_ready_for_goes_before_a_better_one_that_is_fetched_first() -> None:
     built, scheduler = make(100, ready_pct=25)
     scheduler.choose = lambda queue, now_ns: HALF_OR_QUARTER  # type: ignore[method-assign]
     assert taken(built) == [(25, "")], "where waiting has no price, nobody waits while somebody is ready"
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(("later_usd", "expected"), [(2.9, (50, "fetches it first")), (3.1, (25, ""))])
 def test_the_least_score_wins_and_a_fetch_is_part_of_it(later_usd: float, expected: tuple[int, str]) -> None:
     built, scheduler = make(100, ready_pct=25)
@@ -114,6 +116,7 @@ def test_the_least_score_wins_and_a_fetch_is_part_of_it(later_usd: float, expect
     assert (50, 5 * MS) in asked and {share for share, _ in asked} == {50}, "what starts now has its score already"
 
 
+@pytest.mark.interpreted
 def test_an_eviction_is_charged_at_the_price_of_the_device() -> None:
     built, scheduler = make(100)
     scheduler.score_later = lambda ranked, later_ns: later_ns / MS  # type: ignore[method-assign]
@@ -124,6 +127,7 @@ def test_an_eviction_is_charged_at_the_price_of_the_device() -> None:
     assert scheduler._score(queue, HALF_OR_QUARTER[0], Spot(worker, 0), 1 * MS) == 1.0
 
 
+@pytest.mark.interpreted
 def test_if_nobody_is_ready_the_best_configuration_goes_where_it_starts_first() -> None:
     built, scheduler = make(100, ready_pct=0)
     scheduler.choose = lambda queue, now_ns: HALF_OR_QUARTER  # type: ignore[method-assign]

@@ -95,7 +95,8 @@ class LiveServer:
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the loop does not end"
         self._loop.close()
 
 

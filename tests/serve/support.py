@@ -261,7 +261,8 @@ class Server:
             self.run(self.grpc.drain(0))
         self.run(self.http.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the loop does not end"
         self._loop.close()
 
 

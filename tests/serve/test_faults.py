@@ -66,7 +66,8 @@ class Load:
     def stop(self) -> None:
         self.going = False
         for thread in self._threads:
-            thread.join()
+            thread.join(300)
+            assert not thread.is_alive(), "a request was never answered"
 
 
 def descriptors(pid: int) -> int:
@@ -125,7 +126,8 @@ def test_everything_at_once(serve):
                 os.kill(victim, signal.SIGSTOP if number in (5, 12) else signal.SIGKILL)
     load.stop()
     stop.set()
-    disturbing.join()
+    disturbing.join(60)
+    assert not disturbing.is_alive()
 
     # One truthful outcome each.
     assert serving.process.poll() is None

@@ -70,7 +70,8 @@ class Running:
     def stop(self) -> None:
         self.run(self.http.close())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the loop does not end"
         self.loop.close()
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..predict.companions import Companions
+from ..predict.interference import Beside
 from ..state import NEVER_NS, Batch, Cluster, Config, Item, Request, compile_graphs
 from ..units import MS
 from ..workflow.graph import Graph, StageSpec
@@ -57,8 +58,11 @@ STOPPED: Final = 20
 #: Where neighbours are not felt, who ran beside whom is told of so many batches in a row, one time in so many.
 LOOK_FOR: Final = 64
 LOOK_EVERY: Final = 8
+#: Batches beside others that it is told of in a step that starts nothing; and how many may wait for such a step.
+LEARN: Final = 8
+UNLEARNED: Final = 64
 #: What a predictor is told of a batch.
-Ran = tuple[StageSpec, str, int, Config, int]
+Ran = tuple[StageSpec, str, int, Config, int, int]
 
 
 class Controller:
@@ -79,6 +83,8 @@ class Controller:
         self._load_of = policy.predictor.load_of
         #: Who ran beside whom, where the predictor wants to know.
         self._companions: Companions[Ran] | None = Companions() if policy.predictor.knows_neighbours else None
+        #: What it has not been told yet: that takes longer than a decision, so it is told beside decisions.
+        self._unlearned: list[tuple[Ran, Sequence[Beside]]] = []
         self._step = step = Step()
         self.timers = step.timers
         self._launcher = launcher = Launcher(cluster, policy, step, ingress)
@@ -147,6 +153,10 @@ class Controller:
             launcher.start()
         if launcher.last_batch == last:
             self._scheduler.idle(event.at_ns)
+            if self._unlearned:
+                self._learn(LEARN)
+        elif len(self._unlearned) > UNLEARNED:
+            self._learn(1)
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             out.append(Drained(step.number))
@@ -301,9 +311,15 @@ class Controller:
             self._observe_run(stage, kind, items, config, duration_ns)
             return
         load = self._load_of(stage, kind, items, config)
-        ran = stage, kind, items, config, duration_ns
-        for told, beside in companions.ended(worker.id, ran, load, event.begin_ns, end_ns, running):
-            self._observe_run(*told, beside)
+        ran = stage, kind, items, config, duration_ns, batch.said_ns
+        self._unlearned.extend(companions.ended(worker.id, ran, load, event.begin_ns, end_ns, running))
+
+    def _learn(self, most: int) -> None:
+        """Tell the predictor of batches that were beside others, the first ones first."""
+        unlearned = self._unlearned
+        for told, beside in unlearned[:most]:
+            self._observe_run(*told[:5], beside, told[5])
+        del unlearned[:most]
 
     def _batch_failed(self, event: BatchFailed) -> None:
         batch = self._launcher.release(event.batch)

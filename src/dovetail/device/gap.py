@@ -109,10 +109,12 @@ class GapArbiter(PriorityArbiter):
         if passed_ns <= 0:
             return
         self._since_ns = now_ns
+        credits_ns, there_ns, burst_ns = self.credit_ns, self.there_ns, self.settings.burst_ns
+        earned_ns = passed_ns * self.settings.budget
         for priority in self._classes:
-            credit_ns = self.credit_ns.get(priority, 0.0) + passed_ns * self.settings.budget
-            self.credit_ns[priority] = min(credit_ns, self.settings.burst_ns)
-            self.there_ns[priority] = self.there_ns.get(priority, 0) + passed_ns
+            credit_ns = credits_ns.get(priority, 0.0) + earned_ns
+            credits_ns[priority] = credit_ns if credit_ns < burst_ns else burst_ns
+            there_ns[priority] = there_ns.get(priority, 0) + passed_ns
 
     def _begin(self, event: TaskBegan) -> ArbiterTask:
         self._classes[event.priority] = self._classes.get(event.priority, 0) + 1
@@ -389,6 +391,8 @@ class GapArbiter(PriorityArbiter):
 
     def _next_alarm_ns(self, now_ns: int) -> int | None:
         times = [super()._next_alarm_ns(now_ns)]
+        if not self._expected and self._again_ns <= now_ns:
+            return times[0]
         if self._again_ns > now_ns:
             times.append(self._again_ns)
         if self._expected and any(t.ready for t in self._tasks.values()):

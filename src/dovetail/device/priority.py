@@ -160,9 +160,12 @@ class PriorityArbiter(ArbiterBooks):
         before = self.settings.by_class and not gap and not any(t.ready for t in holders)
         kept_pct = FULL_SHARE - sum(t.share_pct for t in holders)
         lower_pct = self.used_pct - sum(t.used_pct for t in holders)
-        for rank in sorted({t.rank for t in lower}):
+        ranks = sorted({t.rank for t in lower}) if len(lower) > 1 else (lower[0].rank,)
+        for rank in ranks:
             chosen: tuple[float, int, ArbiterTask, str, int] | None = None
-            for task in (t for t in lower if t.rank == rank):
+            for task in lower:
+                if task.rank != rank:
+                    continue
                 offer: Offer | None
                 if not self._room_for(task):
                     offer, why = self._worth_before(task, holders, now_ns) if before else None, "fill"

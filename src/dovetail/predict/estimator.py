@@ -242,14 +242,15 @@ class Estimator:
         config: Config,
         duration_ns: int,
         beside: Sequence[Beside] = (),
+        said_ns: int = 0,
     ) -> None:
-        """A batch had the device for so long, beside these.
+        """A batch had the device for so long, beside these; when it began it was said to take `said_ns`, if not 0.
 
         What neighbours are known to cost is taken off before it counts for the time alone.
         """
         key = stage.name, kind, items, config.cpus, config.share_pct
         if self._neighbours is not None:
-            duration_ns = self._learn_of_neighbours(self._neighbours, stage, key, duration_ns, beside)
+            duration_ns = self._learn_of_neighbours(self._neighbours, stage, key, duration_ns, said_ns, beside)
             if not duration_ns:
                 return
         if key[:2] in self.table.entries:
@@ -290,13 +291,20 @@ class Estimator:
             del self._answers[answer]
 
     def _learn_of_neighbours(
-        self, neighbours: Neighbours, stage: StageSpec, key: _Key, duration_ns: int, beside: Sequence[Beside]
+        self,
+        neighbours: Neighbours,
+        stage: StageSpec,
+        key: _Key,
+        duration_ns: int,
+        said_ns: int,
+        beside: Sequence[Beside],
     ) -> int:
         """Learn from who was there or was not; how long it would have taken alone, as far as is known."""
         if not beside and not neighbours.model.has_seen(key[1]):
             return duration_ns
         alone = self._answers.get(key) or self._answer(stage, key)
         if beside:
+            neighbours.held(key[1], said_ns, duration_ns)
             return neighbours.saw(key[1], self._load(key, alone), alone, duration_ns, beside)
         neighbours.saw_alone(key[1], self._load(key, alone), alone, duration_ns)
         return duration_ns

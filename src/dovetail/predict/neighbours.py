@@ -80,6 +80,11 @@ class Neighbours:
         """How many times as long as predicted it takes at most, with this chance."""
         return self.model.factor(kind, load, others, level)
 
+    def held(self, kind: str, said_ns: int, duration_ns: int) -> None:
+        """A batch was said to take so long when it began, and took so long: whoever came later is in it."""
+        if said_ns > 0 and duration_ns > 0 and self.model.felt(kind):
+            self.model.kind(kind).held(math.log(duration_ns / said_ns))
+
     def saw_alone(self, kind: str, load: Load, alone: Estimate, duration_ns: int) -> None:
         """A batch was alone. That is of interest only where others are not."""
         if not self.model.has_seen(kind) or alone.source == "guess":

@@ -4,6 +4,7 @@ Rules of this file
 - Work that is left of a batch, as time alone, falls at the rate 1/slow-down of the set that it runs in.
 - What is expected of a batch (`Batch.expected_ns`) is its time so far and what the work integral says of the rest,
   over those who run and those who wait in line at the worker.
+- What is said first is kept (`Batch.said_ns`). How far it was off is counted, and shown as coverage.
 - The controller calls this; policies only read what it leaves.
 """
 
@@ -51,3 +52,5 @@ def look_again(predictor: Predictor, worker: Worker, now_ns: int) -> None:
         batch.since_ns = now_ns
         batch.slow = predictor.slowdown(kind, loads[at], loads[:at] + loads[at + 1 :])
         batch.expected_ns = max(1, round(now_ns + end_ns) - batch.begun_ns)
+        if not batch.said_ns:
+            batch.said_ns = batch.expected_ns

@@ -83,8 +83,9 @@ class Predictor(Protocol):
         config: Config,
         duration_ns: int,
         beside: Sequence[Beside] = (),
+        said_ns: int = 0,
     ) -> None:
-        """A batch had the device for so long, beside these."""
+        """A batch had the device for so long, beside these; when it began it was said to take `said_ns`, if not 0."""
         ...
 
     def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:

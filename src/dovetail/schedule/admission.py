@@ -3,10 +3,13 @@
 What a request needs is the time of its own path, and the wait behind whatever goes first (`backlog`). The wait is
 what is not known well: batches may be smaller than thought, others of a higher class may still come, and the server
 itself takes time. So the wait is multiplied by a margin, and the margin is learned, for each workflow and class, from
-those that were let in though they had to wait: whoever was late raises it, whoever was in time lowers it a little.
+those that were let in though they had to wait: whoever was late raises it, and whoever was in time moves it a little
+towards the wait that it had.
 
 Rules of this file
 - A margin is raised once for all that were let in before it was raised: they were let in by the old one.
+- Who was in time because it had plenty of it says nothing about the wait. Its wait does: otherwise margins fall while
+  there is little to do, and the first second of an overload is let in by margins that are too small.
 - The margin is on the wait alone: on an idle cluster nobody is refused who can be in time.
 - Who is refused teaches nothing, so margins fall with time as well.
 """
@@ -20,10 +23,10 @@ from .protocol import Refusal
 
 __all__ = ["Admission", "Waits"]
 
-#: A late answer raises the margin by this factor, an answer in time lowers it by this much: with one in fifty late it
-#: stays as it is. [our choice]
+#: A late answer raises the margin by this factor, an answer in time moves it by this much: if waits are shorter than
+#: was said, it stays as it is with one in fifty late. [our choice]
 RAISE: Final = 1.1
-LOWER: Final = 0.002
+MOVE: Final = 0.002
 #: A margin falls by this part of what it is above one in a second in which nobody was let in with a wait.
 FORGET: Final = 0.1
 LEAST, MOST = 0.7, 8.0
@@ -52,8 +55,9 @@ class Admission:
 
     def __init__(self) -> None:
         self._margins: dict[Key, Waits] = {}
-        #: Request that was let in with a wait -> when that was, and whose margin it teaches.
-        self._open: dict[int, tuple[int, Waits]] = {}
+        #: Request that was let in with a wait -> when that was, its path, its wait as expected without a margin, and
+        #: whose margin it teaches.
+        self._open: dict[int, tuple[int, int, int, Waits]] = {}
 
     def margin(self, workflow: str, priority: int) -> float:
         """By what waits of such requests are multiplied."""
@@ -77,20 +81,23 @@ class Admission:
             excess_ns + path_ns,
         )
 
-    def let_in(self, request: int, workflow: str, priority: int, wait_ns: int, left_ns: int, now_ns: int) -> None:
-        """A request was let in with such a wait before it."""
+    def let_in(
+        self, request: int, workflow: str, priority: int, path_ns: int, wait_ns: int, left_ns: int, now_ns: int
+    ) -> None:
+        """A request was let in with such a wait before it; without its path it has so much left."""
         if wait_ns * MATTERS > left_ns:
-            self._open[request] = now_ns, self._known(workflow, priority, now_ns)
+            self._open[request] = now_ns, path_ns, wait_ns, self._known(workflow, priority, now_ns)
 
     def ended(self, request: int, in_time: bool, now_ns: int) -> None:
         """A request has ended by itself: answered, or given up because it would have been late."""
         found = self._open.pop(request, None)
         if found is None:
             return
-        since_ns, known = found
+        since_ns, path_ns, wait_ns, known = found
         known.changed_ns = now_ns
         if in_time:
-            known.margin = max(LEAST, known.margin - LOWER)
+            shorter = now_ns - since_ns - path_ns < wait_ns * known.margin
+            known.margin = max(LEAST, known.margin - MOVE) if shorter else min(MOST, known.margin + MOVE)
         elif since_ns > known.raised_ns:
             known.margin = min(MOST, known.margin * RAISE)
             known.raised_ns = now_ns

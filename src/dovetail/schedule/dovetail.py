@@ -74,8 +74,8 @@ class DovetailPlanner:
         #: Batch that was sent and has not ended -> its work; and the sum.
         self._sent: dict[int, int] = {}
         self._sent_work = 0
-        #: Of the request that was last let in: the wait before it and the time that it has.
-        self._expected: tuple[int, int] = (0, 0)
+        #: Of the request that was last let in: its path, the wait before it and the time that it has.
+        self._expected: tuple[int, int, int] = (0, 0, 0)
         self._last_chances = LastChances()
         #: Of the last choice: chances, node and time left that its scores are from; None if it was made otherwise.
         self._weighs: tuple[Chances, int, int] | None = None
@@ -119,7 +119,7 @@ class DovetailPlanner:
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
             return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS, firm=True)
-        self._expected = (0, 0)
+        self._expected = (0, 0, 0)
         plan = self.plan_of(graph.name) if self._settings.admission else None
         if plan is None or not plan.familiar:
             return None
@@ -135,7 +135,7 @@ class DovetailPlanner:
         path_ns = fetch_ns + (plan.path_ns + plan.quick_ns) // 2
         if path_ns > left_ns:
             path_ns = fetch_ns + plan.quick_ns
-        self._expected = wait_ns, left_ns - path_ns
+        self._expected = path_ns, wait_ns, left_ns - path_ns
         return self._admission.judge(graph.name, priority, path_ns, wait_ns, left_ns, now_ns)
 
     def _still_to_come_pct(self) -> int:
@@ -186,7 +186,7 @@ class DovetailPlanner:
 
     def order(self, request: Request, node: int) -> int:
         """Higher classes first; inside a class, what has to start soonest to be in time."""
-        plan = self.plan_of(request.graph.name)
+        plan = self._plans.of(request.graph.name)
         rest_ns = 0 if plan is None else plan.quick_rest_ns[node]
         return request.priority * _CLASS_STEP + request.objective_ns - rest_ns
 
@@ -348,7 +348,7 @@ class DovetailPlanner:
             self._backlog.add(request.id, request.priority, request.objective_ns, work)
             if self._settings.admission:
                 self._admission.let_in(request.id, name, request.priority, *self._expected, now_ns)
-                self._expected = (0, 0)
+                self._expected = (0, 0, 0)
         if self._settings.admission and plan is not None:
             self._last_chances.note(item, rest_ns)
 

@@ -58,6 +58,8 @@ class Plans:
         #: Workflows without frontiers; those whose frontiers are out of date; and what is being made.
         self._missing: dict[str, None] = {}
         self._stale: dict[str, None] = {}
+        #: Those of the latter for which a decision waits.
+        self._hasty: dict[str, None] = {}
         self._making: tuple[str, Steps[WorkflowPlan]] | None = None
         #: `Cluster.moves` when those without were last looked at.
         self._moves = -1
@@ -85,7 +87,7 @@ class Plans:
     def of(self, name: str) -> WorkflowPlan | None:
         """The frontiers of a workflow, made anew if its devices have changed; None while it cannot run."""
         plan, moves = self._plans.get(name), self._cluster.moves
-        if plan is not None and plan.moves == moves and not (plan.stale and self._at_once(name, plan)):
+        if plan is not None and plan.moves == moves and name not in self._hasty:
             return plan
         graph = self._graphs[name]
         holders = self._cluster.kinds
@@ -98,10 +100,11 @@ class Plans:
             )
             self._missing.pop(name, None)
             self._turns.append(name)
-        if not plan.made_for(holders) or (plan.stale and self._at_once(name, plan)):
+        if name in self._hasty or not plan.made_for(holders):
             if self._making is not None and self._making[0] == name:
                 self._making = None
             self._count(name)
+            self._hasty.pop(name, None)
             plan.build(holders, self._intervals_ns(plan.stages))
         plan.moves = moves
         return plan
@@ -145,6 +148,8 @@ class Plans:
     def _note(self, name: str, plan: WorkflowPlan) -> None:
         if plan.stale:
             self._stale[name] = None
+            if self._at_once(name, plan):
+                self._hasty[name] = None
 
     # -- beside decisions ---------------------------------------------------------------------------------------
 
@@ -185,6 +190,7 @@ class Plans:
                 self._plans[name] = plan
                 self._making = None
                 self._stale.pop(name, None)  # whatever was noted meanwhile was noted of its predecessor
+                self._hasty.pop(name, None)
 
     def _begin(self) -> bool:
         """Begin with the first that is out of date, if it may be made again; else it is another's turn."""

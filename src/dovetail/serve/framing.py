@@ -176,9 +176,10 @@ class Heads:
 def _path(target: bytes) -> str:
     if target[:1] != b"/":  # a whole URL, as proxies get it, is to be understood too (RFC 9112, 3.2.2)
         try:
-            target = httptools.parse_url(target).path or b"/"
+            path: bytes | None = httptools.parse_url(target).path
         except httptools.HttpParserError:
             raise HttpError(400, "the request target is neither a path nor a URL") from None
+        target = path or b"/"
     return target.partition(b"?")[0].decode("latin-1")
 
 

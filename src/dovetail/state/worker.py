@@ -222,7 +222,7 @@ class Batch:
 
     __slots__ = (
         "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "left_ns",
-        "queue", "sent_ns", "since_ns", "slice", "slow", "waits", "way_ns", "worker",
+        "queue", "said_ns", "sent_ns", "since_ns", "slice", "slow", "waits", "way_ns", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -251,6 +251,8 @@ class Batch:
         self.left_ns: float = float(expected_ns)
         self.since_ns = sent_ns
         self.slow = 1.0
+        #: How long it was said to take when it began beside others; 0: nothing was said.
+        self.said_ns = 0
         #: When its worker could begin it, as far as is known here.
         self.begun_ns = sent_ns
         #: From its end until that was known here.

@@ -227,8 +227,8 @@ def _blame(value: Any) -> None:
     elif type(value) is str:
         try:
             value.encode()
-        except UnicodeEncodeError as error:
-            raise UnsupportedValue(f"is text that UTF-8 cannot express ({error.reason})") from error
+        except UnicodeEncodeError as problem:  # a name of its own: a compiler gives each name one type
+            raise UnsupportedValue(f"is text that UTF-8 cannot express ({problem.reason})") from problem
 
 
 def _refusal(kind: type) -> str:

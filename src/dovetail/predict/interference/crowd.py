@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
-from .features import crowd_of
+from .features import FULL_PCT, crowd_of
 
 __all__ = ["Slope", "forward_ns", "over_time", "together"]
 
 #: (logarithm of the slow-down, its derivatives by each cost, by the crowd's cost, and by p).
 Slope = tuple[float, list[float], float, float]
+#: Stands for the end of the batch itself.
+_LAST: Final = 1 << 30
 
 
 def together(costs: Sequence[float], crowd: float, power: float) -> Slope:
@@ -52,48 +55,69 @@ def over_time(
 
     The derivative that belongs to the crowd is the one by its weight.
     """
-    extras: list[float] = []
+    exp, log = math.exp, math.log
+    # Weighted: the sum of what each costs times how it grows. Both are kept up to date as neighbours come and leave.
+    total, weighted, there, share_pct = 1.0, 0.0, 0, own_pct
+    growth: list[float] = []
     edges: list[tuple[float, int]] = []
     for j, (begin, end) in enumerate(spans):
         cost = costs[j]
-        extras.append(math.exp(power * cost) - 1 if cost > 0 else 0.0)
-        if end > 0 and begin < 1 and end > begin:
-            edges.append((begin if begin > 0 else 0.0, j))
-            edges.append((end if end < 1 else 1.0, ~j))
+        grow = exp(power * cost) if cost > 0 else 1.0
+        growth.append(grow)
+        if end <= 0 or begin >= 1 or end <= begin:
+            continue
+        if begin > 0:
+            edges.append((begin, j))
+        else:
+            total += grow - 1
+            if cost > 0:
+                weighted += cost * grow
+            there += 1
+            share_pct += shares_pct[j]
+        edges.append((end if end < 1 else 1.0, ~j))
     edges.sort()
-    edges.append((1.0, len(costs)))
-    by_cost = [0.0] * len(costs)
-    total, weighted, at = 1.0, 0.0, 0.0
-    there, share_pct = 0, own_pct
-    rate = grown = by_crowd = by_power = 0.0
+    by_cost = [0.0] * len(growth)
+    rate = grown = by_crowd = by_power = at = 0.0
+    edges.append((1.0, _LAST))
     for edge, j in edges:
         if edge > at:
-            crowded, weighs = max(1.0, total), max(0.0, weighted)  # sums of differences
-            crowd = crowd_of(share_pct, there)
-            if crowd:
-                extra = math.exp(power * crowd_weight * crowd) if crowd_weight > 0 else 1.0
+            # Sums of differences may be a little below what they should be.
+            crowded, weighs = (total if total > 1 else 1.0), (weighted if weighted > 0 else 0.0)
+            crowd = extra = 0.0
+            if there > 1 and share_pct > FULL_PCT:
+                crowd = crowd_of(share_pct, there)
+                extra = exp(power * crowd_weight * crowd) if crowd_weight > 0 else 1.0
                 crowded += extra - 1
                 weighs += max(0.0, crowd_weight) * crowd * extra
-            value = math.log(crowded) / power
-            speed = (edge - at) * math.exp(-value)
+            value = log(crowded) / power
+            speed = (edge - at) * exp(-value)
+            part = speed / crowded
             rate += speed
-            grown += speed / crowded
-            by_power += speed * (weighs / crowded - value) / power
+            grown += part
+            by_power += weighs * part - speed * value
             if crowd:
-                by_crowd += speed * crowd * extra / crowded
+                by_crowd += crowd * extra * part
             at = edge
-        if j == len(costs):
+        if j == _LAST:
             break
-        sign, j = (1, j) if j >= 0 else (-1, ~j)
-        total += sign * extras[j]
-        if costs[j] > 0:
-            weighted += sign * costs[j] * (extras[j] + 1)
-        there += sign
-        share_pct += sign * shares_pct[j]
-        by_cost[j] -= sign * grown
+        if j >= 0:
+            total += growth[j] - 1
+            if costs[j] > 0:
+                weighted += costs[j] * growth[j]
+            there += 1
+            share_pct += shares_pct[j]
+            by_cost[j] = -grown
+        else:
+            j = ~j
+            total -= growth[j] - 1
+            if costs[j] > 0:
+                weighted -= costs[j] * growth[j]
+            there -= 1
+            share_pct -= shares_pct[j]
+            by_cost[j] += grown
     scale = 1 / rate
-    by_cost = [part * (extra + 1) * scale for part, extra in zip(by_cost, extras, strict=True)]
-    return -math.log(rate), by_cost, by_crowd * scale, by_power * scale
+    by_cost = [part * grow * scale for part, grow in zip(by_cost, growth, strict=True)]
+    return -log(rate), by_cost, by_crowd * scale, by_power * scale / power
 
 
 def forward_ns(

@@ -13,9 +13,9 @@ from typing import Final
 
 from .load import Load
 
-__all__ = ["CROWD", "NAMES", "PRIOR_DEVIATION", "PRIOR_MEAN", "crowd_of", "row"]
+__all__ = ["CROWD", "FULL_PCT", "NAMES", "PRIOR_DEVIATION", "PRIOR_MEAN", "crowd_of", "row"]
 
-_FULL_PCT: Final = 100
+FULL_PCT: Final = 100
 
 #: name -> (mean, deviation) of its weight before anything was seen.
 _PRIOR: Final = {
@@ -47,13 +47,13 @@ CROWD: Final = NAMES.index("crowd")
 
 def row(victim: Load, other: Load) -> tuple[float, ...]:
     """The features of a victim beside one other, in the order of `NAMES`."""
-    share = victim.share_pct / _FULL_PCT
+    share = victim.share_pct / FULL_PCT
     known = victim.cache >= 0 and other.cache >= 0
     memory = victim.memory >= 0 and other.memory >= 0
     compute = victim.compute >= 0 and other.compute >= 0
     return (
         1.0,
-        max(0, victim.share_pct + other.share_pct - _FULL_PCT) / _FULL_PCT,
+        max(0, victim.share_pct + other.share_pct - FULL_PCT) / FULL_PCT,
         0.0,
         share - 0.5,
         (share - 0.5) ** 2,
@@ -76,4 +76,4 @@ def crowd_of(share_pct: int, others: int) -> float:
 
     With a weight of one it is what a device costs that is divided evenly among them.
     """
-    return math.log(share_pct / _FULL_PCT) if others > 1 and share_pct > _FULL_PCT else 0.0
+    return math.log(share_pct / FULL_PCT) if others > 1 and share_pct > FULL_PCT else 0.0

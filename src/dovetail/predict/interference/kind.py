@@ -50,7 +50,10 @@ _DEAR: Final = 4.0
 _MOST_ROWS: Final = 1 << 14
 #: The class of all situations.
 ALL: Final = "all"
+#: Errors of what a server said when batches began, as logarithms, not in units of a deviation.
+SAID: Final = "said at the begin"
 _NOTHING: Final = Margin()
+_NO_NOISE: Final = (0, 0.0)
 
 
 class Pair(NamedTuple):
@@ -96,9 +99,8 @@ class Kind:
 
     def inherit(self, other: Kind) -> None:
         """Begin with what is known of another kind, and doubt it."""
-        own = self.weights.covariance
-        self.weights.mean = other.weights.mean.copy()
-        self.weights.covariance = 0.5 * (other.weights.covariance * _ELSEWHERE**2 + own)
+        covariance = 0.5 * (other.weights.covariance * _ELSEWHERE**2 + self.weights.covariance)
+        self.weights.set(other.weights.mean, covariance)
         self.power, self.variance = other.power, other.variance
 
     # -- answers --------------------------------------------------------------------------------------------------
@@ -157,9 +159,11 @@ class Kind:
 
     def noise_of(self, victim: str) -> float:
         """Variance of the logarithm of single times of a victim."""
-        count, variance = self.noise.get(victim, (0, 0.0))
-        weight = min(count, _NOISE_WINDOW) / (min(count, _NOISE_WINDOW) + 8)
-        return max(_LEAST_NOISE, weight * variance + (1 - weight) * self.variance)
+        count, variance = self.noise.get(victim, _NO_NOISE)
+        if count > _NOISE_WINDOW:
+            count = _NOISE_WINDOW
+        noise = (count * variance + 8 * self.variance) / (count + 8)
+        return noise if noise > _LEAST_NOISE else _LEAST_NOISE
 
     def doubt(
         self, victim: Victim, pairs: list[Pair], direction: Vector, by_cost: list[float], by_power: float
@@ -175,12 +179,11 @@ class Kind:
         for number in victim.effects:
             own += variances[number]
         total, all_of_them = 0.0, 0.0
-        for (_, effects), slope in zip(pairs, by_cost, strict=True):
+        for pair, slope in zip(pairs, by_cost, strict=True):
             all_of_them += slope
-            one = 0.0
-            for number in effects:
-                one += variances[number]
-            total += slope * slope * one
+            square = slope * slope
+            for number in pair[1]:
+                total += square * variances[number]
         return total + all_of_them * all_of_them * own
 
     # -- observations ---------------------------------------------------------------------------------------------
@@ -209,17 +212,16 @@ class Kind:
             error = math.copysign(_CLIP * deviation, error)
         floor = noise / (MEMORY + (HASTY_MEMORY - MEMORY) * drift.haste)
         self.weights.learn(along, of_weights, error, total, floor)
-        pull = error / total
         means, variances = self.effects.means, self.effects.variances
-        all_of_them = 0.0
+        pull, all_of_them = error / total, 0.0
         for (_, effects), slope, cost in zip(pairs, by_cost, costs, strict=True):
             if (cost < _DEEP and error < 0) or (cost >= _DEAR and error > 0):
                 continue
             all_of_them += slope
-            square = slope * slope / total
+            gain, square = slope * pull, slope * slope / total
             for number in effects:
                 variance = variances[number]
-                means[number] += slope * variance * pull
+                means[number] += gain * variance
                 variance -= square * variance * variance
                 variances[number] = variance if variance > floor else floor
         square = all_of_them * all_of_them / total
@@ -242,17 +244,27 @@ class Kind:
     def _scatter(self, victim: str, noise: float, error: float, known: float) -> None:
         """An error is part scatter and part what was not known: the scatter's expected square, given the error."""
         part = noise / (noise + known)
-        square = part * part * min(error * error, 16 * (noise + known)) + part * known
-        count, variance = self.noise.get(victim, (0, 0.0))
+        square, most = error * error, 16 * (noise + known)
+        square = part * (part * (square if square < most else most) + known)
+        count, variance = self.noise.get(victim, _NO_NOISE)
         count += 1
-        self.noise[victim] = count, variance + (square - variance) / min(count, _NOISE_WINDOW)
-        self.variance += (square - self.variance) / min(self.seen + 8, _ALL_WINDOW)
-        self.variance = max(_LEAST_NOISE, self.variance)
+        within = count if count < _NOISE_WINDOW else _NOISE_WINDOW
+        self.noise[victim] = count, variance + (square - variance) / within
+        count = self.seen + 8
+        variance = self.variance + (square - self.variance) / (count if count < _ALL_WINDOW else _ALL_WINDOW)
+        self.variance = variance if variance > _LEAST_NOISE else _LEAST_NOISE
 
     def margin(self, situation: str) -> Margin:
         """Errors that count in a class of situation: its own, or those of all while it has but a few."""
         found = self.margins.get(situation)
         return found if found is not None and found.asked >= ENOUGH else self.margins.get(ALL, _NOTHING)
+
+    def held(self, error: float) -> None:
+        """What was said when a batch began was off by so much, by those who came later as well."""
+        margin = self.margins.get(SAID)
+        if margin is None:
+            margin = self.margins[SAID] = Margin()
+        margin.add(error)
 
     def missed(self, situation: str, error: float, deviation: float, caution: float) -> None:
         """What was said of a batch before it ran was off by so much."""
@@ -298,8 +310,7 @@ class Kind:
 
     def _restore(self, state: KindState) -> None:
         self.seen = state.seen
-        self.weights.mean = np.array(state.weights)
-        self.weights.covariance = np.array(state.covariance).reshape(len(NAMES), len(NAMES))
+        self.weights.set(state.weights, np.array(state.covariance).reshape(len(NAMES), len(NAMES)))
         self.power, self.power_variance, self.variance = state.power, state.power_variance, state.variance
         self.drift = Drift(state.drift_total, state.haste, state.alarms)
         self.churn, self.said = state.churn, state.said
@@ -317,4 +328,4 @@ def direction_of(rows: Vector, by_cost: list[float], by_crowd: float) -> Vector:
 
 def crowd_beside(victim: Load, others: Sequence[Load]) -> float:
     """How far all of these together ask for more than the device has."""
-    return crowd_of(victim.share_pct + sum(other.share_pct for other in others), len(others))
+    return crowd_of(victim.share_pct + sum([other.share_pct for other in others]), len(others))

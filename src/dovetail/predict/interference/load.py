@@ -27,7 +27,7 @@ def quarter_octaves(ns: int) -> int:
     return round(4 * math.log2(max(1000, ns) / 1000))
 
 
-class Load(msgspec.Struct, frozen=True, array_like=True):
+class Load(msgspec.Struct, frozen=True, array_like=True, cache_hash=True, gc=False):
     """One batch that runs, as far as its neighbours feel it."""
 
     model: str
@@ -43,7 +43,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     memory: float = -1.0
 
 
-class Beside(msgspec.Struct, frozen=True, array_like=True):
+class Beside(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A neighbour, and when it was there: times count from the begin of the batch that it was beside."""
 
     load: Load

@@ -71,8 +71,9 @@ class Interference:
         return of is not None and of.presence.felt
 
     def slowdowns(self, kind: str) -> Slowdown:
-        """The same for many questions at once: what one of a pair costs the other is worked out once."""
+        """The same for many questions at once: what one of a pair adds to the other is worked out once."""
         of = self.kind(kind)
+        #: Victim -> neighbour -> what that adds to s^p.
         known: dict[Load, dict[Load, float]] = {}
         weight, power = of.crowd_weight, of.power
 
@@ -82,16 +83,14 @@ class Interference:
             row = known.get(victim)
             if row is None:
                 row = known[victim] = {}
-            news = [other for other in others if other not in row]
-            if news:
+            try:
+                total = sum([row[other] for other in others], 1.0)
+            except KeyError:
                 who = of.victim(victim)
-                pairs = of.pairs(who, victim, news)
-                row.update(zip(news, of.costs(who, pairs, of.rows(pairs)), strict=True))
-            total = 1.0
-            for other in others:
-                cost = row[other]
-                if cost > 0:
-                    total += math.exp(power * cost) - 1
+                pairs = of.pairs(who, victim, others)
+                for other, cost in zip(others, of.costs(who, pairs, of.rows(pairs)), strict=True):
+                    row[other] = math.exp(power * cost) - 1 if cost > 0 else 0.0
+                total = sum([row[other] for other in others], 1.0)
             if weight > 0 and (crowd := crowd_beside(victim, others)):
                 total += math.exp(power * weight * crowd) - 1
             return math.exp(math.log(total) / power)
@@ -142,7 +141,11 @@ class Interference:
         return round(forecast.median_ns * math.exp(off * forecast.caution if off > 0 else off))
 
     def factor(self, kind: str, victim: Load, others: Sequence[Load], level: float) -> float:
-        """How many times as long as predicted it takes at most, with this chance, beside these as they come."""
+        """How many times as long as predicted it takes at most, with this chance, beside these as they come.
+
+        Whoever comes later is not in it. A margin that covers them as well (`Kind.held`) keeps too many apart: with
+        it a simulated cluster answered 5 % less in time, and less on each of four seeds.
+        """
         of = self.kind(kind)
         off = of.margin(_situation(len(others), new=False)).bound(level)
         return math.exp(max(0.0, off) * math.sqrt(of.noise_of(victim.model)) * (1 + of.drift.haste))

@@ -24,13 +24,23 @@ Vector = NDArray[np.float64]
 class Weights:
     """Means and covariance of the weights of one kind of device."""
 
-    __slots__ = ("_outer", "covariance", "mean")
+    __slots__ = ("_both", "_outer", "_step", "covariance", "mean")
 
     def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
-        self.mean: Vector = np.array(mean, np.float64)
-        self.covariance: NDArray[np.float64] = np.diag(np.square(np.array(deviation, np.float64)))
+        count = len(mean)
+        #: The covariance, and the means as one more row: one product moves both.
+        self._both = np.zeros((count + 1, count))
+        self.covariance: NDArray[np.float64] = self._both[:count]
+        self.mean: Vector = self._both[count]
+        self.set(mean, np.diag(np.square(np.array(deviation, np.float64))))
         #: Room to calculate in.
-        self._outer = np.empty_like(self.covariance)
+        self._outer = np.empty_like(self._both)
+        self._step = np.empty((count + 1, 1))
+
+    def set(self, mean: Sequence[float] | Vector, covariance: NDArray[np.float64]) -> None:
+        """Begin with these."""
+        self.mean[:] = mean
+        self.covariance[:] = covariance
 
     def doubt(self, direction: Vector) -> tuple[Vector, float]:
         """The covariance with this direction, and the variance along it."""
@@ -44,7 +54,8 @@ class Weights:
         """
         if variance <= 0:
             return
-        self.mean += along * (error / total)
         target = max(variance * (1 - variance / total), floor)
-        outer = np.multiply(along[:, None], along * ((target - variance) / (variance * variance)), out=self._outer)
-        self.covariance += outer
+        step = self._step
+        np.multiply(along, (target - variance) / (variance * variance), out=step[:-1, 0])
+        step[-1, 0] = error / total
+        self._both += np.multiply(step, along, out=self._outer)

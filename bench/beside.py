@@ -1,0 +1,222 @@
+"""What a server says of its batches, and what that is worth: ours, nobody, and a coarse factor for each model.
+
+    python bench/beside.py [--arms ours none ewma] [--rounds 2] [--seconds 20] [--load 1] [--seed 1] [--json]
+
+`dovetail serve` with six real models gets requests of two classes over HTTP. Each model declares half of the device:
+left to itself, the default policy gives every batch the whole of a machine with two cores, and nobody has neighbours.
+The arms take turns in every round, each with a server of its own that knows nothing at the beginning and has the same
+requests. They differ in who says how long a batch takes beside others: ours; nobody (`interference = false`); the
+lab's rival `ewma`, a running factor for each model. The first half of a run does not count.
+
+Errors are of the log of the server: what was said when a batch was sent, and what it took. "Beside" are batches that
+ran beside another one. Coverage is the server's own: batches within the 95 % bound of what was said when they began.
+It needs a quiet machine. One run takes `--seconds` and about ten seconds more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from _figures import over_rounds
+from dovetail.control.actions import RunBatch
+from dovetail.control.events import BatchFinished
+from dovetail.record.log import LogReader
+
+PROJECT = Path(__file__).resolve().parents[1]
+#: Each model is a workflow of its own and declares half of the device, so that two run at once on two cores.
+#: Answers are cut to a few numbers by a stage of Python, so that the front has little to write.
+APPLICATION = """
+from dovetail import App, onnx, stage, tensor, workflow
+from examples import weights
+
+@stage
+def first(outputs):
+    return [output.reshape(-1)[:8].copy() for output in outputs]
+
+def flow(path, name, priority, *shape):
+    model = onnx(path, name=name, batch=(1, 2, 4), share=50)
+
+    def run(x):
+        return first(model(x))
+
+    run.__annotations__["x"] = tensor("float32", *shape)
+    return workflow(slo="250ms", name=f"flow_{name}", priority=priority)(run)
+
+app = App(
+    flow(weights.page_way(), "page_way", 1, 3, 224, 224),
+    flow(weights.tiny_reader(), "read", 1, 3, 48, 320),
+    flow(weights.line_way(), "line_way", 2, 3, 48, 192),
+    flow(weights.text_detector(), "detect", 2, 3, 320, 320),
+    flow(weights.small_reader(), "read_carefully", 2, 3, 48, 320),
+    flow(weights.nudity(), "nudity", 2, 224, 224, 3),
+)
+"""
+#: Model, its class, and requests per second at a load of 1.
+ASKED = (
+    ("page_way", 1, 16.0), ("read", 1, 16.0), ("line_way", 2, 30.0), ("detect", 2, 8.0), ("read_carefully", 2, 6.0),
+    ("nudity", 2, 6.0),
+)  # fmt: skip
+#: Who says how long beside others -> what a server does before it begins.
+ARMS = {
+    "ours": "",
+    "none": """
+import msgspec
+from dovetail.cli import serve
+policy = serve._policy
+serve._policy = lambda args, app: msgspec.structs.replace(policy(args, app), interference=False)
+""",
+    "ewma": """
+from dovetail import wiring
+from dovetail.lab.rivals.interference import RIVALS
+from dovetail.lab.rivals.interference.served import Served
+wiring.Interference = lambda: Served(RIVALS["ewma"]())
+""",
+}
+_MAIN = "import sys\nfrom dovetail.cli import main\nsys.exit(main())\n"
+_READY = re.compile(r"http://127\.0\.0\.1:(\d+)")
+
+
+def run(arm: str, seconds: float, load: float, seed: int) -> dict[str, Any]:
+    """One server, and what became of it."""
+    with tempfile.TemporaryDirectory(prefix="dovetail-beside-") as name:
+        scratch = Path(name)
+        (scratch / "beside_app.py").write_text(APPLICATION)
+        paths = {**os.environ, "PYTHONPATH": f"{scratch}:{PROJECT}"}
+        command = [sys.executable, "-c", ARMS[arm] + _MAIN, "serve", "beside_app:app", "--port", "0"]
+        command += ["--store", str(scratch / "store.sqlite"), "--log", str(scratch / "log"), "--no-dashboard"]
+        lines = (scratch / "stderr").open("w+")
+        server = subprocess.Popen(command, cwd=scratch, env=paths, stdout=lines, stderr=subprocess.STDOUT)
+        try:
+            port = _port(server, scratch / "stderr")
+            asks = [
+                subprocess.Popen(
+                    _dovetail(
+                        f"load flow_{model} --url http://127.0.0.1:{port} --rate {rate * load:g}/s,{rate * load:g}/s "
+                        f"--classes {priority}:1 --seconds {seconds / 2:g} --seed {seed} --json"
+                    ),
+                    cwd=PROJECT,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+                for model, priority, rate in ASKED
+            ]
+            answers = [json.loads(ask.communicate(timeout=seconds + 120)[0]) for ask in asks]
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(30)
+            lines.close()
+        found = _errors(scratch / "log")
+        shown = subprocess.run(
+            _dovetail(f"interference --show --json --store {scratch / 'store.sqlite'}"),
+            cwd=PROJECT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        found["interference"] = json.loads(shown.stdout) if shown.returncode == 0 else shown.stderr
+        found["answers"] = answers
+        return found
+
+
+def _dovetail(line: str) -> list[str]:
+    return [sys.executable, "-m", "dovetail", *line.split()]
+
+
+def _port(server: subprocess.Popen[bytes], said: Path) -> int:
+    for _ in range(1200):
+        found = _READY.search(said.read_text())
+        if found:
+            return int(found[1])
+        try:
+            server.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+        raise RuntimeError(f"the server has ended: {said.read_text()}")
+    raise RuntimeError("the server does not begin")
+
+
+def _errors(log: Path) -> dict[str, Any]:
+    """Per cent by which batches of models were off, in the second half of the log."""
+    sent: dict[int, RunBatch] = {}
+    ran: list[tuple[RunBatch, BatchFinished]] = []
+    with LogReader(log) as steps:
+        for step in steps:
+            for action in step.actions:
+                if isinstance(action, RunBatch):
+                    sent[action.batch] = action
+            if isinstance(step.event, BatchFinished) and step.event.batch in sent:
+                ran.append((sent.pop(step.event.batch), step.event))
+    names = [model for model, _, _ in ASKED]
+    models = [(said, was) for said, was in ran if said.stage in names]
+    half = len(models) // 2
+    every, beside = [], []
+    for said, was in models[half:]:
+        took = was.busy_ns or was.end_ns - was.begin_ns
+        off = 100 * abs(said.expected_ns / max(1, took) - 1)
+        every.append(off)
+        if any(
+            other is not was
+            and w.worker == said.worker
+            and other.begin_ns < was.end_ns
+            and other.end_ns > was.begin_ns
+            for w, other in models
+        ):
+            beside.append(off)
+    shares = Counter(said.share_pct for said, _ in models[half:])
+    return {
+        "batches": len(every), "beside": len(beside), "error": _tail(every), "error_beside": _tail(beside),
+        "shares": dict(sorted(shares.items())),
+    }  # fmt: skip
+
+
+def _tail(values: list[float]) -> dict[str, float]:
+    return {"median": float(np.median(values)), "p95": float(np.percentile(values, 95))} if values else {}
+
+
+def main() -> int:
+    """All rounds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--load", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in args.arms}
+    for number in range(args.rounds):
+        for arm in args.arms:
+            found[arm].append(run(arm, args.seconds, args.load, args.seed + number))
+            print(f"round {number + 1}: {arm}", file=sys.stderr, flush=True)
+    if args.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    table = Table(box=None)
+    for title in ("", "batches", "beside", "error %", "p95", "beside: error %", "p95"):
+        table.add_column(title, justify="right")
+    for arm, rows in found.items():
+        middle = [
+            over_rounds([row[key].get(at, 0.0) for row in rows])["median"]
+            for key in ("error", "error_beside")
+            for at in ("median", "p95")
+        ]
+        counts = [str(sum(row[key] for row in rows)) for key in ("batches", "beside")]
+        table.add_row(arm, *counts, *(f"{value:.1f}" for value in middle))
+    Console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
