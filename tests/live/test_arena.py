@@ -230,3 +230,16 @@ def test_the_last_view_gives_back_the_descriptors_and_the_memory() -> None:
     del array
     assert "dovetail-918273" not in maps.read_text()
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_free_pages_are_given_back_when_asked_and_blocks_in_use_stay(arena: Arena) -> None:
+    kept, read = arena.alloc(3 * MIB), arena.alloc(5 * MIB)
+    arena.view(kept, 3 * MIB)[:] = b"k" * (3 * MIB)
+    arena.view(read, 5 * MIB)[:] = b"r" * (5 * MIB)
+    arena.free(read)
+    assert resident_bytes(arena) >= 8 * MIB, "what was freed stays hot"
+    arena.give_back()
+    arena.validate()
+    assert 3 * MIB <= resident_bytes(arena) < 4 * MIB
+    assert bytes(arena.view(kept, 3 * MIB)) == b"k" * (3 * MIB)
+    assert arena.alloc(5 * MIB) == read, "and can be had again"

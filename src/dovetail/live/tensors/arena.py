@@ -124,6 +124,11 @@ class Arena:
             # Down to half, so that the next frees do not each pay for a system call.
             self._cool(down_to=self._keep_bytes // 2, smallest=BIG_BYTES)
 
+    def give_back(self) -> None:
+        """Return all free pages to the system: whoever owns it has nothing to write for now."""
+        self._require_owner()
+        self._cool(down_to=0, smallest=mmap.PAGESIZE)
+
     def view(self, offset: int, nbytes: int) -> memoryview:
         """The bytes of a range, writable for the owner; it stays mapped as long as the view lives."""
         if offset < 0 or nbytes < 0 or offset + nbytes > self.size:

@@ -324,6 +324,7 @@ class DeviceExecutor:
                 looks = 1
             else:
                 self._loaders.put(self._models.rest)
+                self._loaders.put(self._values.rest)
         self._state_due = looks > 0
         if self._state_due:
             self._wake_at(now_ns + STATE_NS, _TellState(looks))

@@ -89,6 +89,11 @@ class Values:
         """Bytes of results that somebody may still read."""
         return self._own.used_bytes
 
+    def rest(self) -> None:
+        """Nothing has come for a while: memory of results that were read goes back to the machine."""
+        with self._freed:
+            self._own.give_back()
+
     def join(self, ingress: int) -> None:
         """An ingress may have results from now on."""
         with self._freed:
