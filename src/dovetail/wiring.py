@@ -167,9 +167,7 @@ def own_policy(
 
 def shared_policy(predictor: Predictor, settings: PlannerSettings, where: SharedWorkers) -> Policy:
     """Dovetail with these settings, on workers that several ingresses share."""
-    # What others run on a device is not known, so a batch is planned to have the whole of it.
-    whole = msgspec.structs.replace(settings.space, sharing=False)
-    planned = msgspec.structs.replace(settings, space=whole, goal="time")
+    planned = msgspec.structs.replace(settings, goal="time")
     return Policy(Dovetail(predictor, where, planned), FetchOnDemand(), predictor)
 
 

@@ -376,7 +376,9 @@ class Device:
         if self._done_ns is None:
             self._done_ns = queue.done_ns(now_ns) if queue.tasks else 0
         wait_ns = queue.queued_ns + (queue.running_ns if self.rules.counts_running else 0)
-        return WorkerRow(self.worker, now_ns, wait_ns, max(now_ns, self._done_ns), resident, free_bytes)
+        free_pct, next_ns = queue.room()
+        done_ns = max(now_ns, self._done_ns)
+        return WorkerRow(self.worker, now_ns, wait_ns, done_ns, resident, free_bytes, free_pct, next_ns)
 
     def task(self, ident: int) -> Task | None:
         """A batch that was taken and has not ended."""

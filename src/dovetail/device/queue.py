@@ -57,6 +57,11 @@ class WorkerQueue:
         """What waits, in the order in which it is expected to start."""
         return chain(self.waiting, self.early)
 
+    def room(self) -> tuple[int, int]:
+        """The share that nothing runs in and nothing waits for, and when the next should end; 0 if none runs."""
+        ends = [task.begin_ns + task.expected_ns for task in self.running.values() if task.begin_ns >= 0]
+        return 0 if self.waiting else max(0, self.free_pct), min(ends, default=0)
+
     def needs(self) -> dict[str, int]:
         """The position of the first batch that needs it, for each model that is needed."""
         needs: dict[str, int] = {}

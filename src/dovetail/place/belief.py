@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ..state import WorkerRow
+from ..state.worker import FULL_SHARE
 
 __all__ = ["Belief"]
 
@@ -26,17 +27,23 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
     start_ns: int
     run_ns: int
     weights: str
+    share_pct: int = FULL_SHARE
 
 
 class Belief:
     """One worker, as one controller sees it."""
 
-    __slots__ = ("at_ns", "busy_until_ns", "changes", "free_at_ns", "free_bytes", "refused_ns", "resident", "sent")
+    __slots__ = (
+        "at_ns", "busy_until_ns", "changes", "free_at_ns", "free_bytes", "free_pct", "next_ns", "refused_ns",
+        "resident", "sent",
+    )  # fmt: skip
 
     def __init__(self, memory_bytes: int) -> None:
         #: When the last row was written, and what it said.
         self.at_ns = -1
         self.free_at_ns = 0
+        self.free_pct = FULL_SHARE
+        self.next_ns = 0
         self.resident: frozenset[str] = frozenset()
         self.free_bytes = memory_bytes or UNLIMITED_BYTES
         #: Batch -> what it adds, while no row knows it.
@@ -54,6 +61,8 @@ class Belief:
             return False
         self.at_ns = at_ns
         self.free_at_ns = row.free_at_ns if row.free_at_ns > at_ns else 0
+        self.free_pct = row.free_pct if self.free_at_ns else FULL_SHARE
+        self.next_ns = row.next_ns
         self.resident = frozenset(row.resident)
         self.free_bytes = row.free_bytes
         if self.sent:
@@ -62,9 +71,11 @@ class Belief:
             self.changes = {w: c for w, c in self.changes.items() if c[0] > at_ns}
         return True
 
-    def send(self, batch: int, there_ns: int, start_ns: int, run_ns: int, weights: str) -> None:
+    def send(
+        self, batch: int, there_ns: int, start_ns: int, run_ns: int, weights: str, share_pct: int = FULL_SHARE
+    ) -> None:
         """A batch is on its way; its model will be there."""
-        self.sent[batch] = _Sent(there_ns, start_ns, run_ns, weights)
+        self.sent[batch] = _Sent(there_ns, start_ns, run_ns, weights, share_pct)
         if weights:
             self.changes[weights] = there_ns, True
 
@@ -94,13 +105,37 @@ class Belief:
         self.busy_until_ns = max(self.busy_until_ns, until_ns)
 
     def free_ns(self, now_ns: int) -> int:
-        """When it is free, by all that is known; 0 if it is already."""
+        """When all of it is free, by all that is known; 0 if it is already."""
         free_ns = self.free_at_ns
         for sent in self.sent.values():
-            free_ns = (free_ns if free_ns > sent.start_ns else sent.start_ns) + sent.run_ns
+            if sent.share_pct < FULL_SHARE:
+                free_ns = max(free_ns, sent.start_ns + sent.run_ns)  # beside the others
+            else:
+                free_ns = (free_ns if free_ns > sent.start_ns else sent.start_ns) + sent.run_ns
         if self.refused_ns >= self.at_ns and self.busy_until_ns > free_ns:
             free_ns = self.busy_until_ns
         return free_ns if free_ns > now_ns else 0
+
+    def room_ns(self, share_pct: int, now_ns: int) -> int:
+        """When a share of it is free; 0 if it is already.
+
+        If not, it is when the next batch should end, as long as nothing is known to wait for that.
+        """
+        whole_ns = self.free_ns(now_ns)
+        if not whole_ns or (self.refused_ns >= self.at_ns and self.busy_until_ns > now_ns):
+            return whole_ns
+        left_pct = self.free_pct if self.free_at_ns > now_ns else FULL_SHARE
+        ends = [self.next_ns] if self.next_ns and self.free_at_ns > now_ns else []
+        for sent in self.sent.values():
+            if sent.start_ns + sent.run_ns > now_ns:
+                left_pct -= sent.share_pct
+                ends.append(sent.start_ns + sent.run_ns)
+        if left_pct >= share_pct:
+            return 0
+        if left_pct <= 0 or not ends:
+            return whole_ns
+        next_ns = min(ends)
+        return min(whole_ns, next_ns) if next_ns > now_ns else whole_ns
 
     def memory(self, sizes: Mapping[str, int]) -> tuple[frozenset[str], int]:
         """Which models are there, and how many bytes are free."""

@@ -23,6 +23,10 @@ from .outline import NodeOutline
 __all__ = ["Choice", "KnownWorkers"]
 
 
+#: Shares by which workers are found; what needs more is sent to one that is free. [our choice]
+PARTS_PCT = (20, 50)
+
+
 class Choice(msgspec.Struct, frozen=True, gc=False):
     """A worker for a task: when it should start and end there, and what must be fetched first."""
 
@@ -37,12 +41,19 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 class _Kind:
     """Workers that are equal in everything but load and memory."""
 
-    __slots__ = ("index", "memory_bytes", "runs")
+    __slots__ = ("index", "memory_bytes", "name", "parts", "runs")
 
-    def __init__(self, runs: tuple[str, ...], memory_bytes: int) -> None:
+    def __init__(self, name: str, runs: tuple[str, ...], memory_bytes: int) -> None:
+        #: By when all of a worker is free; and, once they are asked for, by when a share of it is.
         self.index = WorkerIndex()
+        self.parts: dict[int, WorkerIndex] = {}
+        self.name = name
         self.runs = runs
         self.memory_bytes = memory_bytes
+
+    def indexes(self) -> list[WorkerIndex]:
+        """All of them."""
+        return [self.index, *self.parts.values()]
 
 
 class KnownWorkers:
@@ -78,7 +89,7 @@ class KnownWorkers:
         kind = self._kinds.get(key)
         new = kind is None
         if kind is None:
-            kind = self._kinds[key] = _Kind(spec.runs, spec.memory_bytes)
+            kind = self._kinds[key] = _Kind(spec.kind, spec.runs, spec.memory_bytes)
             kind.index.know(self._sizes.values())
             self._able.clear()
         self.workers[worker.id] = worker
@@ -91,7 +102,8 @@ class KnownWorkers:
         """It is gone."""
         if self.workers.pop(worker, None) is not None:
             del self.beliefs[worker]
-            self._kind_of.pop(worker).index.drop(worker)
+            for index in self._kind_of.pop(worker).indexes():
+                index.drop(worker)
 
     def hear(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
         """Rows count from when they were written; what was done since is added."""
@@ -104,7 +116,8 @@ class KnownWorkers:
         """Models of these tasks will be asked for."""
         self._sizes.update((task.weights, task.weights_bytes) for task in tasks if task.weights)
         for kind in self._kinds.values():
-            kind.index.know(self._sizes.values())
+            for index in kind.indexes():
+                index.know(self._sizes.values())
 
     def ask(self, worker: int, task: NodeOutline, now_ns: int) -> None:
         """A worker was told to fetch; believe that it does until there is reason to doubt it."""
@@ -125,11 +138,27 @@ class KnownWorkers:
         """Put what is believed of a worker into its index."""
         belief = self.beliefs[worker]
         resident, free_bytes = belief.memory(self._sizes)
-        self._kind_of[worker].index.put(worker, belief.free_ns(now_ns), resident, free_bytes)
+        kind = self._kind_of[worker]
+        kind.index.put(worker, belief.free_ns(now_ns), resident, free_bytes)
+        for share_pct, index in kind.parts.items():
+            index.put(worker, belief.room_ns(share_pct, now_ns), resident, free_bytes)
 
-    def known(self, worker: int) -> Known:
+    def known(self, worker: int, config: Config | None = None, now_ns: int = 0) -> Known:
         """What its index says of a worker."""
-        return self._kind_of[worker].index.workers[worker]
+        return self._index(self._kind_of[worker], config, now_ns).workers[worker]
+
+    def _index(self, kind: _Kind, config: Config | None, now_ns: int) -> WorkerIndex:
+        """Workers of a kind by when they have room for a configuration; None: for a whole device."""
+        if config is None or config.share_pct > PARTS_PCT[-1]:
+            return kind.index
+        share_pct = next(pct for pct in PARTS_PCT if pct >= config.share_pct)
+        part = kind.parts.get(share_pct)
+        if part is None:
+            part = kind.parts[share_pct] = WorkerIndex()
+            part.know(self._sizes.values())
+            for worker, known in kind.index.workers.items():
+                part.put(worker, self.beliefs[worker].room_ns(share_pct, now_ns), known.resident, known.free_bytes)
+        return part
 
     # -- answers ------------------------------------------------------------------------------------------------
 
@@ -145,9 +174,11 @@ class KnownWorkers:
         kind = next((self.workers[w].spec.kind for k in self.able(stage) for w in k.index.workers), "")
         return self._predictor.load(stage.weights, stage.weights_bytes, kind).mean_ns
 
-    def _run_ns(self, stage: StageSpec, worker: int) -> int:
-        """A routed item runs alone on the whole device."""
+    def _run_ns(self, stage: StageSpec, worker: int, config: Config | None = None) -> int:
+        """A routed item runs alone on the whole device, unless it is said in which configuration."""
         spec = self.workers[worker].spec
+        if config is not None:
+            return self._predictor.run(stage, spec.kind, config.batch, config).mean_ns
         whole = self._whole.get(spec.cores)
         if whole is None:
             whole = self._whole[spec.cores] = Config(1, spec.cores or 1, FULL_SHARE)
@@ -172,12 +203,15 @@ class KnownWorkers:
         near: Mapping[int, int],
         spread: int,
         planned: Mapping[int, Known] | None = None,
+        config: Config | None = None,
     ) -> Choice | None:
         """The worker on which the task ends first; `planned` are workers as a plan in the making has changed them."""
         need = self._need(task, now_ns, arrive_ns)
         best: Choice | None = None
         for kind in self.able(task.stage):
-            found = kind.index.best(need, near, spread, planned or ())
+            if config is not None and config.kind and config.kind != kind.name:
+                continue
+            found = self._index(kind, config, now_ns).best(need, near, spread, planned or ())
             if planned:
                 for worker, known in planned.items():
                     if self._kind_of[worker] is kind:
@@ -185,19 +219,28 @@ class KnownWorkers:
                         if found is None or start < found:
                             found = start
             if found is not None:
-                choice = self._choice(task, found)
+                choice = self._choice(task, found, config)
                 if best is None or choice.score_ns < best.score_ns:
                     best = choice
         return best
 
-    def at(self, worker: int, task: NodeOutline, now_ns: int, arrive_ns: int) -> Choice:
+    def at(self, worker: int, task: NodeOutline, now_ns: int, arrive_ns: int, config: Config | None = None) -> Choice:
         """The same for one worker."""
         need = self._need(task, now_ns, arrive_ns)
-        return self._choice(task, start_at(self.known(worker), worker, need, arrive_ns))
+        return self._choice(task, start_at(self.known(worker, config, now_ns), worker, need, arrive_ns), config)
 
-    def someone(self, task: NodeOutline, spread: int, skip: Collection[int]) -> int | None:
+    def meant(self, worker: int, config: Config | None) -> bool:
+        """Whether a worker is here, and of the kind that a configuration is meant for."""
+        kind = self._kind_of.get(worker)
+        return kind is not None and (config is None or config.kind in ("", kind.name))
+
+    def someone(
+        self, task: NodeOutline, spread: int, skip: Collection[int], config: Config | None = None
+    ) -> int | None:
         """One of those that hold the task's model, busy or not; anybody, if it has none."""
         for kind in self.able(task.stage):
+            if config is not None and config.kind and config.kind != kind.name:
+                continue
             worker = kind.index.someone(task.weights, spread, skip)
             if worker is not None:
                 return worker
@@ -217,8 +260,8 @@ class KnownWorkers:
                 return worker
         return None
 
-    def _choice(self, task: NodeOutline, found: Candidate) -> Choice:
-        run_ns = self._run_ns(task.stage, found.worker)
+    def _choice(self, task: NodeOutline, found: Candidate, config: Config | None = None) -> Choice:
+        run_ns = self._run_ns(task.stage, found.worker, config)
         return Choice(found.worker, found.start_ns, found.fetch_ns, found.start_ns + run_ns, found.score_ns + run_ns)
 
     def _need(self, task: NodeOutline, now_ns: int, arrive_ns: int) -> Need:

@@ -29,6 +29,7 @@ import msgspec
 
 from ..predict import Predictor
 from ..state import NEVER_NS, Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
+from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 from .fleet import Choice, KnownWorkers
 from .index import Known
@@ -108,8 +109,10 @@ class SharedWorkers:
         #: Longest run of any task seen: what may be in the way.
         self._longest_ns = 0
         self._open: dict[int, _Open] = {}
-        #: Routes given and not yet sent, by request, node and index; then windows by batch.
-        self._routed: dict[tuple[int, int, int], _Routed] = {}
+        #: Routes given and not yet sent, by request, node and index, and by worker; then windows by batch.
+        self._routed: dict[tuple[int, int, int], dict[int, _Routed]] = {}
+        #: Stage -> what it was last run in, if that is not a whole device.
+        self._parts: dict[str, Config] = {}
         self._windows: dict[int, int] = {}
         self._hosts = OwnWorkers(predictor)
         self._asked = False
@@ -196,8 +199,11 @@ class SharedWorkers:
             hints += self._ahead.copies(shape.tasks, taken, now_ns, self._spread(request.id, -1))
         return hints
 
-    def route(self, item: Item, now_ns: int) -> Route | None:
-        """The worker where it can start first, by what is known now; the plan breaks near-ties."""
+    def route(self, item: Item, now_ns: int, config: Config | None = None) -> Route | None:
+        """The worker where it can start first, by what is known now; the plan breaks near-ties.
+
+        With a configuration, who is of its kind and has its share free; without, on a whole device.
+        """
         settings, fleet, request = self.settings, self.fleet, item.request
         fleet.doubt(now_ns)
         task = self._outline(request.graph).tasks[item.node]
@@ -207,12 +213,12 @@ class SharedWorkers:
         arrive_ns, near = self._present(task, state, now_ns)
         planned = state.planned.get(item.node, 0)
         here = None
-        if planned in fleet.workers and not refused:
-            here = fleet.at(planned, task, now_ns, near.get(planned, arrive_ns))
+        if fleet.meant(planned, config) and not refused:
+            here = fleet.at(planned, task, now_ns, near.get(planned, arrive_ns), config)
         if here is not None and not settings.afresh:
             choice, reason = here, "as planned"
         else:
-            found = fleet.choose(task, now_ns, arrive_ns, near, spread)
+            found = fleet.choose(task, now_ns, arrive_ns, near, spread, config=config)
             if found is None:
                 return None
             choice, reason = found, "fetches it first" if found.fetch_ns else "can start first"
@@ -223,13 +229,15 @@ class SharedWorkers:
             run_ns = choice.end_ns - choice.start_ns
             latest_ns = choice.start_ns + settings.tolerance_ns + run_ns * settings.tolerance_pct // 100
             if len(refused) < len(settings.ask_pct) and choice.start_ns > arrive_ns + settings.ask_after_ns:
-                asked = fleet.someone(task, spread, refused)
+                asked = fleet.someone(task, spread, refused, config)
                 if asked is not None:
                     within_ns = self._longest_ns * settings.ask_pct[len(refused)] // 100
                     latest_ns = min(latest_ns, arrive_ns + within_ns)
-                    choice, reason = fleet.at(asked, task, now_ns, near.get(asked, arrive_ns)), "asked"
+                    choice = fleet.at(asked, task, now_ns, near.get(asked, arrive_ns), config)
+                    reason = "asked"
         there_ns = near.get(choice.worker, arrive_ns)
-        self._routed[request.id, item.node, item.index] = _Routed(choice, latest_ns, there_ns)
+        routed = self._routed.setdefault((request.id, item.node, item.index), {})
+        routed[choice.worker] = _Routed(choice, latest_ns, there_ns)
         order = request.priority * _CLASS_STEP + request.arrived_ns + settings.favour * task.path_ns
         return Route(choice.worker, latest_ns, order, reason, choice.start_ns, choice.fetch_ns)
 
@@ -248,7 +256,12 @@ class SharedWorkers:
         """Where a batch goes: where its head goes. None if there is no worker that could run it."""
         if queue.stage.on_host:
             return self._hosts.spot(queue, head, config, now_ns)
-        route = self.route(head, now_ns)
+        if config.share_pct < FULL_SHARE:
+            self._parts[queue.stage.name] = config
+        else:
+            self._parts.pop(queue.stage.name, None)
+        whole = config.share_pct >= FULL_SHARE and not config.kind
+        route = self.route(head, now_ns, None if whole else config)
         if route is None:
             return None
         worker, start_ns, fetch_ns = self.fleet.workers[route.worker], route.start_ns, route.fetch_ns
@@ -285,7 +298,7 @@ class SharedWorkers:
         known = self._first.get(stage.name)
         if known is None:
             return 0
-        found = self.fleet.choose(known, now_ns, now_ns, {}, 0)
+        found = self.fleet.choose(known, now_ns, now_ns, {}, 0, config=self._parts.get(stage.name))
         return 0 if found is None else found.start_ns - now_ns
 
     def started(self, batch: Batch, now_ns: int) -> None:
@@ -296,7 +309,7 @@ class SharedWorkers:
         worker = batch.worker.id
         belief = self.fleet.beliefs.get(worker)
         for item in batch.items:
-            routed = self._routed.pop((item.request.id, item.node, item.index), None)
+            routed = self._routed.pop((item.request.id, item.node, item.index), {}).get(worker)
             if routed is None:
                 continue
             if routed.latest_ns:
@@ -304,7 +317,8 @@ class SharedWorkers:
             if belief is not None and self.settings.corrections:
                 choice = routed.choice
                 weights = self._outline(item.request.graph).tasks[item.node].weights
-                belief.send(batch.id, routed.there_ns, choice.start_ns, choice.end_ns - choice.start_ns, weights)
+                share_pct, run_ns = batch.config.share_pct, choice.end_ns - choice.start_ns
+                belief.send(batch.id, routed.there_ns, choice.start_ns, run_ns, weights, share_pct)
                 self.fleet.show(worker, now_ns)
 
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:

@@ -91,6 +91,10 @@ class Backlog:
         _due(level.steps, step, device, host)
         _due(level.wide, step // WIDE, device, host)
 
+    def on_devices(self) -> int:
+        """All work of devices."""
+        return sum([level.device for level in self._classes.values()])
+
     def before(self, objective_ns: int, priority: int) -> Work:
         """Work that goes before a newcomer of this class with this objective."""
         device = host = 0

@@ -47,6 +47,8 @@ __all__ = ["DovetailPlanner"]
 
 #: Orders of classes must not overlap: later than any objective.
 _CLASS_STEP = 1 << 62
+#: Work of open requests over what of it was sent, at most. [our choice]
+_MOST_TO_COME_PCT = 800
 #: A workflow is crowded when batches of its stages wait for more than this part (one in so many) of its objective.
 _CROWDED = 50
 
@@ -69,6 +71,9 @@ class DovetailPlanner:
         self._backlog = Backlog()
         self._admission = Admission()
         self._accounts = Accounts()
+        #: Batch that was sent and has not ended -> its work; and the sum.
+        self._sent: dict[int, int] = {}
+        self._sent_work = 0
         #: Of the request that was last let in: its path, the wait before it and the time that it has.
         self._expected: tuple[int, int, int] = (0, 0, 0)
         self._last_chances = LastChances()
@@ -125,13 +130,22 @@ class DovetailPlanner:
             return Refusal(
                 f"its fastest plan takes {format_ns(plan.quick_ns)}, longer than its objective, on an idle cluster"
             )
-        wait_ns = max(self._wait_ns(priority, objective_ns), queue_ns)
+        wait_ns = max(self._wait_ns(priority, objective_ns), queue_ns * self._still_to_come_pct() // 100)
         # In a crowd it runs lean at first, and faster if that becomes too slow.
         path_ns = fetch_ns + (plan.path_ns + plan.quick_ns) // 2
         if path_ns > left_ns:
             path_ns = fetch_ns + plan.quick_ns
         self._expected = path_ns, wait_ns, left_ns - path_ns
         return self._admission.judge(graph.name, priority, path_ns, wait_ns, left_ns, now_ns)
+
+    def _still_to_come_pct(self) -> int:
+        """All work of the open requests, in per cent of what of it was sent; other ingresses are taken to be alike.
+
+        What waits at workers is one stage of each request. Its later stages go before a newcomer, too.
+        """
+        if not self._sent_work:
+            return 100
+        return min(_MOST_TO_COME_PCT, max(100, 100 * self._backlog.on_devices() // self._sent_work))
 
     def _wait_ns(self, priority: int, objective_ns: int) -> int:
         """How long the work takes that goes before a newcomer, on all devices and host processes together."""
@@ -342,8 +356,19 @@ class DovetailPlanner:
         """Learn how long the head of a batch has waited against the planner's will."""
         queue = batch.queue
         self._last_chances.began(batch.items)
+        work = self._sent[batch.id] = self._work(batch)
+        self._sent_work += work
         waited_ns = max(0, batch.sent_ns - self._holding.since_ns(queue, batch.items[0]))
         self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
+
+    def returned(self, batch: Batch) -> None:
+        """A batch is not at its worker any more, done or not."""
+        self._sent_work -= self._sent.pop(batch.id, 0)
+
+    def _work(self, batch: Batch) -> int:
+        """Share times nanoseconds that a batch takes of a device at least."""
+        plan = self._plans.known(batch.items[0].request.graph.name)
+        return 0 if plan is None else plan.least_work[batch.queue.stage.name][0] * len(batch.items)
 
     def finished(self, batch: Batch, now_ns: int) -> None:
         """Take the work off the demand; now and then look whether plans still fit the times."""

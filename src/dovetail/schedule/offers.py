@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -34,52 +34,9 @@ from .protocol import Hold, Offer, Refusal
 from .quotas import quota_wait_ns
 from .ranked import Ranked
 from .settings import Goal, PlannerSettings
+from .where import Where
 
-__all__ = ["Considered", "Dovetail", "Where"]
-
-
-class Where(Protocol):
-    """A view of the workers: `place.OwnWorkers` or `place.SharedWorkers`."""
-
-    bind_ns: int
-
-    def bind(self, cluster: Cluster) -> None: ...
-
-    def changes(self, stage: StageSpec) -> tuple[int, bool]: ...
-
-    def ready(self, stage: StageSpec, config: Config, now_ns: int) -> Spot | None: ...
-
-    def spot(self, queue: Queue, head: Item, config: Config, now_ns: int) -> Spot | None: ...
-
-    def closed_to(self, stage: StageSpec, priority: int) -> bool: ...
-
-    def sleeps(self, stage: StageSpec, priority: int) -> bool: ...
-
-    def dozes(self, stage: StageSpec) -> bool: ...
-
-    def woken(self) -> Sequence[str]: ...
-
-    def full(self, on_host: bool) -> bool: ...
-
-    def fetch_ns(self, stage: StageSpec) -> int: ...
-
-    def wait_ns(self, stage: StageSpec, now_ns: int) -> int: ...
-
-    def hints(self, request: Request, now_ns: int) -> Sequence[Hint]: ...
-
-    def started(self, batch: Batch, now_ns: int) -> None: ...
-
-    def ended(self, batch: Batch, now_ns: int, done: bool) -> None: ...
-
-    def closed(self, request: Request) -> None: ...
-
-    def joined(self, worker: Worker) -> None: ...
-
-    def lost(self, worker: Worker) -> None: ...
-
-    def holds(self, worker: Worker, weights: str, here: bool, now_ns: int) -> None: ...
-
-    def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None: ...
+__all__ = ["Considered", "Dovetail"]
 
 
 #: Configurations that are tried for one that is in time beside those who run.
@@ -281,14 +238,27 @@ class Dovetail(DovetailPlanner):
             firsts.setdefault(ranked.config.kind, ranked)
         if best is None and late:
             return late[0]
+        ready = best is not None
         for first in firsts.values():
-            if best is not None and self.score_later(first, 0) is None:
+            scored = self.score_later(first, 0) is not None
+            if ready and not scored:
                 break
             spot = where.spot(queue, head, first.config, now_ns)
-            if spot is not None:
-                later = self._offer(queue, first, spot, now_ns)
-                best = later if best is None or later.score < best.score else best
+            if spot is None:
+                continue
+            later = self._offer(queue, first, spot, now_ns)
+            if best is None or (later.score < best.score if scored else self._sooner(queue, later, best)):
+                best = later
         return best
+
+    def _sooner(self, queue: Queue, offer: Offer, other: Offer) -> bool:
+        """Whether one offer should end before another."""
+
+        def end_ns(of: Offer) -> int:
+            run_ns = self._predictor.run(queue.stage, of.worker.spec.kind, of.config.batch, of.config).mean_ns
+            return of.start_ns + of.fetch_ns + run_ns
+
+        return end_ns(offer) < end_ns(other)
 
     def _beside(self, queue: Queue, head: Item, config: Config, worker: Worker, now_ns: int) -> Verdict:
         """Whether a batch should begin beside those who run on a worker."""
@@ -380,6 +350,7 @@ class Dovetail(DovetailPlanner):
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
         """A batch has ended."""
         self._where.ended(batch, now_ns, done)
+        self.returned(batch)
         if done:
             self.finished(batch, now_ns)
 

@@ -60,3 +60,6 @@ class WorkerRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     resident: tuple[str, ...]
     #: Memory for models that is not taken; what could be evicted is not counted.
     free_bytes: int
+    #: Share that nothing runs in and nothing waits for; and when the next batch should end that runs, 0 if none does.
+    free_pct: int = 0
+    next_ns: int = 0

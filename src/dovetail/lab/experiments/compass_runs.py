@@ -13,6 +13,7 @@ from ...control import Policy
 from ...device.rules import Rules
 from ...place import SharedWorkers
 from ...place.transfer import CASCADE, SIMULATOR
+from ...plan import Space
 from ...predict import Estimator
 from ...schedule import PlannerSettings
 from ...sim.state_table import Staleness
@@ -70,8 +71,10 @@ def simulate(job: Job) -> Outcome:
     def policy(predictor: Estimator, ingress: int, home: int) -> Policy:
         if job.policy == "dovetail":
             where = SharedWorkers(predictor, ingress=ingress, home=home, delays=world.delays, in_bytes=world.in_bytes)
-            # None of the others refuses: all requests are answered, and their completion times compared.
-            return shared_policy(predictor, PlannerSettings(admission=False), where)
+            # None of the others refuses: all requests are answered, and their completion times compared. A worker of
+            # that world runs one task at a time.
+            settings = PlannerSettings(Space(sharing=False), admission=False)
+            return shared_policy(predictor, settings, where)
         router = DrawnRouter(placed, world.task_of) if drawn else make_router(world, job, predictor, ingress, home)
         return policy_of(router, predictor)
 

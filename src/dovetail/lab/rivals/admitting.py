@@ -60,6 +60,7 @@ class Admitting:
 
     def ended(self, batch: Batch, now_ns: int, done: bool) -> None:
         """Both learn."""
+        self._ours.returned(batch)
         if done:
             self._ours.finished(batch, now_ns)
         self._inner.ended(batch, now_ns, done)
