@@ -8,6 +8,7 @@ import pytest
 from dovetail.lab.experiments import joint, joint_runs
 from dovetail.lab.experiments.joint_runs import (
     ABLATIONS,
+    ALONE,
     HIGH,
     LOW,
     OURS,
@@ -76,6 +77,14 @@ def test_every_policy_runs_and_every_request_is_counted_once(policy: str) -> Non
     assert found.goodput == pytest.approx(found.hit_rate * len(counted) / 3.0)
     assert 0 <= found.hit_rate <= 1
     assert found.loads > 0, "memory is empty at first"
+
+
+def test_class_1_alone_meets_the_same_requests_of_class_1_and_no_others() -> None:
+    seconds = WARMUP_S + 3.0
+    found = simulate(Job(SMALL, ALONE, 101, seconds))
+    counted = [a for a in World(SMALL).arrivals(101, seconds) if a.at_ns >= WARMUP_S * SECOND]
+    assert {s.priority for s in found.summaries if s.requests} == {1}
+    assert sum(s.requests for s in found.summaries) == sum(a.priority == 1 for a in counted) > 0
 
 
 def test_what_is_paid_is_the_cards_and_not_their_use() -> None:

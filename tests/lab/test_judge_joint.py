@@ -8,7 +8,7 @@ import pytest
 from tests.lab.hand import HandLab
 
 from dovetail.lab.experiments import joint
-from dovetail.lab.experiments.joint_runs import ABLATIONS, HIGH, OURS, STEP, Job, Search
+from dovetail.lab.experiments.joint_runs import ABLATIONS, ALONE, HIGH, OURS, STEP, Job, Search
 from dovetail.lab.experiments.joint_world import Outcome, Setting
 
 SETTING = joint.SETTINGS[0]
@@ -43,7 +43,7 @@ def test_being_level_with_a_rival_is_enough() -> None:
 
 @pytest.mark.parametrize(("first", "holds"), [((1.0, 0.98), True), ((1.0, 0.979), False)])
 def test_class_1_has_to_be_in_time_and_the_best_other_is_named(first: tuple[float, float], holds: bool) -> None:
-    others = {"place": 0.9, "triton": 0.95}
+    others = {"place": 0.9, "triton": 0.95, ALONE: 0.99}
     lab = HandLab((1, 2), lambda job: job)
 
     def table(policy: str, seed: int) -> Outcome:
@@ -52,6 +52,7 @@ def test_class_1_has_to_be_in_time_and_the_best_other_is_named(first: tuple[floa
     joint._first_class(lab, [SETTING], by(table))
     claim = lab.expect(f"class1.{SETTING.key}", 50 * sum(first), holds=holds)
     assert "triton with 95.0 %" in claim.text
+    assert claim.text.endswith("with nothing but class 1, Dovetail has 99.0 %")
 
 
 def cards(needed: dict[str, tuple[int, int]]) -> HandLab:
@@ -101,7 +102,7 @@ def test_all_settings_all_rivals_and_all_seeds_are_run_but_large_clusters_on_the
     for setting in joint.SETTINGS:
         seeds = {job.seed for job in jobs if job.setting == setting}
         assert seeds == set(joint.SEEDS[:3] if setting.devices >= 32 else joint.SEEDS)
-        assert {job.policy for job in jobs if job.setting == setting} == {OURS, *joint.RIVALS}
+        assert {job.policy for job in jobs if job.setting == setting} == {OURS, ALONE, *joint.RIVALS}
     expected = {"old-dovetail", "place", "esg", "compass", "infless", "triton", "ray-serve"}
     assert expected <= set(joint.RIVALS)
     assert {s.devices for s in joint.SETTINGS} >= {8, 64}

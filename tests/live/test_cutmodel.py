@@ -56,6 +56,19 @@ def assert_same(got: list[Any], want: list[Any]) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_a_batch_in_parts_gives_what_it_gives_at_once(tmp_path: Path, at_once: int) -> None:
+    model = CutModel(onnx(onnx_models.double(tmp_path / "made.onnx"), name="made", batch=(1, 8)).spec)
+    columns = [[np.full(3, i, np.float32) for i in range(5)]]
+    whole, parts = model.plan(columns), model.plan(columns, at_once=at_once)
+    assert parts.together_bytes == at_once * 3 * 4
+    assert max(shape[0][0] for shape in parts.shapes) == at_once
+    for run in (whole, parts):
+        for kernel in run.kernels:
+            kernel()
+    assert_same(parts.values(), whole.values())
+
+
 REAL = {
     "nudity": (224, 224, 3),
     "page_way": (3, 224, 224),

@@ -170,3 +170,24 @@ def test_weighing_finds_what_is_kept_and_what_was_needed_on_the_way():
 def test_the_quick_figure_is_near_the_exact_one():
     exact, quick = anonymous_bytes(), quick_bytes()
     assert abs(exact - quick) <= exact // 4
+
+
+def test_items_of_an_unknown_stage_run_one_by_one(room):
+    assert room.at_once("read", 10) == 1
+
+
+def test_as_many_items_run_together_as_the_reserve_was_made_for(room):
+    learn(room, "read", 12 * MB, input_bytes=10)
+    assert room.at_once("read", 10) == 2  # 28 of 40 MB
+    assert room.at_once("read", 5) == 4
+    assert room.at_once("read", 1000) == 1  # one has to run, whatever it takes
+    learn(room, "read", 14 * MB, input_bytes=20)
+    assert room.at_once("read", 10) == 4  # two took less than twice as much as one
+    assert room.reserve_bytes == 40 * MB
+
+
+def test_what_was_measured_together_may_run_together_though_the_reserve_had_to_grow(room):
+    learn(room, "read", 80 * MB, input_bytes=10)
+    assert room.reserve_bytes > 40 * MB
+    assert room.at_once("read", 10) == 1
+    assert room.at_once("read", 5) == 2

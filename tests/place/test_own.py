@@ -124,7 +124,7 @@ def test_a_batch_waits_for_a_busy_holder_only_if_that_is_no_later_than_a_fetch(l
     assert (spot.start_ns, spot.fetch_ns) == ((left_ns, 0) if expected == 1 else (0, LOAD_NS))
 
 
-@pytest.mark.parametrize(("left_ns", "expected"), [(3 * LOAD_NS, 1), (3 * LOAD_NS + 1, 2)])
+@pytest.mark.parametrize(("left_ns", "expected"), [(6 * LOAD_NS, 1), (6 * LOAD_NS + 1, 2)])
 def test_a_fetch_that_evicts_is_charged_for_what_it_takes_from_others(left_ns: int, expected: int) -> None:
     made = shop(100, 100, holders=[1], memory_bytes=1500)
     made.load(2, SORT)

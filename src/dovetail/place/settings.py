@@ -57,7 +57,7 @@ class OwnSettings(msgspec.Struct, frozen=True):
     """How memory is weighed; the defaults are the product, everything else is an ablation."""
 
     #: What an eviction is charged, in per cent of the load that makes it necessary.
-    toll_pct: int = 200
+    toll_pct: int = 500
     #: Look at what workers hold.
     memory: bool = True
     #: Models are fetched beside batches.

@@ -18,7 +18,7 @@ import msgspec
 from ...profile import catalogue
 from ..experiment import Goal, Lab, over_seeds
 from . import joint_plots as plots
-from .joint_runs import ABLATIONS, HIGH, OURS, STEP, TARGET, Job, Search, search, seconds, simulate
+from .joint_runs import ABLATIONS, ALONE, HIGH, OURS, STEP, TARGET, Job, Search, search, seconds, simulate
 from .joint_world import Outcome, Setting
 
 SEEDS = (11, 12, 13, 14, 15)
@@ -66,7 +66,7 @@ _Outcomes = Callable[[Setting, str], list[Outcome]]
 def run(lab: Lab) -> None:
     """Equal cost, equal goodput, parts."""
     settings = QUICK_SETTINGS if lab.quick else SETTINGS
-    outcomes = _measure(lab, settings, (OURS, *RIVALS), _seeds(lab), "policies in all settings")
+    outcomes = _measure(lab, settings, (OURS, ALONE, *RIVALS), _seeds(lab), "policies in all settings")
     _equal_cost(lab, settings, outcomes)
     _first_class(lab, settings, outcomes)
     plots.goodput(lab, settings, (OURS, *RIVALS), outcomes)
@@ -125,14 +125,19 @@ def _equal_cost(lab: Lab, settings: Sequence[Setting], outcomes: _Outcomes) -> N
 
 
 def _first_class(lab: Lab, settings: Sequence[Setting], outcomes: _Outcomes) -> None:
-    """Class 1 is a third of the load, so it always fits."""
+    """Class 1 is a third of the load, so it fits on average.
+
+    In bursts it is two and a half times that: at load 1.2 class 1 alone then asks for all that the cards could do.
+    What it gets with nobody else there is said beside the claim.
+    """
     for setting in settings:
         runs = outcomes(setting, OURS)
         best = max(RIVALS, key=lambda p: _mean(outcomes(setting, p), "first_hit_rate"))
         lab.claim(
             f"class1.{setting.key}",
             f"{setting.title}: requests of class 1 that Dovetail answers in time; the best other is {best} with "
-            f"{100 * _mean(outcomes(setting, best), 'first_hit_rate'):.1f} %",
+            f"{100 * _mean(outcomes(setting, best), 'first_hit_rate'):.1f} %; with nothing but class 1, Dovetail "
+            f"has {100 * _mean(outcomes(setting, ALONE), 'first_hit_rate'):.1f} %",
             source=SOURCE,
             goal=Goal("at least", 99.0, "%"),
             measured=over_seeds([100 * o.first_hit_rate for o in runs]),

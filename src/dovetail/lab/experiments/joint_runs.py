@@ -24,6 +24,7 @@ from .joint_world import Outcome, Setting, World
 
 __all__ = [
     "ABLATIONS",
+    "ALONE",
     "HIGH",
     "LOW",
     "OURS",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 OURS = "dovetail"
+#: Ours, with the same requests of class 1 and no others.
+ALONE = "dovetail, class 1 alone"
 #: Part of the requests that has to be in time where the price of that is asked for; fewest and most cards looked at.
 TARGET, LOW, HIGH = 0.95, 4, 40
 #: Cards between two sizes of a cluster that are looked at.
@@ -108,10 +111,11 @@ def make_policy(world: World, name: str, seed: int) -> Policy:
 def simulate(job: Job) -> Outcome:
     """Run one job."""
     return World(job.setting).run(
-        lambda world: make_policy(world, job.policy, job.seed),
+        lambda world: make_policy(world, OURS if job.policy == ALONE else job.policy, job.seed),
         job.seed,
         job.seconds,
         classes=job.policy != "without classes",
+        first_only=job.policy == ALONE,
     )
 
 

@@ -203,12 +203,23 @@ class World:
         return requests(streams, seed, until_ns=round(seconds * SECOND))
 
     def run(
-        self, make_policy: Callable[[World], Policy], seed: int, seconds: float, *, classes: bool = True
+        self,
+        make_policy: Callable[[World], Policy],
+        seed: int,
+        seconds: float,
+        *,
+        classes: bool = True,
+        first_only: bool = False,
     ) -> Outcome:
-        """Simulate one policy; without `classes` it is told that all requests are of the same one."""
+        """Simulate one policy; without `classes` it is told that all requests are of the same one.
+
+        With `first_only` nothing but class 1 comes: what nobody else can be in the way of.
+        """
         controller = Controller(self.graphs, make_policy(self))
         ledger = _TrueClasses([(g.name, g.slo_ns) for g in self.graphs], skip_before_ns=round(WARMUP_S * SECOND))
         arrivals = self.arrivals(seed, seconds)
+        if first_only:
+            arrivals = (arrival for arrival in arrivals if arrival.priority == 1)
         simulation = Simulation(controller, cast(Ledger, ledger), arrivals if classes else ledger.hidden(arrivals))
         devices = []
         for number in range(2 * self.setting.devices):

@@ -2,6 +2,7 @@
 
 Rules of this file
 - What segments make up a kernel, and buffers that nobody uses, are the model's (`CutModel`).
+- Items run together as far as there is memory for them (`at_once`); a batch of more is run in parts.
 - The first run at a shape that nobody expected binds its buffers segment by segment, on the batch's own inputs: it
   can be interrupted as any other, and nothing is computed twice.
 """
@@ -17,16 +18,19 @@ import numpy as np
 
 from ...profile.kernels import MOST_SHAPES, kernel_ids, sequence_name
 from ...workflow.graph import StageSpec
-from ...workflow.runners import Runner
+from ...workflow.runners import Groups, Runner
 from .segment_run import Binding, Bound, Segments, Shape
 
 if TYPE_CHECKING:
     from .cut_model import CutModel
 
-__all__ = ["FINE_FROM", "BatchRun", "Columns", "Key", "Known", "Spans", "WholeRun"]
+__all__ = ["EVERY", "FINE_FROM", "BatchRun", "Columns", "Key", "Known", "Spans", "WholeRun", "item_bytes"]
 
 #: Steps from this size on have segments of their own: what is cut for one item takes so many times as long there.
 FINE_FROM = 4
+
+#: All items of a batch run together, however many.
+EVERY = 1 << 30
 
 Columns = Sequence[Sequence[Any]]
 Arrays = list[list[Any]]
@@ -112,12 +116,18 @@ class _Step:
 class BatchRun:
     """One batch as kernels, to be called in order, once each."""
 
-    def __init__(self, model: CutModel, columns: Columns, spec: StageSpec) -> None:
+    def __init__(self, model: CutModel, columns: Columns, spec: StageSpec, at_once: int = EVERY) -> None:
         self._model = model
         self._columns = columns
         runner, cuts, step = model.ways
         self._runner = runner if spec is model.spec else runner.shared(spec)
+        #: Items that run together at most.
+        self.at_once = step = min(at_once, step) if cuts else at_once
         groups = self._groups = self._runner.groups(columns)
+        if not cuts:
+            groups = self._groups = _parts(groups, at_once)
+        #: Bytes of the inputs of those that run together.
+        self.together_bytes = min(self.at_once, len(columns[0])) * item_bytes(columns)
         #: Shapes of its inputs, of each group of items of one shape.
         self.shapes: list[Key] = [
             tuple([(len(members), *column[0].shape) for column in arrays]) for members, arrays in groups
@@ -183,8 +193,11 @@ class BatchRun:
 class WholeRun:
     """A batch that is one kernel."""
 
-    def __init__(self, runner: Runner, columns: Sequence[Sequence[Any]]) -> None:
+    def __init__(self, runner: Runner, columns: Sequence[Sequence[Any]], at_once: int = EVERY) -> None:
         self.name = ""
+        #: Items that run together at most, and bytes of their inputs.
+        self.at_once = at_once
+        self.together_bytes = min(at_once, len(columns[0])) * item_bytes(columns) if columns else 0
         self.idents: list[str] = ["whole"]
         self.kernels: list[Callable[[], object]] = [self._run]
         self._runner = runner
@@ -192,7 +205,12 @@ class WholeRun:
         self._values: list[Any] = []
 
     def _run(self) -> None:
-        self._values = self._runner.run(self._columns)
+        size = len(self._columns[0]) if self._columns else 0
+        if self.at_once < size:
+            for i in range(0, size, self.at_once):
+                self._values += self._runner.run([column[i : i + self.at_once] for column in self._columns])
+        else:
+            self._values = self._runner.run(self._columns)
         self._columns = ()  # what was read is let go at once, not when the collector finds this
 
     def values(self) -> list[Any]:
@@ -206,6 +224,22 @@ class WholeRun:
     def release(self) -> None:
         """It is over: let go of inputs and the model, which it refers to in circles."""
         self.kernels, self._columns, self._values = [], (), []
+
+
+def item_bytes(columns: Columns) -> int:
+    """Bytes of the largest inputs of one item: where items are padded, all have as many."""
+    return sum([max([getattr(value, "nbytes", 0) for value in column], default=0) for column in columns])
+
+
+def _parts(groups: Groups, at_once: int) -> Groups:
+    """Groups of items of one shape, none of which has more items than that."""
+    if all(len(members) <= at_once for members, _ in groups):
+        return groups
+    return [
+        (members[i : i + at_once], [column[i : i + at_once] for column in arrays])
+        for members, arrays in groups
+        for i in range(0, len(members), at_once)
+    ]
 
 
 @lru_cache(MOST_SHAPES)

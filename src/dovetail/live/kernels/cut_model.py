@@ -35,7 +35,7 @@ from ...profile.kernels import MOST_SHAPES, Cut
 from ...workflow.graph import StageSpec
 from ...workflow.runners import ModelRunner, make_model
 from ...workflow.torch_runner import TorchRunner
-from .batch_run import FINE_FROM, BatchRun, Columns, Key, Known, Spans
+from .batch_run import EVERY, FINE_FROM, BatchRun, Columns, Key, Known, Spans
 from .optimised import GRAPH
 from .segment_run import Bound, Segments, Shape
 from .segments import SHORTEST_NS, cut, cut_again, read_cut
@@ -302,9 +302,9 @@ class CutModel:
 
     # -- for batches --------------------------------------------------------------------------------------------
 
-    def plan(self, columns: Columns, spec: StageSpec | None = None) -> BatchRun:
+    def plan(self, columns: Columns, spec: StageSpec | None = None, at_once: int = EVERY) -> BatchRun:
         """A batch's kernels; `spec` is the stage, if it is another one with the same weights."""
-        return BatchRun(self, columns, spec or self.spec)
+        return BatchRun(self, columns, spec or self.spec, at_once)
 
     def known(self, segments: Segments, key: Key) -> Known | None:
         """Which segments make up a kernel at this shape, and what these are; None before the first run."""

@@ -35,7 +35,7 @@ from ...units import format_bytes
 from ...workflow.app import App
 from ...workflow.graph import StageSpec
 from ...workflow.runners import Runner, make_runner, shrink_arena
-from ..kernels.batch_run import BatchRun, WholeRun
+from ..kernels.batch_run import EVERY, BatchRun, WholeRun, item_bytes
 from ..kernels.cut_model import CutModel
 from ..kernels.weight_files import WeightFiles
 from ..links.wire import FromWorker, Hello, LoadFailure, Ready, Run, Weighed
@@ -291,9 +291,13 @@ class Models:
         if model is None:
             with self._making:
                 model = made.get(cpus) or made.setdefault(cpus, self._make(self.stages[spec.weights], cpus))
+        at_once = EVERY
+        if self._room is not None and self._app is None:
+            whole = not isinstance(model, CutModel) or not model.ways[1]
+            at_once = self._room.at_once(_way(spec.name, whole=whole), item_bytes(columns))
         if not isinstance(model, CutModel):
-            return WholeRun(model, columns)
-        run = model.plan(columns, spec)
+            return WholeRun(model, columns, at_once)
+        run = model.plan(columns, spec, at_once)
         if run.name and self.asks(message, len(run.kernels)) and len(self._kernels_of) < MOST_SHAPES:
             self._kernels_of[_looks(message)] = run.name, tuple(run.idents)
         return run
@@ -332,9 +336,7 @@ class Models:
         shapes, known = tuple([ref.shape for ref in refs]), self._shapes[self.specs[message.batch.stage].weights]
         seen = shapes in known
         known.add(shapes)
-        # In kernels a model takes other memory than whole.
-        way = "whole" if len(run.kernels) == 1 else "kernels"
-        room = self._room.run(f"{message.batch.stage}, {way}", sum(ref.nbytes for ref in refs), use)
+        room = self._room.run(_way(message.batch.stage, whole=len(run.kernels) == 1), run.together_bytes, use)
         return _AtWork(room, apart=not seen)
 
     def unknown(self, message: Run, run: BatchRun | WholeRun) -> CutModel | None:
@@ -357,6 +359,11 @@ class Models:
                 self._told[cut.model] = cut
                 found.append(cut)
         return found
+
+
+def _way(stage: str, *, whole: bool) -> str:
+    """What memory is measured by: in kernels a model takes other memory than whole."""
+    return f"{stage}, {'whole' if whole else 'kernels'}"
 
 
 def _looks(message: Run) -> tuple[Any, ...]:
