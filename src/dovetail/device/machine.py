@@ -376,9 +376,8 @@ class Device:
         if self._done_ns is None:
             self._done_ns = queue.done_ns(now_ns) if queue.tasks else 0
         wait_ns = queue.queued_ns + (queue.running_ns if self.rules.counts_running else 0)
-        free_pct, next_ns = queue.room()
         done_ns = max(now_ns, self._done_ns)
-        return WorkerRow(self.worker, now_ns, wait_ns, done_ns, resident, free_bytes, free_pct, next_ns)
+        return WorkerRow(self.worker, now_ns, wait_ns, done_ns, resident, free_bytes, *queue.room())
 
     def task(self, ident: int) -> Task | None:
         """A batch that was taken and has not ended."""
@@ -392,11 +391,10 @@ class Device:
 
     def validate(self) -> None:
         """Check every invariant; for tests."""
-        queue = self._queue
         if self._alone is not None:
             weights, nbytes = self._models[self._alone.stage]
-            assert not queue.tasks and self._alone_ns >= 0, "it is alone"
+            assert not self._queue.tasks and self._alone_ns >= 0, "it is alone"
             assert not nbytes or self.cache.tier(weights) == "resident", f"{self._alone_task}: no model"
-        queue.validate()
+        self._queue.validate()
         self._loading.validate()
         self._starting.validate()

@@ -150,9 +150,7 @@ class Estimator:
 
     def _load(self, key: _Key, alone: Estimate) -> Load:
         solo_q, uses = quarter_octaves(alone.mean_ns), self._uses.get(key[0])
-        return (
-            Load(key[0], key[2], key[4], solo_q) if uses is None else Load(key[0], key[2], key[4], solo_q, "", *uses)
-        )
+        return Load(key[0], key[2], key[4], solo_q, "", *(uses or ()))
 
     def _answer(self, stage: StageSpec, key: _Key) -> Estimate:
         answer = self._known(key)
@@ -249,10 +247,9 @@ class Estimator:
         What neighbours are known to cost is taken off before it counts for the time alone.
         """
         key = stage.name, kind, items, config.cpus, config.share_pct
-        if self._neighbours is not None:
-            duration_ns = self._learn_of_neighbours(self._neighbours, stage, key, duration_ns, said_ns, beside)
-            if not duration_ns:
-                return
+        duration_ns = self._learn_of_neighbours(stage, key, duration_ns, said_ns, beside)
+        if not duration_ns:
+            return
         if key[:2] in self.table.entries:
             self._scattered(key, duration_ns)
         if key in self._aside:
@@ -291,16 +288,11 @@ class Estimator:
             del self._answers[answer]
 
     def _learn_of_neighbours(
-        self,
-        neighbours: Neighbours,
-        stage: StageSpec,
-        key: _Key,
-        duration_ns: int,
-        said_ns: int,
-        beside: Sequence[Beside],
+        self, stage: StageSpec, key: _Key, duration_ns: int, said_ns: int, beside: Sequence[Beside]
     ) -> int:
         """Learn from who was there or was not; how long it would have taken alone, as far as is known."""
-        if not beside and not neighbours.model.has_seen(key[1]):
+        neighbours = self._neighbours
+        if neighbours is None or (not beside and not neighbours.model.has_seen(key[1])):
             return duration_ns
         alone = self._answers.get(key) or self._answer(stage, key)
         if beside:
