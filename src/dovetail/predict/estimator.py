@@ -247,9 +247,10 @@ class Estimator:
         What neighbours are known to cost is taken off before it counts for the time alone.
         """
         key = stage.name, kind, items, config.cpus, config.share_pct
-        duration_ns = self._learn_of_neighbours(stage, key, duration_ns, said_ns, beside)
-        if not duration_ns:
-            return
+        if self._neighbours is not None:
+            duration_ns = self._learn_of_neighbours(stage, key, duration_ns, said_ns, beside)
+            if not duration_ns:
+                return
         if key[:2] in self.table.entries:
             self._scattered(key, duration_ns)
         if key in self._aside:
@@ -288,18 +289,19 @@ class Estimator:
             del self._answers[answer]
 
     def _learn_of_neighbours(
-        self, stage: StageSpec, key: _Key, duration_ns: int, said_ns: int, beside: Sequence[Beside]
+        self, stage: StageSpec, key: _Key, took_ns: int, said_ns: int, beside: Sequence[Beside]
     ) -> int:
         """Learn from who was there or was not; how long it would have taken alone, as far as is known."""
         neighbours = self._neighbours
-        if neighbours is None or (not beside and not neighbours.model.has_seen(key[1])):
-            return duration_ns
+        assert neighbours is not None
+        if not beside and not neighbours.model.has_seen(key[1]):
+            return took_ns
         alone = self._answers.get(key) or self._answer(stage, key)
         if beside:
-            neighbours.held(key[1], said_ns, duration_ns)
-            return neighbours.saw(key[1], self._load(key, alone), alone, duration_ns, beside)
-        neighbours.saw_alone(key[1], self._load(key, alone), alone, duration_ns)
-        return duration_ns
+            neighbours.held(key[1], said_ns, took_ns)
+            return neighbours.saw(key[1], self._load(key, alone), alone, took_ns, beside)
+        neighbours.saw_alone(key[1], self._load(key, alone), alone, took_ns)
+        return took_ns
 
     def _seen(self, key: _Key) -> Seen:
         name, kind, items, cpus, share_pct = key
