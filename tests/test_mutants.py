@@ -76,6 +76,12 @@ def test_each_promise_has_three_changes_whose_text_is_still_there(promise: str) 
     assert len(there) >= 3, "rules have moved: move the changes in scripts/mutant_rules with them"
 
 
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
+def test_no_change_is_stale(rule: dict[str, str]) -> None:
+    text = (PROJECT / "src/dovetail" / rule["file"]).read_text()
+    assert text.count(rule["old"]) == 1, "the rule has moved: move the change in scripts/mutant_rules with it"
+
+
 def test_tests_that_have_to_notice_exist() -> None:
     for rule in RULES:
         for test in rule["tests"]:
