@@ -46,6 +46,7 @@ def test_a_contradiction_is_refused_with_the_reason(command: str, capsys: pytest
         ("serve nowhere:app --drain -1", "must be a number of seconds"),
         ("serve nowhere:app --workers 0", "must be a whole number from 1 on"),
         ("serve nowhere:app --workers 1..", "or two of them such as 1..3"),
+        ("serve nowhere:app --workers 0..0", "from 1 on, or two of them such as 1..3 or 0..3"),
         ("serve nowhere:app --workers 3..2", "3 at the least are more than 2 at the most"),
     ],
 )

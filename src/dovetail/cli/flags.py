@@ -44,24 +44,18 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return read
 
 
-def bounds(least: int) -> Callable[[str], tuple[int, int]]:
-    """Reads a whole number from `least` on, or two as in 1..3: that many at the least and at the most."""
-
-    def read(text: str) -> tuple[int, int]:
-        low, dots, high = text.partition("..")
-        try:
-            found = whole(least)(low), whole(least)(high if dots else low)
-        except argparse.ArgumentTypeError:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} must be a whole number from {least} on, or two of them such as {least}..{least + 2}"
-            ) from None
-        if found[0] > found[1]:
-            raise argparse.ArgumentTypeError(
-                f"{text!r}: {found[0]} at the least are more than {found[1]} at the most"
-            )
-        return found
-
-    return read
+def bounds(text: str) -> tuple[int, int]:
+    """Reads a whole number from 1 on, or two as in 0..3: that many at the least and at the most."""
+    low, dots, high = text.partition("..")
+    try:
+        found = whole(0 if dots else 1)(low), whole(1)(high if dots else low)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a whole number from 1 on, or two of them such as 1..3 or 0..3"
+        ) from None
+    if found[0] > found[1]:
+        raise argparse.ArgumentTypeError(f"{text!r}: {found[0]} at the least are more than {found[1]} at the most")
+    return found
 
 
 def seconds(least: float, most: float, what: str) -> Callable[[str], float]:

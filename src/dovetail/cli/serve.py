@@ -95,7 +95,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=whole(1, MOST_HOSTS), metavar="N", help="processes for Python stages (1)")
     parser.add_argument(
         "--workers",
-        type=bounds(0),
+        type=bounds,
         metavar="N[..M]",
         help="processes for models on the cores (1); 1..3: as many of these as the load asks for; 0..3: and none if "
         "nothing comes (docs/scale.md)",
@@ -293,8 +293,6 @@ def _prepare(layered: Layered) -> _Prepared:
 
 def _options(args: argparse.Namespace, app: App, tenants: dict[str, Tenant]) -> Options:
     least, most = args.workers or (1, 1)
-    if not most:
-        raise DeclarationError("--workers 0 runs nothing; write 0..1 for none while nothing comes")
     if args.zero_after and not (args.slices or least < most):
         raise DeclarationError("--zero-after is for what the scaler takes away; add --slices or --workers 0..1")
     return Options(
