@@ -96,7 +96,6 @@ def test_what_the_scaler_would_do_is_said_and_not_done(serve, tmp_path: Path) ->
         (("--slices", "--share-workers", "shared"), "none may slice them; leave one out"),
         (("--slices", "--policy", "by-class"), "the policy 'by-class' sets no slices"),
         (("--dry-run",), "there is none; add --slices"),
-        (("--workers", "0"), "write 0..1"),
         (("--zero-after", "5"), "add --slices or --workers 0..1"),
     ],
 )

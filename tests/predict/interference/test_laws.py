@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.predict.interference.hands import SOLO_NS, loads, neighbourhoods, observations, taught, teach
 
 from dovetail.predict.interference import Beside, Interference, InterferenceState, Load
+from dovetail.predict.interference.records import Forecast
 
 Seen = list[tuple[str, Load, float, list[Beside]]]
 
@@ -82,3 +83,10 @@ def test_bounds_rise_with_their_level(seen: Seen, victim: Load, others: list[Loa
     bounds = [model.bound_ns("k", forecast, level) for level in (0.5, 0.9, 0.95, 0.99)]
     assert bounds == sorted(bounds)
     assert all(math.isfinite(bound) for bound in bounds)
+
+
+def test_a_bound_is_finite_however_unsure_the_model_is() -> None:
+    """Neighbours that were there for a moment of a batch that took twice as long left such a deviation."""
+    forecast = Forecast(SOLO_NS, SOLO_NS, 107.2, "1 new", caution=2.0)
+    bounds = [Interference().bound_ns("k", forecast, level) for level in (0.5, 0.9, 0.95, 0.99)]
+    assert bounds == sorted(bounds) and bounds[-1] < 1e9 * SOLO_NS

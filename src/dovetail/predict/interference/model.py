@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from .crowd import forward_ns, over_time, together
 from .effects import Effects
@@ -22,6 +23,9 @@ from .records import Forecast
 from .state import InterferenceState, checked
 
 __all__ = ["Interference"]
+
+#: No bound is further off than this, as a logarithm: half a billion times as long. [our choice]
+_MOST: Final = 20.0
 
 #: A neighbourhood by its size: 1, 2, 3 to 4, 5 to 8, more. [our choice]
 _KNOWN = ("alone", "1", "2", "3-4", "3-4", "5-8", "5-8", "5-8", "5-8", "more")
@@ -138,7 +142,7 @@ class Interference:
     def bound_ns(self, kind: str, forecast: Forecast, level: float) -> int:
         """What the time stays below with this chance."""
         off = self.kind(kind).margin(forecast.situation).bound(level) * forecast.deviation
-        return round(forecast.median_ns * math.exp(off * forecast.caution if off > 0 else off))
+        return round(forecast.median_ns * math.exp(min(_MOST, off * forecast.caution if off > 0 else off)))
 
     def factor(self, kind: str, victim: Load, others: Sequence[Load], level: float) -> float:
         """How many times as long as predicted it takes at most, with this chance, beside these as they come.
@@ -148,7 +152,7 @@ class Interference:
         """
         of = self.kind(kind)
         off = of.margin(_situation(len(others), new=False)).bound(level)
-        return math.exp(max(0.0, off) * math.sqrt(of.noise_of(victim.model)) * (1 + of.drift.haste))
+        return math.exp(min(_MOST, max(0.0, off) * math.sqrt(of.noise_of(victim.model)) * (1 + of.drift.haste)))
 
     # -- observations ---------------------------------------------------------------------------------------------
 
