@@ -48,7 +48,7 @@ def bounds(text: str) -> tuple[int, int]:
     """Reads a whole number from 1 on, or two as in 0..3: that many at the least and at the most."""
     low, dots, high = text.partition("..")
     try:
-        found = whole(0 if dots else 1)(low), whole(1)(high if dots else low)
+        found = whole(0)(low), whole(1)(high if dots else low)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
             f"{text!r} must be a whole number from 1 on, or two of them such as 1..3 or 0..3"
