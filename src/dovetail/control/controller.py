@@ -28,6 +28,7 @@ from .events import (
     DrainStarted,
     Event,
     LoadFailed,
+    MemoryChanged,
     ModelEvicted,
     ModelLoaded,
     PeerStateReceived,
@@ -105,6 +106,7 @@ class Controller:
             BatchFailed: self._batch_failed,
             ModelLoaded: roster.model_loaded,
             ModelEvicted: roster.model_evicted,
+            MemoryChanged: roster.memory_changed,
             PeerStateReceived: roster.peer_state_received,
             LoadFailed: roster.load_failed,
             WorkerJoined: roster.joined,
@@ -265,7 +267,9 @@ class Controller:
         stage, kind = batch.queue.stage, worker.spec.kind
         if batch.slice is not None:
             batch.slice.charge(event.begin_ns, event.begin_ns + duration)
-        if self._companions is None:
+        if event.first:
+            self.policy.predictor.observe_first(stage, kind, len(items), config, duration)
+        elif self._companions is None:
             self._observe_run(stage, kind, len(items), config, duration)
         else:
             self._observe_beside(self._companions, batch, event, duration)

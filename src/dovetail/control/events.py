@@ -17,6 +17,7 @@ __all__ = [
     "DrainStarted",
     "Event",
     "LoadFailed",
+    "MemoryChanged",
     "ModelEvicted",
     "ModelLoaded",
     "PeerStateReceived",
@@ -82,6 +83,8 @@ class BatchFinished(_Event, frozen=True, gc=False, array_like=True, tag=True):
     busy_ns: int = 0
     #: Which ingress decided it.
     ingress: int = 0
+    #: The worker ran no batch of this stage with so many items before: it took longer than the next one will.
+    first: bool = False
 
 
 class BatchFailed(_Event, frozen=True, gc=False, array_like=True, tag=True):
@@ -122,6 +125,13 @@ class ModelEvicted(_Event, frozen=True, gc=False, array_like=True, tag=True):
     weights: str
     nbytes: int
     reason: str
+
+
+class MemoryChanged(_Event, frozen=True, gc=False, array_like=True, tag=True):
+    """A worker that keeps its own memory has more or less of it for models than before."""
+
+    worker: int
+    nbytes: int
 
 
 class PeerStateReceived(_Event, frozen=True, gc=False, array_like=True, tag=True):
@@ -177,6 +187,7 @@ Event = (
     | ModelLoaded
     | LoadFailed
     | ModelEvicted
+    | MemoryChanged
     | PeerStateReceived
     | WorkerJoined
     | WorkerLost

@@ -16,7 +16,7 @@ from ..predict.progress import look_again
 from ..state import Cluster, Worker
 from ..workflow.graph import StageSpec
 from .actions import EvictModel, LoadModel
-from .events import LoadFailed, ModelEvicted, ModelLoaded, PeerStateReceived, WorkerJoined
+from .events import LoadFailed, MemoryChanged, ModelEvicted, ModelLoaded, PeerStateReceived, WorkerJoined
 from .launch import Launcher
 from .policy import Policy
 from .scaling import Scaling
@@ -145,6 +145,13 @@ class Roster:
         worker = self._cluster.workers.get(event.worker)
         if worker is not None and worker.swaps and not worker.closing:
             self._heard(worker, event.weights, None)
+
+    def memory_changed(self, event: MemoryChanged) -> None:
+        """A worker has another amount of memory for models."""
+        worker = self._cluster.workers.get(event.worker)
+        if worker is not None and worker.swaps:
+            worker.memory_bytes = event.nbytes
+            self._launcher.freed = True
 
     def _heard(self, worker: Worker, weights: str, nbytes: int | None) -> None:
         """A worker said that a model has come, or (None) gone, by its own decision."""

@@ -13,7 +13,7 @@ Models are kept by `StageSpec.weights`. Those of no bytes need no room, so they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -74,6 +74,8 @@ class ModelCache:
         #: Models that were hinted at and that nothing is queued for.
         self.hints: dict[str, None] = {}
         self._eviction = eviction
+        #: What it takes to load a model again, from where.
+        self.load_ns: Callable[[str, str], int] = _unknown
         self._names = names or {}
         self._entries: dict[str, _Entry] = {}
         #: What is in host memory, least recently put there first.
@@ -202,7 +204,7 @@ class ModelCache:
         position = needs.get(weights)
         later = evict == "later" and position is not None
         candidates = [
-            Candidate(e.weights, e.nbytes, e.used_ns, e.loaded, e.hinted)
+            Candidate(e.weights, e.nbytes, e.used_ns, e.loaded, e.hinted, self.load_ns(e.weights, "host"))
             for e in self._entries.values()
             if e.tier == "resident"
             and not e.pins
@@ -313,6 +315,11 @@ class ModelCache:
             lacking = bool(e.wants) and e.tier in ("absent", "host", "leaving")
             assert (e.weights in self.lacking) == lacking, f"{e.weights} is said to be lacking"
             assert (e.weights in self.hints) == e.hinted, f"hint at {e.weights}"
+
+
+def _unknown(weights: str, source: str) -> int:
+    """Nothing is known of loads."""
+    return 0
 
 
 def names_of(stages: Iterable[StageSpec]) -> dict[str, str]:

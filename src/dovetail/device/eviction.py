@@ -3,7 +3,10 @@
 Rules of this file: it only ranks; who may be touched at all is the cache's business and the same for every policy
 (nothing in use, nothing that is loading, nothing that is needed as early as the newcomer). The order "look-ahead" is
 Compass' (policy 1 of its GPU memory manager): what no queued batch needs, then what is needed last. Among models
-that nobody needs, hinted ones go after the others, and the least recently used goes first.
+that nobody needs, hinted ones go after the others. Of the rest goes first what is worth the least for its room: a
+model is taken to be needed again after as long as it has not been used, and then takes its load. Where loads take as
+long as models are large, that is the least recently used. Where small models take nearly as long as large ones, small
+ones stay. If some that were named turn out not to be needed, they stay as well.
 """
 
 from __future__ import annotations
@@ -32,6 +35,12 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     #: Number of its load: smaller is older.
     loaded: int
     hinted: bool
+    #: What it would take to load it again.
+    load_ns: int = 0
+
+    def waste(self, now_ns: int) -> float:
+        """Room that it takes over what it saves, both per time."""
+        return (now_ns - self.used_ns) * self.nbytes / (self.load_ns or max(1, self.nbytes))
 
 
 class Victim(msgspec.Struct, frozen=True, gc=False):
@@ -51,7 +60,7 @@ def choose(
     now_ns: int,
     policy: str,
 ) -> list[Victim] | None:
-    """As few from the front of the policy's order as free `missing_bytes`; None if all of them would not do.
+    """From the front of the policy's order what frees `missing_bytes`; None if all of them would not do.
 
     `needs` gives the position in the queue (from 0) of the first batch that needs a model.
     """
@@ -59,16 +68,26 @@ def choose(
         ranked = sorted(candidates, key=lambda c: c.loaded)
     else:
         ranked = sorted(
-            candidates, key=lambda c: (-needs.get(c.weights, 1 << 60), c.hinted, c.used_ns, c.loaded, c.weights)
+            candidates,
+            key=lambda c: (-needs.get(c.weights, 1 << 60), c.hinted, -c.waste(now_ns), c.loaded, c.weights),
         )
-    victims: list[Victim] = []
+    going: list[Candidate] = []
     for candidate in ranked:
         if missing_bytes <= 0:
             break
-        reason = _reason(candidate, needs.get(candidate.weights), newcomer, newcomer_bytes, now_ns, policy)
-        victims.append(Victim(candidate.weights, candidate.nbytes, reason))
+        going.append(candidate)
         missing_bytes -= candidate.nbytes
-    return victims if missing_bytes <= 0 else None
+    if missing_bytes > 0:
+        return None
+    if policy != "fifo" and going[-1].weights not in needs:
+        for candidate in [c for c in reversed(going) if c.hinted is going[-1].hinted]:
+            if missing_bytes + candidate.nbytes <= 0:
+                going.remove(candidate)
+                missing_bytes += candidate.nbytes
+    return [
+        Victim(c.weights, c.nbytes, _reason(c, needs.get(c.weights), newcomer, newcomer_bytes, now_ns, policy))
+        for c in going
+    ]
 
 
 def _reason(

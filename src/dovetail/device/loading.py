@@ -32,6 +32,7 @@ class Loading:
 
     def __init__(self, cache: ModelCache, rules: Rules, times: DeviceTimes) -> None:
         self._cache = cache
+        cache.load_ns = times.load_ns
         self._rules = rules
         self._times = times
         self._queue: WorkerQueue

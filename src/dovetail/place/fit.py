@@ -15,7 +15,7 @@ from typing import Final
 
 from ..state import NEVER_NS, Config, Worker
 
-__all__ = ["ENDING", "HIGHER", "best_fit", "first_fit", "reason_of", "soonest", "spare_bytes"]
+__all__ = ["ENDING", "HIGHER", "best_fit", "first_fit", "reason_of", "soonest", "taken_bytes"]
 
 #: Reasons of batches that are sent before there is room for them.
 ENDING: Final = "its worker is about to be free"
@@ -55,15 +55,12 @@ def reason_of(worker: Worker, config: Config, start_ns: int, now_ns: int) -> str
     return HIGHER if start_ns <= now_ns and worker.spec.preempts else ENDING
 
 
-def spare_bytes(worker: Worker) -> int:
-    """Memory of a worker that nothing is in, and that nothing on its way will take."""
-    budget = worker.spec.memory_bytes
-    if not budget:
-        return 1 << 62
+def taken_bytes(worker: Worker) -> int:
+    """Memory of a worker that models are in, or will be that are on their way."""
     resident = worker.resident
     coming = {
         b.queue.stage.weights: b.queue.stage.weights_bytes
         for b in worker.running.values()
         if b.queue.stage.weights not in resident
     }
-    return budget - sum(resident.values()) - sum(coming.values())
+    return sum(resident.values()) + sum(coming.values())

@@ -30,7 +30,7 @@ from ..state import NEVER_NS, Batch, Cluster, Config, Item, Queue, Request, Work
 from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 from .company import Company
-from .fit import reason_of, spare_bytes
+from .fit import reason_of, taken_bytes
 from .rooms import Group, Rooms
 from .route import Hint
 from .settings import OwnSettings
@@ -97,8 +97,8 @@ class OwnWorkers:
         self._woken: list[str] = []
         #: Those of them for which nobody has enough room, and whether others had any to fetch the model.
         self._dozing: dict[str, tuple[Group, bool]] = {}
-        #: Worker -> memory that it has to spare, until something about it changes.
-        self._spare_bytes: dict[int, int] = {}
+        #: Worker -> memory that models take there, until something about it changes.
+        self._taken_bytes: dict[int, int] = {}
         self._stages: dict[str, StageSpec] = {}
         #: Weights -> stages that run on them.
         self._users: dict[str, list[str]] = {}
@@ -134,7 +134,7 @@ class OwnWorkers:
     def lost(self, worker: Worker) -> None:
         """It is gone."""
         self._rooms[worker.spec.on_host].leave(worker)
-        self._spare_bytes.pop(worker.id, None)
+        self._taken_bytes.pop(worker.id, None)
         self._swapping -= worker.swaps
         for coming in self._coming.values():
             coming.pop(worker.id, None)
@@ -144,7 +144,7 @@ class OwnWorkers:
         if here:
             self._changed(worker)  # what waited for it has begun
             self._coming[weights].pop(worker.id, None)
-        self._spare_bytes.pop(worker.id, None)
+        self._taken_bytes.pop(worker.id, None)
         self._enter_all(worker, weights)
 
     def heard(self, rows: Sequence[WorkerRow], now_ns: int) -> None:
@@ -180,7 +180,7 @@ class OwnWorkers:
     def _changed(self, worker: Worker) -> None:
         """What it runs is not what it was."""
         self._rooms[worker.spec.on_host].changed(worker)
-        self._spare_bytes.pop(worker.id, None)
+        self._taken_bytes.pop(worker.id, None)
 
     def _free(self, weights: str) -> None:
         """Somebody may have more room for the stages of a model."""
@@ -346,10 +346,12 @@ class OwnWorkers:
 
     def _free_bytes(self, worker: Worker) -> int:
         """Memory that nothing is in, and that nothing on its way will take."""
-        known = self._spare_bytes.get(worker.id)
-        if known is None:
-            known = self._spare_bytes[worker.id] = spare_bytes(worker)
-        return known
+        if not worker.memory_bytes:
+            return 1 << 62
+        taken = self._taken_bytes.get(worker.id)
+        if taken is None:
+            taken = self._taken_bytes[worker.id] = taken_bytes(worker)
+        return worker.memory_bytes - taken
 
     def fetch_ns(self, stage: StageSpec) -> int:
         """What the model of a stage takes to be fetched, if nobody has it."""

@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -68,7 +69,7 @@ class Estimator:
         #: What was asked and answered, by stage, kind, items, cores and share.
         self._answers: dict[_Key, Estimate] = {}
         #: (stage, kind) -> what was seen of it, and the answers that an observation may make old.
-        self._runs: dict[tuple[str, str], SeenSizes] = {}
+        self._runs: defaultdict[tuple[str, str], SeenSizes] = defaultdict(SeenSizes)
         self._asked: dict[tuple[str, str], list[_Key]] = {}
         #: Stages whose work is known, and kind -> answers that were guessed from it: others' times change them, too.
         self._similar: dict[str, StageSpec] = {}
@@ -257,15 +258,32 @@ class Estimator:
             aside = self._aside[key]
             aside.append(duration_ns)
             if len(aside) >= _ASIDE:
-                self._seen(key).add_many(aside)
+                self._runs[key[:2]].at(*key[2:]).add_many(aside)
                 aside.clear()
         elif key[:2] in self.table.entries:
             self._aside[key] = [duration_ns]
         else:
-            self._seen(key).add(max(0, duration_ns))
-            self._forget_answers(key[:2])
-            if kind in self._guessed and work_ns(stage):
-                self._guess_anew(kind)
+            self._runs[key[:2]].add(*key[2:], max(0, duration_ns))
+            self._learned(stage, kind)
+
+    def observe_first(self, stage: StageSpec, kind: str, items: int, config: Config, duration_ns: int) -> None:
+        """The same, for the first batch of its size that its worker ran: it took longer than the next one will."""
+        key = stage.name, kind, items, config.cpus, config.share_pct
+        if key[:2] not in self.table.entries:
+            self._runs[key[:2]].first(*key[2:], max(0, duration_ns))
+            self._learned(stage, kind)
+
+    def doubt(self, stage: StageSpec) -> None:
+        """What was learned of the times of a stage may be old: what is seen next is to count for more."""
+        for key, seen in self._runs.items():
+            if key[0] == stage.name:
+                seen.doubt()
+
+    def _learned(self, stage: StageSpec, kind: str) -> None:
+        """Answers that rest on times of this stage are old."""
+        self._forget_answers((stage.name, kind))
+        if kind in self._guessed and work_ns(stage):
+            self._guess_anew(kind)
 
     def _guess_anew(self, *kinds: str) -> None:
         """Forget guesses that rest on what others take there."""
@@ -303,24 +321,14 @@ class Estimator:
         neighbours.saw_alone(key[1], self._load(key, alone), alone, took_ns)
         return took_ns
 
-    def _seen(self, key: _Key) -> Seen:
-        name, kind, items, cpus, share_pct = key
-        seen = self._runs.get((name, kind))
-        if seen is None:
-            seen = self._runs[name, kind] = SeenSizes()
-        return seen.at(items, cpus, share_pct)
-
     def _count_aside(self) -> None:
         for key, durations_ns in self._aside.items():
-            self._seen(key).add_many(durations_ns)
+            self._runs[key[:2]].at(*key[2:]).add_many(durations_ns)
         self._aside.clear()
 
     def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:
         """A load took so long."""
-        seen = self._loads.get((weights, kind))
-        if seen is None:
-            seen = self._loads[weights, kind] = Seen(LOAD_WINDOW)
-        seen.add(max(0, duration_ns))
+        self._loads.setdefault((weights, kind), Seen(LOAD_WINDOW)).add(max(0, duration_ns))
 
     def observe_turnaround(self, duration_ns: int, kind: str = "") -> None:
         """The next batch came so long after the end of the one before."""
@@ -380,8 +388,8 @@ class Estimator:
         self._aside.clear()
         self._runs.clear()
         for run in state.runs:
-            seen = self._runs.setdefault((run.stage, run.kind), SeenSizes())
-            seen.put(run.items, run.cpus, run.share_pct, Seen(WINDOW, run.count, run.mean_ns, run.squares))
+            seen = Seen(WINDOW, run.count, run.mean_ns, run.squares)
+            self._runs[run.stage, run.kind].put(run.items, run.cpus, run.share_pct, seen)
         self._loads = {
             (row.weights, row.kind): Seen(LOAD_WINDOW, row.count, row.mean_ns, row.squares) for row in state.loads
         }

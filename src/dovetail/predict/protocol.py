@@ -88,6 +88,14 @@ class Predictor(Protocol):
         """A batch had the device for so long, beside these; when it began it was said to take `said_ns`, if not 0."""
         ...
 
+    def observe_first(self, stage: StageSpec, kind: str, items: int, config: Config, duration_ns: int) -> None:
+        """The same, for the first batch of its size that its worker ran: it took longer than the next one will."""
+        ...
+
+    def doubt(self, stage: StageSpec) -> None:
+        """What was learned of the times of a stage may be old: what is seen next is to count for more."""
+        ...
+
     def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:
         """A load took so long."""
         ...

@@ -71,12 +71,19 @@ class Seen:
         squares = self.squares + max(0.0, squares - off * off / total)
         self.squares = squares * min(self.count, self.window) / total
 
+    def fade(self, count: int) -> None:
+        """Let what was seen so far count for so many values at most."""
+        seen = min(self.count, self.window)
+        if seen > count:
+            self.squares *= count / seen
+            self.count = count
+
     def spread(self) -> float:
         """Standard deviation over mean of a single value, and the doubt that few of them leave.
 
         The doubt is that of a guess at the first value, half of it at the second, and so on.
         """
-        return math.hypot(self.deviation(), GUESSED_SPREAD / self.count)
+        return math.hypot(self.deviation(), GUESSED_SPREAD / max(1, self.count))
 
     def deviation(self) -> float:
         """Standard deviation over mean of a single value, as far as it was seen."""

@@ -9,6 +9,8 @@ Rules of this file
   of it does not depend on the share, and the rest is in inverse proportion.
 - That tenth makes a larger batch or a smaller share look slightly cheaper than what was seen. So a planner with time
   to spare tries it, and learns what it really takes; without, it would never leave its first configuration.
+- The first run of a size in a worker takes longer than those after it: memory is touched and code is read. It counts
+  as long as nothing else was seen of the stage, and is forgotten then (`first`).
 - What was not seen has a wider spread, and so has what was seen but a few times. All sizes count for that: a stage
   whose batches are never of the same size twice is known after a few of them.
 """
@@ -26,6 +28,8 @@ __all__ = ["WINDOW", "SeenSizes", "at_share", "line"]
 
 #: Batches that count, of each size and configuration.
 WINDOW = 64
+#: Batches for which all that was seen counts where it is in doubt. [our choice]
+DOUBTED = 4
 #: Part of a batch's time that is taken to depend neither on its items nor on its share, where only one was seen.
 _FIXED = 0.1
 #: Added (as independent) to the spread where size or share were not seen. [our choice]
@@ -35,24 +39,46 @@ _UNSEEN_SPREAD = 0.3
 class SeenSizes:
     """What was seen of one stage on one kind of device."""
 
-    __slots__ = ("_configs",)
+    __slots__ = ("_configs", "_only_first")
 
     def __init__(self) -> None:
         #: (cores, share) -> items -> times.
         self._configs: dict[tuple[int, int], dict[int, Seen]] = {}
+        #: Nothing was seen yet but first runs: their counts are 0.
+        self._only_first = False
 
     def at(self, items: int, cpus: int, share_pct: int) -> Seen:
         """What was seen of a size in a configuration, to be added to."""
         sizes = self._configs.get((cpus, share_pct))
         seen = None if sizes is None else sizes.get(items)
         if seen is None:
-            seen = Seen(WINDOW)
-            self.put(items, cpus, share_pct, seen)
+            seen = self._configs.setdefault((cpus, share_pct), {})[items] = Seen(WINDOW)
         return seen
 
     def put(self, items: int, cpus: int, share_pct: int, seen: Seen) -> None:
         """This was seen of a size in a configuration."""
         self._configs.setdefault((cpus, share_pct), {})[items] = seen
+        self._only_first = not seen.count
+
+    def add(self, items: int, cpus: int, share_pct: int, duration_ns: int) -> None:
+        """A batch of this size took so long."""
+        if self._only_first:
+            self._only_first = False
+            self._configs.clear()
+        self.at(items, cpus, share_pct).add(duration_ns)
+
+    def first(self, items: int, cpus: int, share_pct: int, duration_ns: int) -> None:
+        """The same, for the first of its size in some worker: the shortest of them counts while there is no other."""
+        if self._only_first or not self._configs:
+            self._only_first = True
+            seen = self.at(items, cpus, share_pct)
+            seen.mean = min(seen.mean, duration_ns) if seen.mean else duration_ns
+
+    def doubt(self) -> None:
+        """What was seen counts for a few batches at most from now on."""
+        for sizes in self._configs.values():
+            for seen in sizes.values():
+                seen.fade(DOUBTED)
 
     def rows(self) -> Iterator[tuple[int, int, int, Seen]]:
         """(items, cores, share, times) of all that was seen, in a fixed order."""
@@ -71,7 +97,7 @@ class SeenSizes:
         elif (exact := sizes.get(items)) is not None:
             return Estimate(max(1, exact.mean), exact.spread(), "learned")
         mean_ns, deviation = _between(sizes, items)
-        doubt = GUESSED_SPREAD / sum(seen.count for seen in sizes.values())
+        doubt = GUESSED_SPREAD / max(1, sum(seen.count for seen in sizes.values()))
         spread = math.hypot(deviation, doubt, _UNSEEN_SPREAD)
         return Estimate(at_share(mean_ns, seen_pct, share_pct), spread, "learned")
 

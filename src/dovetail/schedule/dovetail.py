@@ -41,6 +41,7 @@ from .plans import Plans
 from .protocol import Hold, Refusal
 from .ranked import Ranked
 from .settings import PlannerSettings
+from .trials import Trials
 from .waiting import HOPELESS_PCT, LastChances
 
 __all__ = ["DovetailPlanner"]
@@ -76,6 +77,9 @@ class DovetailPlanner:
         self._sent_work = 0
         #: Of the request that was last let in: its path, the wait before it and the time that it has.
         self._expected: tuple[int, int, int] = (0, 0, 0)
+        #: If it was let in to see whether it can be in time: what it is taken to need.
+        self._tries_ns = 0
+        self._trials = Trials()
         self._last_chances = LastChances()
         #: Of the last choice: chances, node and time left that its scores are from; None if it was made otherwise.
         self._weighs: tuple[Chances, int, int] | None = None
@@ -119,7 +123,7 @@ class DovetailPlanner:
         open_requests = len(self._cluster.requests)
         if open_requests >= self._settings.max_open:
             return Refusal(f"{open_requests} requests are open already", retry_after_ns=1000 * MS, firm=True)
-        self._expected = (0, 0, 0)
+        self._expected, self._tries_ns = (0, 0, 0), 0
         plan = self.plan_of(graph.name) if self._settings.admission else None
         if plan is None or not plan.familiar:
             return None
@@ -127,6 +131,9 @@ class DovetailPlanner:
             return None  # what was learned may have changed, and only who is let in can show it
         left_ns = objective_ns - now_ns
         if plan.quick_ns > left_ns:
+            if not plan.profiled and self._trials.due(graph.name, now_ns):
+                self._tries_ns = plan.quick_ns
+                return None
             return Refusal(
                 f"its fastest plan takes {format_ns(plan.quick_ns)}, longer than its objective, on an idle cluster"
             )
@@ -349,8 +356,17 @@ class DovetailPlanner:
             if self._settings.admission:
                 self._admission.let_in(request.id, name, request.priority, *self._expected, now_ns)
                 self._expected = (0, 0, 0)
-        if self._settings.admission and plan is not None:
+                if self._tries_ns:
+                    self._try(request)
+        if self._settings.admission and plan is not None and request.id not in self._trials:
             self._last_chances.note(item, rest_ns)
+
+    def _try(self, request: Request) -> None:
+        """See what a workflow takes now that was too slow."""
+        self._trials.begin(request.id, request.graph.name, self._tries_ns)
+        self._tries_ns = 0
+        for node in request.graph.nodes:
+            self._predictor.doubt(node.stage)
 
     def began(self, batch: Batch) -> None:
         """Learn how long the head of a batch has waited against the planner's will."""
@@ -388,6 +404,7 @@ class DovetailPlanner:
         self._last_chances.closed(request.id)
         plan = self._plans.known(request.graph.name)
         self._accounts.closed(request, 0.0 if plan is None else plan.budget_usd())
+        self._trials.ended(request.id, request.outcome == "ok", self._now_ns)
         if request.outcome in ("ok", "late", "shed", "expired"):
             self._admission.ended(request.id, request.outcome == "ok", self._now_ns)
         else:

@@ -36,8 +36,8 @@ class Worker:
     """A worker that is here: what is free, what it runs and which models it holds."""
 
     __slots__ = (
-        "closing", "fetching", "free_cpus", "free_pct", "id", "line", "loading", "resident", "resident_bytes",
-        "running", "spec", "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
+        "closing", "fetching", "free_cpus", "free_pct", "id", "line", "loading", "memory_bytes", "resident",
+        "resident_bytes", "running", "spec", "swaps", "usd_per_cpu_ns", "usd_per_share_ns",
     )  # fmt: skip
 
     def __init__(self, ident: int, spec: WorkerSpec) -> None:
@@ -53,6 +53,8 @@ class Worker:
         #: Models that it holds, with bytes, and those that were ordered and are on their way, by `StageSpec.weights`.
         self.resident: dict[str, int] = {}
         self.loading: dict[str, int] = {}
+        #: What models may take; 0: no limit is known.
+        self.memory_bytes = spec.memory_bytes
         #: It brings the model that a batch needs, and decides by itself what goes.
         self.swaps = False
         #: It is sent nothing new, and goes when what it runs has ended.

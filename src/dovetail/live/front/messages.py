@@ -17,6 +17,7 @@ from ...control import (
     Controller,
     Event,
     LoadFailed,
+    MemoryChanged,
     ModelEvicted,
     ModelLoaded,
     PeerStateReceived,
@@ -52,6 +53,9 @@ class WorkerMessages:
     load_errors: dict[str, str] = field(default_factory=dict)
     #: Worker -> how much it had begun when it last spoke of itself.
     _begun: dict[int, int] = field(default_factory=dict)
+    #: Worker with a strict budget -> what it said at the beginning, and what it has for models now.
+    _weighed: dict[int, Ready] = field(default_factory=dict)
+    _usable: dict[int, int] = field(default_factory=dict)
 
     def take(self, worker: WorkerLink, message: FromWorker) -> None:
         """One message of a worker."""
@@ -61,6 +65,7 @@ class WorkerMessages:
             self._answered(worker, message, now)
         elif isinstance(message, State):
             self.statistics.state(worker.spec.name, message)
+            self._resized(ident, message.usable_bytes, now)
             if message.ingresses > 1:
                 self._shared(ident, message, now)
         elif isinstance(message, Evicted):
@@ -85,22 +90,30 @@ class WorkerMessages:
             self.memory.join(worker)
             spec = worker.spec
             if message.usable_bytes:  # the rest of its budget is not for models
-                spec = msgspec.structs.replace(spec, memory_bytes=self._for_models(message))
+                self._weighed[ident] = message
+                usable_bytes = self._usable[ident] = message.usable_bytes
+                spec = msgspec.structs.replace(spec, memory_bytes=self._for_models(message, usable_bytes))
             self.post(WorkerJoined(now, 0, ident, spec))
             self.tap.joined(worker)
             self.watchdog.answered(ident, now)
             self.check_ready()
 
-    def _for_models(self, message: Ready) -> int:
+    def _resized(self, ident: int, usable_bytes: int, now: int) -> None:
+        """What a worker has for models, if that was measured and has changed."""
+        if self._usable.get(ident, usable_bytes) != usable_bytes:
+            self._usable[ident] = usable_bytes
+            self.post(MemoryChanged(now, 0, ident, self._for_models(self._weighed[ident], usable_bytes)))
+
+    def _for_models(self, message: Ready, usable_bytes: int) -> int:
         """What models may take, in bytes of their files, which the controller counts in.
 
         Models that do not fit all at once as they were measured must not look as if they did.
         """
         held = {w.weights: w.nbytes for w in message.weighed}
-        if sum(held.values()) <= message.usable_bytes:
-            return message.usable_bytes
+        if sum(held.values()) <= usable_bytes:
+            return usable_bytes
         files = {s.weights: s.weights_bytes for s in self.controller.stages.values() if s.weights in held}
-        return max(1, min(message.usable_bytes, sum(files.values()) - 1))
+        return max(1, min(usable_bytes, sum(files.values()) - 1))
 
     def _shared(self, ident: int, state: State, now: int) -> None:
         """A worker that others use, too, has said how it is."""
@@ -127,7 +140,8 @@ class WorkerMessages:
             decided = self.controller.batches.get(batch)
             waited_ns = 0 if decided is None else sum(max(0, begin_ns - item.queued_ns) for item in decided.items)
             self.statistics.batch(running.action, busy_ns or end_ns - begin_ns, waited_ns)
-            self.post(BatchFinished(now, cause, batch, begin_ns, end_ns, message.counts, busy_ns, ingress))
+            counts, first = message.counts, message.first
+            self.post(BatchFinished(now, cause, batch, begin_ns, end_ns, counts, busy_ns, ingress, first))
         else:
             reason, detail = message.reason, message.detail
             self.post(BatchFailed(now, cause, batch, begin_ns, end_ns, reason, detail, ingress))
@@ -144,4 +158,6 @@ class WorkerMessages:
         """A worker is not heard of again."""
         self.watchdog.lost(ident)
         self._begun.pop(ident, None)
+        self._usable.pop(ident, None)
+        self._weighed.pop(ident, None)
         self.check_ready()

@@ -278,6 +278,8 @@ class Done(msgspec.Struct, array_like=True, tag=True):
     counts: tuple[int, ...]
     #: How much of the time between was its own, if others had the device meanwhile; 0: all of it.
     busy_ns: int = 0
+    #: The worker ran no batch of this stage with so many items before.
+    first: bool = False
 
 
 class Failed(msgspec.Struct, array_like=True, tag=True):

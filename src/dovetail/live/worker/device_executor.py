@@ -167,7 +167,13 @@ class DeviceExecutor:
             event = events.PlannedBatch(batch, taken.expected, idents, len(idents))
         with self._lock:
             self._batches[taken.task] = taken
-            return self._perform(self._machine.step(event, now_ns), task_of(batch.ingress, batch.cause), now_ns)
+            answers = self._resize(batch.stage, now_ns) + self._machine.step(event, now_ns)
+            return self._perform(answers, task_of(batch.ingress, batch.cause), now_ns)
+
+    def _resize(self, stage: str, now_ns: int) -> list[events.DeviceAction]:
+        """Give models what they may have now; `stage` is going to run."""
+        resized = self._models.resized(stage)
+        return [] if resized is None else self._machine.step(events.BudgetChanged(*resized), now_ns)
 
     def load(self, message: Load, ingress: int, now_ns: int) -> Work | None:
         """A model is wanted here: by order, or as a hint. A hint is answered if it leads to a load or never can."""
@@ -330,7 +336,8 @@ class DeviceExecutor:
             self._wake_at(now_ns + STATE_NS, _TellState(looks))
 
     def _known(self) -> tuple[int, ...]:
-        return (self._hits, self._misses, self._loads_done, self._evictions, self._values.used_bytes)
+        usable_bytes = self._machine.cache.usable_bytes
+        return (self._hits, self._misses, self._loads_done, self._evictions, self._values.used_bytes, usable_bytes)
 
     def _tell_state(self, now_ns: int) -> None:
         self._told = self._known()
@@ -357,10 +364,7 @@ class DeviceExecutor:
                 if ended.over:
                     self._batches.pop(batch.task, None)
                 self._ran_ns = now_ns
-                answers = self._machine.step(ended, now_ns)
-                grown = self._models.grown_bytes()
-                if grown is not None:
-                    answers += self._machine.step(events.BudgetChanged(*grown), now_ns)
+                answers = self._machine.step(ended, now_ns) + self._resize("", now_ns)
                 self._busy -= 1
                 work = self._perform(answers, 0, now_ns)
             if work is None:

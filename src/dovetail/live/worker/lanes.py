@@ -53,6 +53,8 @@ class TakenBatch:
     revoked: bool = False
     #: Nobody waits for its answer.
     withdrawn: bool = False
+    #: No batch of its stage with so many items ran here before.
+    first: bool = False
 
 
 @dataclass(slots=True)
@@ -68,6 +70,8 @@ class Lanes:
     planned: Callable[[TakenBatch, BatchRun | WholeRun], None]
     log: KernelLog | WatchedKernels | None
     tracebacks: Tracebacks
+    #: Stages that have run here, and with how many items: memory is touched and code is read at the first run.
+    _warm: set[tuple[str, int]] = field(default_factory=set)
     #: Batches of each ingress whose results wait for room.
     _unstored: Counter[int] = field(default_factory=Counter)
     _counting: threading.Lock = field(default_factory=threading.Lock)
@@ -83,6 +87,7 @@ class Lanes:
                 if now_ns > message.batch.latest_ns:
                     self.refuse(message, "too_late", "", now_ns)
                     return GrantEnded(task, first)
+                batch.first = (message.batch.stage, len(message.batch.items)) not in self._warm
                 batch.plan = self.models.plan(message, self.values.columns(message))
                 batch.divided = len(batch.plan.kernels) > 1
                 self.planned(batch, batch.plan)
@@ -166,7 +171,8 @@ class Lanes:
         results = self.values.store(values, wait_s, decided.ingress)
         end_ns = self.now_ns()
         busy_ns = batch.busy_ns if batch.divided else 0
-        done = Done(decided.batch, decided.cause, batch.begin_ns, end_ns, results, counted, busy_ns)
+        self._warm.add((decided.stage, len(decided.items)))
+        done = Done(decided.batch, decided.cause, batch.begin_ns, end_ns, results, counted, busy_ns, batch.first)
         self.answer(decided.ingress, done)
 
     def _fail(self, batch: TakenBatch, error: BaseException) -> None:

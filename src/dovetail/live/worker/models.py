@@ -39,19 +39,15 @@ from ..kernels.batch_run import EVERY, BatchRun, WholeRun, item_bytes
 from ..kernels.cut_model import CutModel
 from ..kernels.weight_files import WeightFiles
 from ..links.wire import FromWorker, Hello, LoadFailure, Ready, Run, Weighed
+from .budget import Budget
 from .executor import error_text
-from .footprint import anonymous_bytes, blocks_apart, one_heap, trim, weigh
-from .working_memory import Use, WorkingMemory
+from .footprint import blocks_apart, one_heap, trim, weigh
+from .working_memory import Use
 
 __all__ = ["Models", "stage_failed"]
 
 #: Shapes of batches whose kernels are remembered.
 MOST_SHAPES = 1024
-#: Half of a strict budget is set aside, so that a batch of which nothing is known yet finds room.
-RUNS_PART = 2
-#: What is left free of it: for buffers of the interpreter and stacks of threads, and for holes in the heap, of which
-#: there are more in a larger one. With 3 MB of 80 MB one worker of eight was seen 1.6 MB above its budget.
-SLACK_BYTES, SLACK_PART = 2 << 20, 20
 
 
 class Models:
@@ -87,17 +83,14 @@ class Models:
         self.measured = {w.weights: w for w in hello.weighed}
         #: All that the worker may have.
         self.budget_bytes = hello.spec.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self._slack_bytes = self._load_bytes = self._reserve_bytes = 0
-        self._room: WorkingMemory | None = None
+        #: What it is for, if it is strict.
+        self.budget: Budget | None = None
         if self._strict:
             one_heap()
-            self._slack_bytes = SLACK_BYTES + self.budget_bytes // SLACK_PART
             self._weigh()
-            self._load_bytes = max((w.transient_bytes for w in self.measured.values()), default=0)
-            self._reserve_bytes = self._first_reserve()
-            limit_bytes = anonymous_bytes() + self.budget_bytes - self._slack_bytes
-            self._room = WorkingMemory(limit_bytes, self._reserve_bytes)
-            self._check_sizes()
+            load_bytes = max((w.transient_bytes for w in self.measured.values()), default=0)
+            self.budget = Budget(self.budget_bytes, [self.nbytes(w) for w in self.stages], load_bytes)
+            self._check_sizes(self.budget)
 
     # -- what they take -----------------------------------------------------------------------------------------
 
@@ -109,7 +102,7 @@ class Models:
     @property
     def usable_bytes(self) -> int:
         """What models may take of it at the beginning."""
-        return self.budget_bytes - min(self.budget_bytes, self._reserve_bytes + self._slack_bytes)
+        return self.budget_bytes if self.budget is None else self.budget.usable_bytes
 
     def introduce(self) -> Ready:
         """What the worker says when it is ready."""
@@ -140,47 +133,29 @@ class Models:
                 self.first_words.append(LoadFailure(stage.name, error_text(error), 0))
             return None
 
-    def _first_reserve(self) -> int:
-        """Enough for the heaviest load or a batch; for both at once only if all models fit beside that."""
-        runs = self.budget_bytes // RUNS_PART
-        ample = self.budget_bytes - sum(map(self.nbytes, self.stages)) - self._slack_bytes
-        return max(self._load_bytes, runs, min(self._load_bytes + runs, ample))
-
-    def _check_sizes(self) -> None:
+    def _check_sizes(self, budget: Budget) -> None:
         """Say which models can never be loaded, and what it would take."""
-        usable = self.usable_bytes
+        usable = budget.usable_bytes
         for weights, stage in self.stages.items():
             nbytes = self.nbytes(weights)
             if nbytes <= usable:
                 continue
-            least = max(nbytes + self._load_bytes, nbytes * RUNS_PART // (RUNS_PART - 1)) + 2 * self._slack_bytes
+            least = budget.least_bytes(nbytes)
             detail = (
                 f"the model of stage {stage.name!r} takes {format_bytes(nbytes)}, but of a budget of "
                 f"{format_bytes(self.budget_bytes)} only {format_bytes(usable)} are for models. The rest is for "
-                f"what loads and batches take at their peak, loads up to {format_bytes(self._load_bytes)}. Give "
+                f"what loads and batches take at their peak, loads up to {format_bytes(budget.load_bytes)}. Give "
                 f"it at least --memory {-(-least // 10**6)}MB"
             )
             self.first_words.append(LoadFailure(stage.name, detail, 0))
 
-    def grown_bytes(self) -> tuple[int, str] | None:
-        """What models may take from now on, and why, if batches turned out to take more than was set aside."""
-        room = self._room
-        if room is None or room.reserve_bytes <= self._reserve_bytes:
+    def resized(self, stage: str = "") -> tuple[int, str] | None:
+        """What models may take from now on, and why, if that has changed; `stage` is going to run."""
+        if self.budget is None:
             return None
-        self._reserve_bytes = room.reserve_bytes
-        least = max(map(self.nbytes, self.stages), default=0)
-        left = self.budget_bytes - self._reserve_bytes - self._slack_bytes
-        if left < least:
-            enough = least + self._reserve_bytes + self._slack_bytes
-            print(
-                f"dovetail: batches take up to {format_bytes(self._reserve_bytes)} beside their models; with the "
-                f"largest model that is more than the budget of {format_bytes(self.budget_bytes)}, which may be "
-                f"passed. Give it at least --memory {-(-enough // 10**6)}MB",
-                file=sys.stderr,
-                flush=True,
-            )
-        reason = f"batches take up to {format_bytes(self._reserve_bytes)} beside their models"
-        return max(left, least), reason
+        if not stage or self._app is not None:
+            return self.budget.changed()
+        return self.budget.expect((_way(stage, whole=True), _way(stage, whole=False)))
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -188,8 +163,8 @@ class Models:
         """Load a model; raises if that cannot be. What is still to be cut (`recut`) is returned."""
         stage, known = self.stages[weights], self.measured.get(weights)
         loads: AbstractContextManager[object] = nullcontext()
-        if self._room is not None:
-            loads = self._room.load(self._load_bytes if known is None else known.transient_bytes)
+        if self.budget is not None:
+            loads = self.budget.room.load(self.budget.load_bytes if known is None else known.transient_bytes)
         with loads, blocks_apart() if self._strict else nullcontext():
             made = self._make_all(stage)
         self._shapes[weights] = set()
@@ -292,9 +267,9 @@ class Models:
             with self._making:
                 model = made.get(cpus) or made.setdefault(cpus, self._make(self.stages[spec.weights], cpus))
         at_once = EVERY
-        if self._room is not None and self._app is None:
+        if self.budget is not None and self._app is None:
             whole = not isinstance(model, CutModel) or not model.ways[1]
-            at_once = self._room.at_once(_way(spec.name, whole=whole), item_bytes(columns))
+            at_once = self.budget.room.at_once(_way(spec.name, whole=whole), item_bytes(columns))
         if not isinstance(model, CutModel):
             return WholeRun(model, columns, at_once)
         run = model.plan(columns, spec, at_once)
@@ -328,7 +303,7 @@ class Models:
 
         `use` is what the batch was given before, if it was stopped.
         """
-        if self._room is None:
+        if self.budget is None:
             return nullcontext()
         refs = [ref for column in message.columns for argument in column for ref in argument.refs]
         # onnxruntime plans its memory when it has seen the shapes once. Until then it asks for blocks one by one, and
@@ -336,7 +311,8 @@ class Models:
         shapes, known = tuple([ref.shape for ref in refs]), self._shapes[self.specs[message.batch.stage].weights]
         seen = shapes in known
         known.add(shapes)
-        room = self._room.run(_way(message.batch.stage, whole=len(run.kernels) == 1), run.together_bytes, use)
+        way = _way(message.batch.stage, whole=len(run.kernels) == 1)
+        room = self.budget.room.run(way, run.together_bytes, use)
         return _AtWork(room, apart=not seen)
 
     def unknown(self, message: Run, run: BatchRun | WholeRun) -> CutModel | None:

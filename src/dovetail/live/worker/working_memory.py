@@ -17,7 +17,7 @@ Rules of this file
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -69,7 +69,7 @@ class WorkingMemory:
         peak: Callable[[], Peak] = Peak,
     ) -> None:
         """The process should never have more than `limit_bytes`."""
-        #: Grows when batches turn out to take more.
+        #: Grows when batches turn out to take more; `Budget` makes it smaller when it is known what they take.
         self.reserve_bytes = reserve_bytes
         self._first_bytes = reserve_bytes
         self._limit_bytes = limit_bytes
@@ -135,6 +135,15 @@ class WorkingMemory:
             yield use
         finally:
             self._leave(need_bytes, use)
+
+    def knows(self, ways: Iterable[str]) -> bool:
+        """Whether one of these was measured."""
+        return any(way in self._known for way in ways)
+
+    @property
+    def known_bytes(self) -> int:
+        """What the largest batch takes that was measured, and what those have that were stopped."""
+        return max([known.nbytes for known in self._known.values()], default=0) + sum(self._held)
 
     def at_once(self, stage: str, item_bytes: int) -> int:
         """How many items of a batch may run together: as many as the reserve was made for, and at least one."""
