@@ -59,6 +59,33 @@ def test_what_nobody_needs_goes_first_and_of_that_the_least_recently_used() -> N
     assert names(cache.room_for("f", {"f": 0}, 4 * SECOND)) == ["c", "b", "a"]
 
 
+def test_of_what_nobody_needs_goes_what_saves_the_least_time_for_its_room() -> None:
+    """A small model whose load takes long stays, though it was not used for longer than the large one."""
+    cache = ModelCache(10 * GB)
+    cache.load_ns = lambda weights, _source: {"small": SECOND // 25, "large": SECOND // 40}.get(weights, 0)
+    bring(cache, "small", GB)
+    bring(cache, "large", 8 * GB)
+    use(cache, "small", 1 * SECOND)
+    use(cache, "large", 2 * SECOND)
+    cache.want("e", 2 * GB)
+    assert names(cache.room_for("e", {"e": 0}, 3 * SECOND)) == ["large"]
+    assert names(cache.room_for("e", {"e": 0}, 2 * SECOND + SECOND // 100)) == ["small"], "it was just in use"
+    cache.want("f", 9 * GB)
+    assert names(cache.room_for("f", {"f": 0}, 3 * SECOND)) == ["large"], "the free room and this are enough"
+
+
+def test_who_turns_out_not_to_be_in_the_way_stays() -> None:
+    cache = ModelCache(10 * GB)
+    for weights, size in (("old", 1), ("large", 6), ("kept", 3)):
+        bring(cache, weights, size * GB)
+    for second, weights in enumerate(("old", "large", "kept"), 1):
+        use(cache, weights, second * SECOND)
+    cache.want("e", 5 * GB)
+    cache.want("f", 7 * GB)
+    assert names(cache.room_for("e", {"e": 0}, 9 * SECOND)) == ["large"], "old is the first in line, and not needed"
+    assert names(cache.room_for("f", {"f": 0}, 9 * SECOND)) == ["old", "large"]
+
+
 def test_then_goes_what_is_needed_last_but_never_what_is_needed_as_early_as_the_newcomer() -> None:
     cache = full()
     needs = {"c": 0, "a": 1, "e": 2, "b": 3, "d": 6}

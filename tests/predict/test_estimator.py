@@ -156,3 +156,43 @@ def test_a_restored_estimator_forgets_what_it_knew_before() -> None:
     estimator.run(CROP, "host", 1, WHOLE)
     estimator.restore(EstimatorState())
     assert estimator.run(CROP, "host", 1, WHOLE).source == "guess"
+
+
+def test_a_first_run_counts_until_there_is_another_one_and_the_shortest_of_them():
+    predictor = Estimator(ProfileTable())
+    one, four = Config(1, 1, 100), Config(4, 1, 100)
+    predictor.observe_first(READ, "gpu", 1, one, 500 * MS)
+    predictor.observe_first(READ, "gpu", 1, one, 300 * MS)
+    predictor.observe_first(READ, "gpu", 1, one, 900 * MS)
+    first = predictor.run(READ, "gpu", 1, one)
+    assert (first.mean_ns, first.source) == (300 * MS, "learned") and first.spread >= GUESSED_SPREAD
+    again = Estimator(ProfileTable(), predictor.state())
+    for learns in (predictor, again):
+        learns.observe_run(READ, "gpu", 1, one, 20 * MS)
+        assert learns.run(READ, "gpu", 1, one).mean_ns == 20 * MS
+        before = learns.run(READ, "gpu", 4, four)
+        learns.observe_first(READ, "gpu", 4, four, 900 * MS)
+        assert learns.run(READ, "gpu", 4, four) == before, "other sizes say more than a first run"
+
+
+def test_a_first_run_does_not_change_what_a_profile_says():
+    predictor = Estimator(ProfileTable([Entry("s", "gpu", points=(Point(1, 1, 10 * MS, 0.0, 1),))]))
+    stage = StageSpec("s", "model", (1,), model="s")
+    predictor.observe_first(stage, "gpu", 1, Config(1, 1, 100), 900 * MS)
+    assert predictor.run(stage, "gpu", 1, Config(1, 1, 100)).mean_ns == 10 * MS
+    assert predictor.observed_ratio("s", "gpu") is None
+
+
+def test_what_is_in_doubt_counts_for_a_few_batches():
+    sure, unsure = Estimator(ProfileTable()), Estimator(ProfileTable())
+    config = Config(1, 1, 100)
+    for predictor in (sure, unsure):
+        for _ in range(100):
+            predictor.observe_run(READ, "gpu", 1, config, 400 * MS)
+    unsure.doubt(READ)
+    assert unsure.run(READ, "gpu", 1, config).mean_ns == 400 * MS
+    for predictor in (sure, unsure):
+        for _ in range(4):
+            predictor.observe_run(READ, "gpu", 1, config, 40 * MS)
+    assert sure.run(READ, "gpu", 1, config).mean_ns > 370 * MS
+    assert unsure.run(READ, "gpu", 1, config).mean_ns == pytest.approx(220 * MS)

@@ -298,10 +298,37 @@ def test_nothing_is_refused_because_of_guesses_but_because_of_what_was_learned_u
     assert built.policy.scheduler.plan_of("flow").known
     at_ns = 5000 * MS
     assert runs(built.step(RequestArrived(at_ns, 0, 100, 0))), "times may have changed: only a request can show it"
-    (refused,) = built.step(RequestArrived(at_ns, 0, 101, 0))
+    built.step(RequestArrived(at_ns, 0, 101, 0))
+    assert 101 in built.requests, "one is tried although another is open"
+    (refused,) = built.step(RequestArrived(at_ns, 0, 102, 0))
     assert isinstance(refused, Reject) and "fastest plan" in refused.reason
+    built.step(RequestCancelled(at_ns, 0, 101))
     built.step(BatchFinished(at_ns + MS, run.cause, run.batch + 1, at_ns, at_ns + MS))
-    assert runs(built.step(RequestArrived(at_ns + 2 * MS, 0, 102, 0)))
+    assert runs(built.step(RequestArrived(at_ns + 2 * MS, 0, 103, 0)))
+
+
+def test_a_workflow_that_was_slow_for_a_while_is_not_refused_for_ever_beside_others():
+    """Something else is always open, so nobody is let in because nothing is."""
+    predictor = Estimator(ProfileTable([Entry("other", "v100", points=(Point(1, 1, MS, 0.0, 1),))]))
+    stages = [StageSpec(name, "model", (1,), model=name) for name in ("read", "other")]
+    graphs = [chain("flow", 20 * MS, stages[:1]), chain("others", 10**6 * MS, stages[1:])]
+    planner = Dovetail(predictor, OwnWorkers(predictor), PlannerSettings(space=Space(shares_pct=(100,))))
+    built = Controller(graphs, Policy(planner, LoadEverything(), predictor))
+    for worker in (1, 2):
+        built.step(WorkerJoined(0, 0, worker, GPU))
+        for stage in stages:
+            built.step(ModelLoaded(0, 0, worker, stage.name, 0))
+    built.step(RequestArrived(0, 0, 1, 1))  # its batch never ends
+    let_in = []
+    for number in range(2, 602):
+        at_ns, took_ns = 60 * MS * number, (50 if number < 302 else 5) * MS
+        begun = [a for a in built.step(RequestArrived(at_ns, 0, number, 0)) if isinstance(a, RunBatch)]
+        let_in.append(bool(begun))
+        for run in begun:
+            built.step(BatchFinished(at_ns + took_ns, run.cause, run.batch, at_ns, at_ns + took_ns))
+    assert 1 <= sum(let_in[100:300]) <= 5, "now and then one is tried while it is too slow"
+    assert all(let_in[-100:]), "and nobody is refused once it is fast again"
+    validate(built)
 
 
 def test_what_was_learned_before_counts_from_the_first_request_on():

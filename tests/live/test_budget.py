@@ -1,0 +1,62 @@
+"""What a strict budget is for: what batches do not need is for models."""
+
+import pytest
+from tests.live.test_working_memory import FakePeak, learn
+
+from dovetail.live.worker.budget import Budget
+from dovetail.live.worker.working_memory import WorkingMemory
+
+MB = 1_000_000
+WHOLE, SLACK = 100 * MB, (2 << 20) + 5 * MB
+
+
+def budget(*models_mb: int, load_mb: int = 1) -> Budget:
+    made = Budget(WHOLE, [size * MB for size in models_mb], load_mb * MB)
+    first = made.room.reserve_bytes
+    made.room = WorkingMemory(WHOLE, first, resident=lambda: 0, give_back=lambda: None, peak=FakePeak)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def nothing_measured():
+    FakePeak.above = FakePeak.kept = 0
+
+
+def test_half_is_set_aside_while_nothing_is_known_and_then_what_batches_take():
+    made = budget(30, 30)
+    assert made.usable_bytes == WHOLE - WHOLE // 2 - SLACK
+    assert made.expect(("a",)) is None, "half is set aside already"
+    learn(made.room, "a", 20 * MB)
+    usable, reason = made.changed()
+    assert usable == made.usable_bytes == WHOLE - made.room.reserve_bytes - SLACK and "take up to" in reason
+    assert usable >= 60 * MB, "both models fit"
+    assert made.changed() is None
+
+
+def test_before_a_stage_runs_that_is_not_known_half_is_set_aside_again():
+    made = budget(30, 30)
+    made.expect(("a",))
+    learn(made.room, "a", 10 * MB)
+    made.changed()
+    usable, reason = made.expect(("b", "b in kernels"))
+    assert usable == WHOLE - WHOLE // 2 - SLACK and "nothing is known" in reason
+    assert made.expect(("b", "b in kernels")) is None and made.changed() is None, "it has not run yet"
+    learn(made.room, "b in kernels", 15 * MB)
+    assert made.changed()[0] >= 60 * MB
+    assert made.expect(("b", "b in kernels")) is None
+
+
+def test_a_batch_that_takes_more_than_half_takes_it_from_models():
+    made = budget(30, 10)
+    made.expect(("a",))
+    learn(made.room, "a", 60 * MB)
+    assert made.changed()[0] == WHOLE - made.room.known_bytes - SLACK
+    assert made.room.reserve_bytes == made.room.known_bytes
+
+
+def test_models_that_all_fit_take_nothing_from_batches_that_they_do_not_need():
+    made = budget(5, 5, load_mb=4)
+    before = made.usable_bytes
+    made.expect(("a",))
+    learn(made.room, "a", 10 * MB)
+    assert made.changed() is None and made.usable_bytes == before
