@@ -35,10 +35,11 @@ class InProcess:
         cuts: list[Cut] | None = None,
         *,
         load: bool = True,
+        quota: int | None = None,
         **more: Any,
     ) -> None:
         self.stage = onnx(path, name="long", batch=(1, 2)).spec
-        again = onnx(path, name="again", batch=(1, 2)).spec
+        again = onnx(path, name="again", batch=(1, 2), quota=quota).spec
         self.arena = arena
         #: (ingress, message)
         self.told: list[tuple[int, FromWorker]] = []

@@ -12,7 +12,7 @@ from tests import onnx_models
 from tests.live.in_process import PATIENCE_SECONDS, InProcess
 
 from dovetail.device import TokenAccount
-from dovetail.live.links.wire import Done, Loaded, Loading
+from dovetail.live.links.wire import Done, Loaded, Loading, WantsCut
 from dovetail.live.tensors.arena import Arena
 from dovetail.live.worker.models import Models
 from dovetail.profile.kernels import Cut
@@ -92,6 +92,15 @@ def test_of_the_highest_class_nobody_is_told_of_whole_batches(path: Path, arena:
     work()
     worker.wait(Done)
     assert not worker.executor._predictor.kernels
+
+
+@pytest.mark.parametrize(("quota", "kernels", "wants"), [(None, "auto", 0), (30, "auto", 1), (30, "never", 0)])
+def test_a_model_that_could_be_in_the_way_of_a_quota_is_to_be_cut(
+    path: Path, arena: Arena, quota: int | None, kernels: str, wants: int
+) -> None:
+    """Tokens change hands between kernels only: a whole batch of one client would overrun any of another's."""
+    worker = InProcess(path, arena, quota=quota, kernels=kernels)
+    assert sum(isinstance(message, WantsCut) for message in worker.answers) == wants
 
 
 @pytest.mark.parametrize("mode", ["conserving", "strict"])
