@@ -4,9 +4,9 @@ Rules of this file
 - A model is loaded once for all stages with the same weights, and once for each number of threads that batches have.
   All of them, here and in other workers, map one copy of the weights (`weight_files`). Every worker counts it.
 - It is cut into kernels where a batch of a lower class could be in the way of a higher one, by what workflows declare
-  or requests ask for, or where a quota is declared: tokens change hands between kernels only. It stays whole where
-  that would cost more than a twentieth. How it was cut before is known from the store; else it is served whole until
-  it is cut, beside what runs. `kernels` of "always" and "never" override that.
+  or requests ask for, and stays whole where that would cost more than a twentieth. How it was cut before is known
+  from the store; else it is served whole until it is cut, beside what runs. `kernels` of "always" and "never"
+  override that.
 - With a strict budget bytes are measured: every model is loaded alone once and let go again. Part of the budget is
   for models; the rest is for what loads and batches take at their peak (`working_memory`). Nothing is cut here then,
   which would take several times the model: what was cut elsewhere is read from files, and takes less than the whole.
@@ -62,8 +62,6 @@ class Models:
         self._strict = hello.strict
         self._kernels = hello.kernels
         self._lowest, self._highest = dict(hello.lowest), hello.highest
-        #: Whether tokens count here.
-        self._quotas = any(stage.quota_pct for stage in hello.stages)
         self._cpus = hello.cpus if app is None else (1,)
         self.specs = {s.name: s for s in hello.stages}
         #: Weights -> the first stage that this worker can run on them.
@@ -228,11 +226,11 @@ class Models:
         return model
 
     def _wanted(self, weights: str) -> bool:
-        """Whether it is to be cut: quotas count, or a lower class runs on it than another one that is served."""
+        """Whether it is to be cut: a lower class runs on it than another one that is served."""
         if self._kernels != "auto":
             return self._kernels == "always"
         classes = [self._lowest.get(s.name, 1) for s in self.specs.values() if s.weights == weights]
-        return self._quotas or max(classes, default=1) > self._highest
+        return max(classes, default=1) > self._highest
 
     def recut(self, cut: Cut, files: str) -> None:
         """Cut the models of which it was found out how."""
@@ -315,10 +313,10 @@ class Models:
 
     @property
     def several(self) -> bool:
-        """Whether batches of several classes or quotas may meet here, so that it matters how long kernels take."""
-        if self._kernels != "auto":
-            return self._kernels == "always"
-        return self._quotas or max(self._lowest.values(), default=1) > self._highest
+        """Whether batches of several classes may meet here, so that it matters how long kernels take."""
+        return self._kernels == "always" or (
+            self._kernels == "auto" and max(self._lowest.values(), default=1) > self._highest
+        )
 
     def expected(self, message: Run) -> tuple[str, tuple[str, ...]] | None:
         """What the kernels of a batch will be, as far as one that looks alike has shown."""
