@@ -96,7 +96,13 @@ class TokenAccount:
                 usage.moves_to, self.moving = 0, self.moving - 1  # it is back
 
     def _lapsed(self, usage: Usage, now_ns: int) -> bool:
-        if not usage.by_batch or usage.moves_to or usage.tasks or usage.runs or now_ns - usage.seen_ns <= self.settings.arrears_ns:
+        if (
+            not usage.by_batch
+            or usage.moves_to
+            or usage.tasks
+            or usage.runs
+            or now_ns - usage.seen_ns <= self.settings.arrears_ns
+        ):
             return False
         usage.advance(now_ns)
         return usage.saved_ns >= 0
