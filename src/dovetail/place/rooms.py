@@ -337,7 +337,7 @@ class Group:
 
     def tightest(self, config: Config) -> Worker | None:
         """The member that has room for a batch now, with the least share left over."""
-        found = self.fitting(config, 1)
+        found = self._rooms.fitting(self._meant(config), config, 1)
         return found[0] if found else None
 
     def fitting(self, config: Config, most: int) -> list[Worker]:

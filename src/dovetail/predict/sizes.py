@@ -71,7 +71,7 @@ class SeenSizes:
         elif (exact := sizes.get(items)) is not None:
             return Estimate(max(1, exact.mean), exact.spread(), "learned")
         mean_ns, deviation = _between(sizes, items)
-        doubt = GUESSED_SPREAD / sum(seen.count for seen in sizes.values())
+        doubt = GUESSED_SPREAD / sum([seen.count for seen in sizes.values()])
         spread = math.hypot(deviation, doubt, _UNSEEN_SPREAD)
         return Estimate(at_share(mean_ns, seen_pct, share_pct), spread, "learned")
 

@@ -269,7 +269,7 @@ class Dovetail(DovetailPlanner):
 
     def end_by_ns(self, item: Item) -> int:
         """When the batch of an item has to end for its request to be in time."""
-        plan = self._plans.known(item.request.graph.name)
+        plan = self._plans.made.get(item.request.graph.name)
         return item.request.objective_ns - (0 if plan is None else plan.after_ns[item.node])
 
     def latest_ns(self, batch: Batch) -> int:
@@ -335,9 +335,12 @@ class Dovetail(DovetailPlanner):
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
         """As the planner says; what nobody can avoid is counted: fetches, queues at workers, and waits for quotas."""
         where = self._where
-        fetch_ns = sum([where.fetch_ns(node.stage) for node in graph.nodes])
-        queue_ns = max([where.wait_ns(node.stage, now_ns) for node in graph.entries], default=0)
-        if self._quotas and (plan := self._plans.known(graph.name)) is not None and plan.familiar:
+        fetch_ns = queue_ns = 0
+        for node in graph.nodes:
+            fetch_ns += where.fetch_ns(node.stage)
+        for node in graph.entries:
+            queue_ns = max(queue_ns, where.wait_ns(node.stage, now_ns))
+        if self._quotas and (plan := self._plans.made.get(graph.name)) is not None and plan.familiar:
             own_ns = quota_wait_ns(self._cluster, graph, plan.least_work, priority, limits=self._settings.limits)
             queue_ns = max(queue_ns, own_ns)
         return self.judge(graph, priority, objective_ns, now_ns, fetch_ns, queue_ns)
