@@ -219,7 +219,11 @@ class Rooms:
 
     def lowest(self, among: int) -> int:
         """The lowest class that any of a set runs; 0 if they run nothing."""
-        return max([low for low, bits in self._lows.items() if bits & among], default=0)
+        lowest = 0
+        for low, bits in self._lows.items():
+            if low > lowest and bits & among:
+                lowest = low
+        return lowest
 
     def lower(self, among: int, priority: int) -> list[Worker]:
         """Some of a set that run something of a lower class than this, the lowest first."""

@@ -104,4 +104,5 @@ def line(seen_ns: int, seen: int, items: int) -> int:
 
 def at_share(seen_ns: int, seen_pct: int, share_pct: int) -> int:
     """Time with another share than the one that was seen."""
-    return max(1, line(seen_ns, max(1, share_pct), seen_pct))
+    time_ns = line(seen_ns, share_pct if share_pct > 1 else 1, seen_pct)
+    return time_ns if time_ns > 1 else 1
