@@ -87,6 +87,8 @@ class PlannedWith:
 
         With `most`, at so many of them: the next time at those that follow.
         """
+        if self.stale:
+            return  # its successor looks at all of them
         looks = self._looks
         for _ in range(len(looks) if most is None else min(most, len(looks))):
             self._looked = (self._looked + 1) % len(looks)
