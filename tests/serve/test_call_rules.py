@@ -8,8 +8,8 @@ from dovetail.errors import BadRequest
 from dovetail.serve.backend import Call, ModelInfo
 from dovetail.serve.framing import Heads, HttpError
 from dovetail.serve.inference import Inference
-from dovetail.serve.oip_records import MAX_NAME_CHARS, InferRequest
 from dovetail.serve.oip import OpenInference
+from dovetail.serve.oip_records import MAX_NAME_CHARS, InferRequest
 from dovetail.serve.oip_request import call_of
 
 from .support import MODELS, MemoryBackend
@@ -57,7 +57,9 @@ def test_whole_numbers_from_nought_are_taken_as_they_are(name: str) -> None:
 class ChangingBackend(MemoryBackend):
     """Its models are loaded anew, and are others then."""
 
-    served = dict(MODELS)
+    def __init__(self) -> None:
+        super().__init__()
+        self.served = dict(MODELS)
 
     def models(self) -> dict[str, ModelInfo]:
         return self.served
