@@ -114,8 +114,8 @@ def show(result: ShareResult) -> None:
     if result.of_alone is not None:
         rounds = result.rounds_of_alone
         out.print(
-            f"all together did {100 * result.of_alone:.1f} % of what they do alone (median of {len(rounds)} rounds of "
-            f"turns, {100 * min(rounds):.1f} to {100 * max(rounds):.1f} %)"
+            f"all together did {100 * result.of_alone:.1f} % of what they do alone (median of {len(rounds)} rounds "
+            f"of turns, {100 * min(rounds):.1f} to {100 * max(rounds):.1f} %)"
         )
     if result.idle_busy_pct is not None:
         idle = printable(result.idle_client)

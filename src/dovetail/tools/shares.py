@@ -167,8 +167,8 @@ async def verify_shares(
             begun_ns = served.system.now_ns()
             outcomes = await load.run(inputs, options.seconds, progress)
             ended_ns = served.system.now_ns()
-            # In short turns, alone and together, so that a machine that becomes slower counts on both sides. Of a high
-            # class as much is looked at alone as together: the longest of many is longer than that of few.
+            # In short turns, alone and together, so that a machine that becomes slower counts on both sides. Of a
+            # high class as much is looked at alone as together: the longest of many is longer than that of few.
             rounds = round(options.alone_s / TURN_SECONDS)
             if high and rounds:
                 high_ns = {}

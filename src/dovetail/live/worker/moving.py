@@ -1,7 +1,7 @@
 """Clients that move between workers, with what they owe and are behind with at this one.
 
-Rules of this file: a client leaves when its last batch here has ended, so that nothing of its use is left out. What it
-brings is added to what it has here by then (`device.tokens`). Called under the lock of the executor.
+Rules of this file: a client leaves when its last batch here has ended, so that nothing of its use is left out. What
+it brings is added to what it has here by then (`device.tokens`). Called under the lock of the executor.
 """
 
 from __future__ import annotations
