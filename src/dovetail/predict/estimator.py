@@ -25,18 +25,17 @@ from ..workflow.graph import StageSpec
 from .estimate import GUESSED_SPREAD, GUESSED_TURNAROUND_NS, Estimate, guessed_load_ns
 from .interference import Beside, Interference, Load, Work, quarter_octaves
 from .kernel_times import KernelTimes
+from .loads import LoadTimes
 from .neighbours import Neighbours
 from .running import Seen
 from .scatter import Scatter
 from .similar import guessed_run, pace, work_ns
 from .sizes import WINDOW, SeenSizes
-from .state import EstimatorState, LearnedLoad, LearnedRun, LearnedScatter, LearnedTurnaround
+from .state import EstimatorState, LearnedRun, LearnedScatter, LearnedTurnaround
 from .turnaround import Turnaround
 
 __all__ = ["Estimator"]
 
-#: Loads that count: they are rare, and how fast they were of late says most.
-LOAD_WINDOW = 4
 #: Times of a profiled stage that are put aside at most.
 _ASIDE = 64
 
@@ -65,7 +64,7 @@ class Estimator:
         self._uses = uses
         self._neighbours = None if interference is None else Neighbours(interference)
         self.table = table
-        self._load_ns = load_ns
+        self._loads = LoadTimes(load_ns)
         #: What was asked and answered, by stage, kind, items, cores and share.
         self._answers: dict[_Key, Estimate] = {}
         #: (stage, kind) -> what was seen of it, and the answers that an observation may make old.
@@ -78,9 +77,6 @@ class Estimator:
         self._scatters: dict[tuple[str, str], Scatter] = {}
         #: Times of profiled stages that are not counted yet.
         self._aside: dict[_Key, list[int]] = {}
-        #: (model, kind) -> load time of the first stage of that model that has one in its profile.
-        self._profiled_loads: dict[tuple[str, str], Estimate] = {}
-        self._loads: dict[tuple[str, str], Seen] = {}
         self._turnarounds: dict[str, Turnaround] = {}
         self._kernel_times = KernelTimes(tells=tells)
         self.declare(stages)
@@ -167,7 +163,9 @@ class Estimator:
     def _known(self, key: _Key) -> Estimate | None:
         """What the profile says, or else what was seen."""
         name, kind, items, cpus, share_pct = key
-        mean_ns = self.table.latency_ns(name, kind, items, cpus, share_pct)
+        mean_ns = None
+        if (name, kind) in self.table.entries:
+            mean_ns = self.table.latency_ns(name, kind, items, cpus, share_pct)
         if mean_ns is not None:
             scatter = self._scatters.get((name, kind))
             spread = self.table.entries[name, kind].spread if scatter is None else scatter.said
@@ -191,13 +189,7 @@ class Estimator:
 
     def load(self, weights: str, nbytes: int, kind: str) -> Estimate:
         """Time to bring a model of so many bytes into the memory of a device of that kind; nothing takes no time."""
-        profiled = self._profiled_loads.get((weights, kind))
-        if profiled is not None:
-            return profiled
-        seen = self._loads.get((weights, kind))
-        if seen is not None:
-            return Estimate(seen.mean, seen.spread(), "learned")
-        return Estimate(self._load_ns(nbytes), GUESSED_SPREAD, "guess")
+        return self._loads.of(weights, nbytes, kind)
 
     def turnaround(self, kind: str = "") -> Estimate:
         """From the end of a batch to the arrival of its requests' next one at the same device."""
@@ -231,7 +223,7 @@ class Estimator:
         for (name, kind), entry in self.table.entries.items():
             if entry.load_ns:
                 for weights in names.get(name, ()):
-                    self._profiled_loads.setdefault((weights, kind), Estimate(entry.load_ns, entry.spread, "profile"))
+                    self._loads.profiled(weights, kind, entry.load_ns, entry.spread)
 
     def observe_run(
         self,
@@ -328,7 +320,7 @@ class Estimator:
 
     def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:
         """A load took so long."""
-        self._loads.setdefault((weights, kind), Seen(LOAD_WINDOW)).add(max(0, duration_ns))
+        self._loads.saw(weights, kind, duration_ns)
 
     def observe_turnaround(self, duration_ns: int, kind: str = "") -> None:
         """The next batch came so long after the end of the one before."""
@@ -363,10 +355,7 @@ class Estimator:
                 for stage, kind in sorted(self._runs)
                 for items, cpus, share_pct, seen in self._runs[stage, kind].rows()
             ),
-            loads=tuple(
-                LearnedLoad(weights, kind, seen.count, seen.mean, seen.squares)
-                for (weights, kind), seen in sorted(self._loads.items(), key=lambda pair: pair[0])
-            ),
+            loads=self._loads.state(),
             turnarounds=tuple(
                 LearnedTurnaround(kind, self._turnarounds[kind].count, seen.mean_ns, seen.variance)
                 for kind, seen in sorted(self._turnarounds.items(), key=lambda pair: pair[0])
@@ -390,9 +379,7 @@ class Estimator:
         for run in state.runs:
             seen = Seen(WINDOW, run.count, run.mean_ns, run.squares)
             self._runs[run.stage, run.kind].put(run.items, run.cpus, run.share_pct, seen)
-        self._loads = {
-            (row.weights, row.kind): Seen(LOAD_WINDOW, row.count, row.mean_ns, row.squares) for row in state.loads
-        }
+        self._loads.restore(state.loads)
         self._turnarounds = {row.kind: Turnaround(row.count, row.mean_ns, row.variance) for row in state.turnarounds}
         self._scatters = {
             (row.stage, row.kind): Scatter(

@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import ProfileError
 from ..predict import EstimatorState
-from ..predict.estimator import LOAD_WINDOW
+from ..predict.loads import LOAD_WINDOW
 from ..predict.running import Seen
 from ..predict.sizes import WINDOW
 from ..predict.state import LearnedLoad, LearnedRun, trouble_of

@@ -15,6 +15,8 @@ __all__ = ["Backlog", "Work"]
 #: Objectives are counted in steps of this, and so many steps are summed up in one.
 STEP_NS = 5 * MS
 WIDE = 64
+#: Work of open requests over what of it was sent, at most. [our choice]
+MOST_TO_COME_PCT = 800
 
 #: Of devices, and of host processes.
 Work = tuple[int, int]
@@ -34,44 +36,40 @@ class _Class:
         self.wide: dict[int, list[int]] = {}
 
 
-def _due(steps: dict[int, list[int]], step: int, device: int, host: int) -> None:
-    """So much more work is due by a step."""
-    due = steps.get(step)
-    if due is None:
-        steps[step] = [device, host]
-        return
-    due[0] += device
-    due[1] += host
-    if not due[0] and not due[1]:
-        del steps[step]
-
-
 class Backlog:
     """Work of open requests by class and objective."""
 
-    __slots__ = ("_classes", "_open")
+    __slots__ = ("_classes", "_open", "_sent", "_sent_work")
 
     def __init__(self) -> None:
         self._classes: dict[int, _Class] = {}
         #: Request -> class, step, work that is left.
         self._open: dict[int, list[int]] = {}
+        #: Batch that was sent and has not ended -> its work; and the sum.
+        self._sent: dict[int, int] = {}
+        self._sent_work = 0
 
     def __contains__(self, request: int) -> bool:
         return request in self._open
 
     def add(self, request: int, priority: int, objective_ns: int, work: Work) -> None:
         """A request was admitted."""
-        step = objective_ns // STEP_NS
-        self._open[request] = [priority, step, 0, 0]
+        entry = self._open[request] = [priority, objective_ns // STEP_NS, 0, 0]
         if priority not in self._classes:
             self._classes[priority] = _Class()
-        self._change(self._open[request], *work)
+        self._change(entry, work[0], work[1])
 
     def done(self, request: int, work: Work) -> None:
         """Some of its work is done."""
         entry = self._open.get(request)
         if entry is not None:
-            self._change(entry, -min(work[0], entry[2]), -min(work[1], entry[3]))
+            device, host = work
+            left_device, left_host = entry[2], entry[3]
+            self._change(
+                entry,
+                -device if device < left_device else -left_device,
+                -host if host < left_host else -left_host,
+            )
 
     def remove(self, request: int) -> None:
         """The request has ended."""
@@ -87,13 +85,34 @@ class Backlog:
         level = self._classes[entry[0]]
         level.device += device
         level.host += host
-        step = entry[1]
-        _due(level.steps, step, device, host)
-        _due(level.wide, step // WIDE, device, host)
+        for steps, step in ((level.steps, entry[1]), (level.wide, entry[1] // WIDE)):
+            due = steps.get(step)
+            if due is None:
+                steps[step] = [device, host]
+                continue
+            due[0] += device
+            due[1] += host
+            if not due[0] and not due[1]:
+                del steps[step]
 
-    def on_devices(self) -> int:
-        """All work of devices."""
-        return sum([level.device for level in self._classes.values()])
+    def sent(self, batch: int, work: int) -> None:
+        """A batch with so much work for a device was sent."""
+        self._sent[batch] = work
+        self._sent_work += work
+
+    def returned(self, batch: int) -> None:
+        """It is not at its worker any more."""
+        self._sent_work -= self._sent.pop(batch, 0)
+
+    def still_to_come_pct(self) -> int:
+        """All work of the open requests, in per cent of what of it was sent; other ingresses are taken to be alike.
+
+        What waits at workers is one stage of each request. Its later stages go before a newcomer, too.
+        """
+        if not self._sent_work:
+            return 100
+        on_devices = sum([level.device for level in self._classes.values()])
+        return min(MOST_TO_COME_PCT, max(100, 100 * on_devices // self._sent_work))
 
     def before(self, objective_ns: int, priority: int) -> Work:
         """Work that goes before a newcomer of this class with this objective."""

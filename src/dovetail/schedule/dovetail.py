@@ -20,6 +20,7 @@ Rules of this file: ties are broken by order, and nothing is read but the cluste
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..plan.chance import Chances, Way
@@ -48,8 +49,6 @@ __all__ = ["DovetailPlanner"]
 
 #: Orders of classes must not overlap: later than any objective.
 _CLASS_STEP = 1 << 62
-#: Work of open requests over what of it was sent, at most. [our choice]
-_MOST_TO_COME_PCT = 800
 #: A workflow is crowded when batches of its stages wait for more than this part (one in so many) of its objective.
 _CROWDED = 50
 
@@ -66,15 +65,12 @@ class DovetailPlanner:
         self._holding = Holding()
         self._plans = Plans(predictor, self._settings, self._holding.intervals_ns)
         #: Stage -> wait in its queue that was not chosen.
-        self._waits: dict[str, Mean] = {}
+        self._waits: defaultdict[str, Mean] = defaultdict(Mean)
         #: From the end of a batch until that is known here: what every batch costs beside its run.
         self._on_the_way = Mean()
         self._backlog = Backlog()
         self._admission = Admission()
         self._accounts = Accounts()
-        #: Batch that was sent and has not ended -> its work; and the sum.
-        self._sent: dict[int, int] = {}
-        self._sent_work = 0
         #: Of the request that was last let in: its path, the wait before it and the time that it has.
         self._expected: tuple[int, int, int] = (0, 0, 0)
         #: If it was let in to see whether it can be in time: what it is taken to need.
@@ -137,22 +133,13 @@ class DovetailPlanner:
             return Refusal(
                 f"its fastest plan takes {format_ns(plan.quick_ns)}, longer than its objective, on an idle cluster"
             )
-        wait_ns = max(self._wait_ns(priority, objective_ns), queue_ns * self._still_to_come_pct() // 100)
+        wait_ns = max(self._wait_ns(priority, objective_ns), queue_ns * self._backlog.still_to_come_pct() // 100)
         # In a crowd it runs lean at first, and faster if that becomes too slow.
         path_ns = fetch_ns + (plan.path_ns + plan.quick_ns) // 2
         if path_ns > left_ns:
             path_ns = fetch_ns + plan.quick_ns
         self._expected = path_ns, wait_ns, left_ns - path_ns
         return self._admission.judge(graph.name, priority, path_ns, wait_ns, left_ns, now_ns)
-
-    def _still_to_come_pct(self) -> int:
-        """All work of the open requests, in per cent of what of it was sent; other ingresses are taken to be alike.
-
-        What waits at workers is one stage of each request. Its later stages go before a newcomer, too.
-        """
-        if not self._sent_work:
-            return 100
-        return min(_MOST_TO_COME_PCT, max(100, 100 * self._backlog.on_devices() // self._sent_work))
 
     def _wait_ns(self, priority: int, objective_ns: int) -> int:
         """How long the work takes that goes before a newcomer, on all devices and host processes together."""
@@ -182,8 +169,10 @@ class DovetailPlanner:
     def _crowded(self, plan: WorkflowPlan) -> bool:
         """Whether its work waits for devices: then speed that costs capacity would make others late."""
         waits = self._waits
-        longest_ns = max([waits[name].value for name in plan.stages if name in waits], default=0)
-        return longest_ns * _CROWDED > plan.slo_ns
+        for name in plan.stages:  # noqa: SIM110 - this is asked for every batch
+            if name in waits and waits[name].value * _CROWDED > plan.slo_ns:
+                return True
+        return False
 
     def fetch_ns(self, stage: StageSpec) -> int:
         """What its model takes to be fetched, if nobody has it: a planner knows of no memory."""
@@ -347,7 +336,7 @@ class DovetailPlanner:
         """Learn how often items come to a queue."""
         request = item.request
         name = request.graph.name
-        plan = self._plans.known(name)
+        plan = self._plans.made.get(name)
         rest_ns = 0 if plan is None else plan.quick_rest_ns[item.node]
         self._holding.note(request.graph.nodes[item.node].queue.key, item, rest_ns, now_ns)
         if request.id not in self._backlog:
@@ -356,34 +345,29 @@ class DovetailPlanner:
             if self._settings.admission:
                 self._admission.let_in(request.id, name, request.priority, *self._expected, now_ns)
                 self._expected = (0, 0, 0)
-                if self._tries_ns:
-                    self._try(request)
+                if self._tries_ns:  # what was learned is in doubt
+                    self._trials.begin(request.id, name, self._tries_ns)
+                    self._tries_ns = 0
+                    for node in request.graph.nodes:
+                        self._predictor.doubt(node.stage)
         if self._settings.admission and plan is not None and request.id not in self._trials:
             self._last_chances.note(item, rest_ns)
-
-    def _try(self, request: Request) -> None:
-        """See what a workflow takes now that was too slow."""
-        self._trials.begin(request.id, request.graph.name, self._tries_ns)
-        self._tries_ns = 0
-        for node in request.graph.nodes:
-            self._predictor.doubt(node.stage)
 
     def began(self, batch: Batch) -> None:
         """Learn how long the head of a batch has waited against the planner's will."""
         queue = batch.queue
         self._last_chances.began(batch.items)
-        work = self._sent[batch.id] = self._work(batch)
-        self._sent_work += work
+        self._backlog.sent(batch.id, self._work(batch))
         waited_ns = max(0, batch.sent_ns - self._holding.since_ns(queue, batch.items[0]))
-        self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
+        self._waits[queue.stage.name].add(waited_ns)
 
     def returned(self, batch: Batch) -> None:
         """A batch is not at its worker any more, done or not."""
-        self._sent_work -= self._sent.pop(batch.id, 0)
+        self._backlog.returned(batch.id)
 
     def _work(self, batch: Batch) -> int:
         """Share times nanoseconds that a batch takes of a device at least."""
-        plan = self._plans.known(batch.items[0].request.graph.name)
+        plan = self._plans.made.get(batch.items[0].request.graph.name)
         return 0 if plan is None else plan.least_work[batch.queue.stage.name][0] * len(batch.items)
 
     def finished(self, batch: Batch, now_ns: int) -> None:
@@ -392,17 +376,18 @@ class DovetailPlanner:
         stage = batch.queue.stage.name
         self._on_the_way.add(batch.way_ns)
         for item in batch.items:
-            plan = self._plans.known(item.request.graph.name)
+            plan = self._plans.made.get(item.request.graph.name)
             if plan is not None:
                 self._backlog.done(item.request.id, plan.least_work[stage])
         self._plans.finished(self._waits)
 
     def closed(self, request: Request) -> None:
         """Learn how large fan-outs are, and whether it was right to let it in."""
-        self._fixed.pop(request.id, None)
+        if self._fixed:
+            self._fixed.pop(request.id, None)
         self._backlog.remove(request.id)
         self._last_chances.closed(request.id)
-        plan = self._plans.known(request.graph.name)
+        plan = self._plans.made.get(request.graph.name)
         self._accounts.closed(request, 0.0 if plan is None else plan.budget_usd())
         self._trials.ended(request.id, request.outcome == "ok", self._now_ns)
         if request.outcome in ("ok", "late", "shed", "expired"):

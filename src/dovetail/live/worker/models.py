@@ -48,6 +48,7 @@ __all__ = ["Models", "stage_failed"]
 
 #: Shapes of batches whose kernels are remembered.
 MOST_SHAPES = 1024
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Models:
@@ -58,6 +59,7 @@ class Models:
         self._strict = hello.strict
         self._kernels = hello.kernels
         self._lowest, self._highest = dict(hello.lowest), hello.highest
+        self._several = self._meet()
         self._cpus = hello.cpus if app is None else (1,)
         self.specs = {s.name: s for s in hello.stages}
         #: Weights -> the first stage that this worker can run on them.
@@ -234,6 +236,7 @@ class Models:
             return []
         self._highest = min(self._highest, priority)
         self._lowest[stage] = max(self._lowest.get(stage, 1), priority)
+        self._several = self._meet()
         return [model for weights in list(self._loaded) for model in self._to_be_cut(weights)]
 
     def evict(self, weights: str) -> None:
@@ -284,10 +287,9 @@ class Models:
         """
         batch = message.batch
         alone = batch.priority <= self._highest and batch.share_pct == FULL_SHARE
-        return self.several and (kernels > 1 or not alone)
+        return self._several and (kernels > 1 or not alone)
 
-    @property
-    def several(self) -> bool:
+    def _meet(self) -> bool:
         """Whether batches of several classes may meet here, so that it matters how long kernels take."""
         return self._kernels == "always" or (
             self._kernels == "auto" and max(self._lowest.values(), default=1) > self._highest
@@ -304,7 +306,7 @@ class Models:
         `use` is what the batch was given before, if it was stopped.
         """
         if self.budget is None:
-            return nullcontext()
+            return _NOTHING
         refs = [ref for column in message.columns for argument in column for ref in argument.refs]
         # onnxruntime plans its memory when it has seen the shapes once. Until then it asks for blocks one by one, and
         # the heap grows to up to twice of what is used at a time if they come from there.
@@ -317,8 +319,8 @@ class Models:
 
     def unknown(self, message: Run, run: BatchRun | WholeRun) -> CutModel | None:
         """The model of a batch, if the shapes that it came with make it possible to cut it now."""
-        if not isinstance(run, BatchRun):
-            return None
+        if not self._several or not isinstance(run, BatchRun):
+            return None  # where no two classes meet, nothing is to be cut (`_wanted`)
         made = self._loaded.get(self.specs[message.batch.stage].weights, {})
         model = made.get(message.batch.cpus)
         if isinstance(model, CutModel) and self._wanted(model.spec.weights) and model.saw(run.shapes[0]):
