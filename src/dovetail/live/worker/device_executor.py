@@ -107,7 +107,11 @@ class DeviceExecutor:
             cache,
             times,
             arbiter=GapArbiter(
-                times.kernels, settings, account=TokenAccount(TokenSettings(mode=hello.quotas)), learn=False
+                times.kernels,
+                settings,
+                account=TokenAccount(TokenSettings(mode=hello.quotas)),
+                learn=False,
+                pairs=times.pairs,
             ),
         )
         self._lock = threading.Lock()
