@@ -4,8 +4,8 @@ Rules of this file
 - Where neighbours are not felt (`interference.presence`), every time is the time alone: plans do not change because
   somebody might be there. Who ran beside whom is told there now and then only, which keeps the cost down.
 - Where they are felt, what they cost is taken off a time before it counts for the time alone.
-- What a plan counts on that does not know its neighbours yet is the usual company of its model, and somewhat more: who
-  is let in must not be late, and company that is dearer than usual costs more than cheaper company gains.
+- What a plan counts on that does not know its neighbours yet is the usual company of its model, and somewhat more.
+  Company that is dearer than usual makes somebody late, and cheaper company gains little.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ALONE_FOR: Final = 4
 _MOST_FOR: Final = 32
 #: Usual company is told in steps of about five per cent, so that plans are not made anew for nothing. [our choice]
 _STEPS: Final = 20
-#: Deviations above the mean that a plan counts on. Of 0, 0.5 and 1 this left the fewest late in both classes, on 12
-#: simulated seeds and, with 0 alone beside it, on 14 others (docs/results/interference.md). [our choice]
+#: Deviations above the mean that a plan counts on. Of 0, 0.5 and 1 this left the fewest late in both classes on 12
+#: simulated seeds, and of 0, 0.3, 0.5 and 0.7 on 20 others (docs/results/interference.md). [our choice]
 _CAUTION: Final = 0.5
 
 

@@ -4,8 +4,8 @@ Rules of this file
 - Plain forgetting grows doubt everywhere, so a regime that does not occur for an hour is lost. Here an observation
   makes its own direction more certain, but never more certain than `memory` observations would; all other directions
   stay as they are. A direction that is seen all the time is thus a mean over the last `memory` observations.
-- A shorter memory takes effect at once: the direction that is seen becomes less certain again. But nothing becomes less
-  certain than it was before anything was seen: where times scatter widely, a short memory would let weights wander.
+- A shorter memory takes effect at once: the direction that is seen becomes less certain again. But nothing becomes
+  less certain than it was before anything was seen. Where times scatter widely, weights would wander otherwise.
 - Noise comes with the observation.
 """
 
