@@ -50,8 +50,8 @@ class Launcher:
         #: Stage with a quota -> the worker that its batches go to, where somebody said so.
         self.homes: dict[str, int] = {}
         self._batches, self._holders = cluster.batches, cluster.holders
-        self._scheduler, self._predictor = policy.scheduler, policy.predictor
-        self._offers, self._run_of, self._started = self._scheduler.offers, self._predictor.run, self._scheduler.started
+        self._scheduler, self._predictor = scheduler, predictor = policy.scheduler, policy.predictor
+        self._offers, self._started, self._run_of = scheduler.offers, scheduler.started, predictor.run
         self._bind_ns = policy.scheduler.bind_ns
         self._step = step
         self._restless = policy.scheduler.restless
