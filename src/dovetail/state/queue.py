@@ -118,23 +118,23 @@ class Queue:
             taken.append(item)
             if not size or len(taken) >= count:
                 break
-        self.size = size
-        self._left(len(taken))
+        if taken:
+            self._shrink(size)
         return taken
 
     def forget(self, request: Request) -> None:
         """A request was closed: what it has waiting here does not count any more."""
         gone = request.waiting.pop(self, 0)
-        self.size -= gone
         if gone:
             self._classes[request.priority] -= gone
-            self._left(gone)
+            self._shrink(self.size - gone)
 
-    def _left(self, count: int) -> None:
-        """So many items do not wait any more."""
+    def _shrink(self, size: int) -> None:
+        """So many items still wait, which are fewer than before."""
         waiting = self._waiting
-        waiting.items -= count
-        if count and not self.size and not self.held_until_ns:
+        waiting.items += size - self.size
+        self.size = size
+        if not size and not self.held_until_ns:
             waiting.ready -= 1
 
     def open_items(self) -> list[Item]:
