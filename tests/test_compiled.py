@@ -17,8 +17,8 @@ HOOK = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"][
 MODULES: list[str] = HOOK["custom"]["modules"]
 #: Records of compiled modules: none of them is ever decoded.
 INSIDE = {
-    "Candidate", "Considered", "HttpRequest", "HttpResponse", "Limits", "Outputs", "Result", "Settings", "Spot",
-    "Summary", "Victim", "_Delivery", "_Entry", "_Fetch", "_Hint", "_Known",
+    "Candidate", "Considered", "HttpRequest", "HttpResponse", "Known", "Limits", "Outputs", "Result", "Settings",
+    "Spot", "Summary", "Victim", "_Delivery", "_Entry", "_Fetch", "_Hint",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import DovetailError
-from dovetail.live.tensors.arena import ALIGN_BYTES, BIG_BYTES, Arena, ArenaFull
+from dovetail.live.tensors.arena import ALIGN_BYTES, BIG_BYTES, KEEP_QUICK_BYTES, QUICK_BYTES, Arena, ArenaFull
 
 SMALL_ARENA = 16 * mmap.PAGESIZE
 MIB = 1 << 20
@@ -243,3 +243,30 @@ def test_free_pages_are_given_back_when_asked_and_blocks_in_use_stay(arena: Aren
     assert 3 * MIB <= resident_bytes(arena) < 4 * MIB
     assert bytes(arena.view(kept, 3 * MIB)) == b"k" * (3 * MIB)
     assert arena.alloc(5 * MIB) == read, "and can be had again"
+
+
+def test_small_blocks_are_kept_for_the_next_of_their_size_and_joined_before_anything_is_refused(arena: Arena) -> None:
+    one, other, last = (arena.alloc(ALIGN_BYTES) for _ in range(3))
+    for offset in (one, other, last):
+        arena.free(offset)
+    arena.validate()
+    assert [arena.alloc(ALIGN_BYTES) for _ in range(3)] == [last, other, one], "the newest is in the cache"
+    for offset in (one, other, last):
+        arena.free(offset)
+    assert arena.alloc(arena.size) == 0, "nothing is refused that has room between blocks in use"
+    arena.validate()
+
+
+def test_no_more_small_blocks_are_kept_apart_than_is_said_and_their_pages_are_given_back(arena: Arena) -> None:
+    count = 2 * KEEP_QUICK_BYTES // QUICK_BYTES
+    blocks = [arena.alloc(QUICK_BYTES) for _ in range(count)]
+    for offset in blocks:
+        arena.view(offset, QUICK_BYTES)[:] = b"x" * QUICK_BYTES
+    for offset in blocks:
+        arena.free(offset)
+    arena.validate()
+    assert arena.alloc(count * QUICK_BYTES // 2) == KEEP_QUICK_BYTES, "half of them were joined at once"
+    arena.free(KEEP_QUICK_BYTES)
+    arena.give_back()
+    arena.validate()
+    assert resident_bytes(arena) == 0

@@ -32,7 +32,7 @@ def make(profiled: bool = True) -> tuple[Controller, Dovetail]:
 
 
 def out_of_date(scheduler: Dovetail) -> None:
-    plan = scheduler._plans.known("flow")
+    plan = scheduler._plans.made.get("flow")
     assert plan is not None
     plan.saw_intervals({"read": 1 * MS})
     scheduler._plans._note("flow", plan)
@@ -46,7 +46,7 @@ def idle(built: Controller, at_ns: int) -> None:
 
 def test_they_are_there_before_the_first_request_comes() -> None:
     _, scheduler = make()
-    plan = scheduler._plans.known("flow")
+    plan = scheduler._plans.made.get("flow")
     assert plan is not None and plan._chances, "made when the model had come"
 
 

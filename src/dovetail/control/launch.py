@@ -117,9 +117,10 @@ class Launcher:
             every = every or len(touched) != 1 or bool(self._entries)
         if every:
             for queue in touched:
-                if queue.size:
+                if queue.size and not (self._asleep and self._sleeps_on(queue)):
                     self._enter(queue)
-            self._dispatch(touched)
+            if self._entries:
+                self._dispatch(touched)
         elif len(touched) == 1:
             queue = next(iter(touched))
             while queue.size and self._start_batch(queue):
@@ -159,6 +160,11 @@ class Launcher:
             for queue in self._asleep.pop(stage, {}).values():
                 if queue.size:
                     self._enter(queue)
+
+    def _sleeps_on(self, queue: Queue) -> bool:
+        """Whether a queue sleeps, and more work in it changes nothing: nobody has room for its head."""
+        asleep = self._asleep.get(queue.stage.name)
+        return asleep is not None and queue.key in asleep and self._scheduler.closed_to(queue)
 
     def _dispatch(self, touched: Mapping[Queue, None]) -> None:
         """Ask queues in order until there is no room, and again if what has started may change the answers."""

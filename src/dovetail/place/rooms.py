@@ -219,7 +219,11 @@ class Rooms:
 
     def lowest(self, among: int) -> int:
         """The lowest class that any of a set runs; 0 if they run nothing."""
-        return max([low for low, bits in self._lows.items() if bits & among], default=0)
+        lowest = 0
+        for low, bits in self._lows.items():
+            if low > lowest and bits & among:
+                lowest = low
+        return lowest
 
     def lower(self, among: int, priority: int) -> list[Worker]:
         """Some of a set that run something of a lower class than this, the lowest first."""
@@ -337,7 +341,7 @@ class Group:
 
     def tightest(self, config: Config) -> Worker | None:
         """The member that has room for a batch now, with the least share left over."""
-        found = self.fitting(config, 1)
+        found = self._rooms.fitting(self._meant(config), config, 1)
         return found[0] if found else None
 
     def fitting(self, config: Config, most: int) -> list[Worker]:

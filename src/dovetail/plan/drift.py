@@ -87,6 +87,8 @@ class PlannedWith:
 
         With `most`, at so many of them: the next time at those that follow.
         """
+        if self.stale:
+            return  # its successor looks at all of them
         looks = self._looks
         for _ in range(len(looks) if most is None else min(most, len(looks))):
             self._looked = (self._looked + 1) % len(looks)
@@ -105,9 +107,12 @@ class PlannedWith:
             longer = abs(now.mean_ns - planned.mean_ns) > _COMPANY * planned.mean_ns
             return longer or abs(now.spread - planned.spread) > _CHANGE * planned.spread
         surer = (now.spread <= MOST_SPREAD) != (planned.spread <= MOST_SPREAD) or now.source != planned.source
-        return surer or abs(_reach_ns(now) - _reach_ns(planned)) > _CHANGE * _reach_ns(planned)
+        if surer:
+            return True
+        planned_ns = _reach_ns(planned)
+        return abs(_reach_ns(now) - planned_ns) > _CHANGE * planned_ns
 
 
 def _reach_ns(estimate: Estimate) -> float:
     """A time that is rarely exceeded."""
-    return estimate.mean_ns * (1 + min(estimate.spread, MOST_SPREAD))
+    return estimate.mean_ns * (1 + (estimate.spread if estimate.spread < MOST_SPREAD else MOST_SPREAD))

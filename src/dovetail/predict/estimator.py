@@ -166,7 +166,9 @@ class Estimator:
     def _known(self, key: _Key) -> Estimate | None:
         """What the profile says, or else what was seen."""
         name, kind, items, cpus, share_pct = key
-        mean_ns = self.table.latency_ns(name, kind, items, cpus, share_pct)
+        mean_ns = None
+        if (name, kind) in self.table.entries:
+            mean_ns = self.table.latency_ns(name, kind, items, cpus, share_pct)
         if mean_ns is not None:
             scatter = self._scatters.get((name, kind))
             spread = self.table.entries[name, kind].spread if scatter is None else scatter.said

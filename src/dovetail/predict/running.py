@@ -88,7 +88,7 @@ class Seen:
 
     def deviation(self) -> float:
         """Standard deviation over mean of a single value, as far as it was seen."""
-        seen = min(self.count, self.window)
+        seen = self.count if self.count < self.window else self.window
         return math.sqrt(self.squares / (seen - 1)) / self.mean if seen > 1 and self.mean > 0 else 0.0
 
 

@@ -71,7 +71,7 @@ class SeenSizes:
         elif (exact := sizes.get(items)) is not None:
             return Estimate(max(1, exact.mean), exact.spread(), "learned")
         mean_ns, deviation = _between(sizes, items)
-        doubt = GUESSED_SPREAD / sum(seen.count for seen in sizes.values())
+        doubt = GUESSED_SPREAD / sum([seen.count for seen in sizes.values()])
         spread = math.hypot(deviation, doubt, _UNSEEN_SPREAD)
         return Estimate(at_share(mean_ns, seen_pct, share_pct), spread, "learned")
 
@@ -104,4 +104,5 @@ def line(seen_ns: int, seen: int, items: int) -> int:
 
 def at_share(seen_ns: int, seen_pct: int, share_pct: int) -> int:
     """Time with another share than the one that was seen."""
-    return max(1, line(seen_ns, max(1, share_pct), seen_pct))
+    time_ns = line(seen_ns, share_pct if share_pct > 1 else 1, seen_pct)
+    return time_ns if time_ns > 1 else 1

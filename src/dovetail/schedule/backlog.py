@@ -34,18 +34,6 @@ class _Class:
         self.wide: dict[int, list[int]] = {}
 
 
-def _due(steps: dict[int, list[int]], step: int, device: int, host: int) -> None:
-    """So much more work is due by a step."""
-    due = steps.get(step)
-    if due is None:
-        steps[step] = [device, host]
-        return
-    due[0] += device
-    due[1] += host
-    if not due[0] and not due[1]:
-        del steps[step]
-
-
 class Backlog:
     """Work of open requests by class and objective."""
 
@@ -61,17 +49,22 @@ class Backlog:
 
     def add(self, request: int, priority: int, objective_ns: int, work: Work) -> None:
         """A request was admitted."""
-        step = objective_ns // STEP_NS
-        self._open[request] = [priority, step, 0, 0]
+        entry = self._open[request] = [priority, objective_ns // STEP_NS, 0, 0]
         if priority not in self._classes:
             self._classes[priority] = _Class()
-        self._change(self._open[request], *work)
+        self._change(entry, work[0], work[1])
 
     def done(self, request: int, work: Work) -> None:
         """Some of its work is done."""
         entry = self._open.get(request)
         if entry is not None:
-            self._change(entry, -min(work[0], entry[2]), -min(work[1], entry[3]))
+            device, host = work
+            left_device, left_host = entry[2], entry[3]
+            self._change(
+                entry,
+                -device if device < left_device else -left_device,
+                -host if host < left_host else -left_host,
+            )
 
     def remove(self, request: int) -> None:
         """The request has ended."""
@@ -87,9 +80,15 @@ class Backlog:
         level = self._classes[entry[0]]
         level.device += device
         level.host += host
-        step = entry[1]
-        _due(level.steps, step, device, host)
-        _due(level.wide, step // WIDE, device, host)
+        for steps, step in ((level.steps, entry[1]), (level.wide, entry[1] // WIDE)):
+            due = steps.get(step)
+            if due is None:
+                steps[step] = [device, host]
+                continue
+            due[0] += device
+            due[1] += host
+            if not due[0] and not due[1]:
+                del steps[step]
 
     def on_devices(self) -> int:
         """All work of devices."""

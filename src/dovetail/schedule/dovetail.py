@@ -20,6 +20,7 @@ Rules of this file: ties are broken by order, and nothing is read but the cluste
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..plan.chance import Chances, Way
@@ -65,7 +66,7 @@ class DovetailPlanner:
         self._holding = Holding()
         self._plans = Plans(predictor, self._settings, self._holding.intervals_ns)
         #: Stage -> wait in its queue that was not chosen.
-        self._waits: dict[str, Mean] = {}
+        self._waits: defaultdict[str, Mean] = defaultdict(Mean)
         #: From the end of a batch until that is known here: what every batch costs beside its run.
         self._on_the_way = Mean()
         self._backlog = Backlog()
@@ -175,8 +176,10 @@ class DovetailPlanner:
     def _crowded(self, plan: WorkflowPlan) -> bool:
         """Whether its work waits for devices: then speed that costs capacity would make others late."""
         waits = self._waits
-        longest_ns = max([waits[name].value for name in plan.stages if name in waits], default=0)
-        return longest_ns * _CROWDED > plan.slo_ns
+        for name in plan.stages:  # noqa: SIM110 - this is asked for every batch
+            if name in waits and waits[name].value * _CROWDED > plan.slo_ns:
+                return True
+        return False
 
     def fetch_ns(self, stage: StageSpec) -> int:
         """What its model takes to be fetched, if nobody has it: a planner knows of no memory."""
@@ -340,7 +343,7 @@ class DovetailPlanner:
         """Learn how often items come to a queue."""
         request = item.request
         name = request.graph.name
-        plan = self._plans.known(name)
+        plan = self._plans.made.get(name)
         rest_ns = 0 if plan is None else plan.quick_rest_ns[item.node]
         self._holding.note(request.graph.nodes[item.node].queue.key, item, rest_ns, now_ns)
         if request.id not in self._backlog:
@@ -359,7 +362,7 @@ class DovetailPlanner:
         work = self._sent[batch.id] = self._work(batch)
         self._sent_work += work
         waited_ns = max(0, batch.sent_ns - self._holding.since_ns(queue, batch.items[0]))
-        self._waits.setdefault(queue.stage.name, Mean()).add(waited_ns)
+        self._waits[queue.stage.name].add(waited_ns)
 
     def returned(self, batch: Batch) -> None:
         """A batch is not at its worker any more, done or not."""
@@ -367,7 +370,7 @@ class DovetailPlanner:
 
     def _work(self, batch: Batch) -> int:
         """Share times nanoseconds that a batch takes of a device at least."""
-        plan = self._plans.known(batch.items[0].request.graph.name)
+        plan = self._plans.made.get(batch.items[0].request.graph.name)
         return 0 if plan is None else plan.least_work[batch.queue.stage.name][0] * len(batch.items)
 
     def finished(self, batch: Batch, now_ns: int) -> None:
@@ -376,17 +379,18 @@ class DovetailPlanner:
         stage = batch.queue.stage.name
         self._on_the_way.add(batch.way_ns)
         for item in batch.items:
-            plan = self._plans.known(item.request.graph.name)
+            plan = self._plans.made.get(item.request.graph.name)
             if plan is not None:
                 self._backlog.done(item.request.id, plan.least_work[stage])
         self._plans.finished(self._waits)
 
     def closed(self, request: Request) -> None:
         """Learn how large fan-outs are, and whether it was right to let it in."""
-        self._fixed.pop(request.id, None)
+        if self._fixed:
+            self._fixed.pop(request.id, None)
         self._backlog.remove(request.id)
         self._last_chances.closed(request.id)
-        plan = self._plans.known(request.graph.name)
+        plan = self._plans.made.get(request.graph.name)
         self._accounts.closed(request, 0.0 if plan is None else plan.budget_usd())
         if request.outcome in ("ok", "late", "shed", "expired"):
             self._admission.ended(request.id, request.outcome == "ok", self._now_ns)

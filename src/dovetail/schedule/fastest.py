@@ -25,8 +25,10 @@ LEAN_PCT = 15
 def as_fast(plan: WorkflowPlan, size: int, node: int, left_ns: int, way_ns: int, *, lean: bool) -> Sequence[Ranked]:
     """As fast as can be with so many items at hand, or in a crowd (`lean`) with the least work."""
     runs = plan.runs[node]
-    smallest = runs[0].config.batch
-    at_hand = [r for r in runs if r.config.batch <= max(size, smallest)]
+    most = max(size, runs[0].config.batch)
+    at_hand = [r for r in runs if r.config.batch <= most]
+    if len(at_hand) == 1:  # nothing is to be compared
+        return (Ranked(at_hand[0].config, at_hand[0].mean_ns / at_hand[0].config.batch),)
     after_ns = plan.quick_rest_ns[node] - min([r.mean_ns for r in runs])
     in_time = [r for r in at_hand if r.mean_ns + after_ns <= left_ns] or at_hand
     if plan.kinds == 1:

@@ -87,6 +87,10 @@ class FirstCome:
         """Every queue is asked."""
         return False
 
+    def closed_to(self, queue: Queue) -> bool:
+        """None sleeps."""
+        return False
+
     def woken(self) -> Sequence[str]:
         """None was asleep."""
         return ()

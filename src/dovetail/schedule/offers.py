@@ -130,6 +130,13 @@ class Dovetail(DovetailPlanner):
         heappush(self._until, (told.until_ns, self._dozed, stage.name))
         return True
 
+    def closed_to(self, queue: Queue) -> bool:
+        """As the view of the workers says."""
+        head = queue.head()
+        if head is None or queue.stage.name in self._cluster.sliced:
+            return False
+        return self._where.sleeps(queue.stage, head.request.priority)
+
     def woken(self) -> Sequence[str]:
         """As the view of the workers says; and those who have waited for long enough to be weighed again."""
         found, until = self._where.woken(), self._until
@@ -152,7 +159,7 @@ class Dovetail(DovetailPlanner):
         if told is not None and self._still(told, queue, now_ns):
             return told.offers
         self._tried = []
-        offers = self._weigh(queue, now_ns)
+        offers = self._weigh(queue, head, now_ns)
         if not isinstance(offers, Hold):
             start_ns = offers[0].start_ns - self.bind_ns if offers else now_ns + _AGAIN_NS
             if start_ns > now_ns:
@@ -191,14 +198,12 @@ class Dovetail(DovetailPlanner):
             told.freed = freed
         return True
 
-    def _weigh(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
+    def _weigh(self, queue: Queue, head: Item, now_ns: int) -> Sequence[Offer] | Hold:
         choice = self.choose(queue, now_ns)
         if isinstance(choice, Hold):
             if self.watcher is not None:
                 self.watcher(Considered(queue.key, now_ns, queue.size, hold=choice.reason))
             return choice
-        head = queue.head()
-        assert head is not None, "the controller asks for queues with work"
         choice = choice if self.watcher is None else list(choice)
         best = self._best(queue, head, choice, now_ns)
         if isinstance(best, Hold):
@@ -269,7 +274,7 @@ class Dovetail(DovetailPlanner):
 
     def end_by_ns(self, item: Item) -> int:
         """When the batch of an item has to end for its request to be in time."""
-        plan = self._plans.known(item.request.graph.name)
+        plan = self._plans.made.get(item.request.graph.name)
         return item.request.objective_ns - (0 if plan is None else plan.after_ns[item.node])
 
     def latest_ns(self, batch: Batch) -> int:
@@ -335,9 +340,12 @@ class Dovetail(DovetailPlanner):
     def admit(self, graph: CompiledGraph, priority: int, objective_ns: int, now_ns: int) -> Refusal | None:
         """As the planner says; what nobody can avoid is counted: fetches, queues at workers, and waits for quotas."""
         where = self._where
-        fetch_ns = sum([where.fetch_ns(node.stage) for node in graph.nodes])
-        queue_ns = max([where.wait_ns(node.stage, now_ns) for node in graph.entries], default=0)
-        if self._quotas and (plan := self._plans.known(graph.name)) is not None and plan.familiar:
+        fetch_ns = queue_ns = 0
+        for node in graph.nodes:
+            fetch_ns += where.fetch_ns(node.stage)
+        for node in graph.entries:
+            queue_ns = max(queue_ns, where.wait_ns(node.stage, now_ns))
+        if self._quotas and (plan := self._plans.made.get(graph.name)) is not None and plan.familiar:
             own_ns = quota_wait_ns(self._cluster, graph, plan.least_work, priority, limits=self._settings.limits)
             queue_ns = max(queue_ns, own_ns)
         return self.judge(graph, priority, objective_ns, now_ns, fetch_ns, queue_ns)

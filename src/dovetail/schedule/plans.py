@@ -52,7 +52,8 @@ class Plans:
         self._settings = settings
         self._intervals_ns = intervals_ns
         self._graphs: dict[str, Graph] = {}
-        self._plans: dict[str, WorkflowPlan] = {}
+        #: The frontiers of each workflow as they are.
+        self.made: dict[str, WorkflowPlan] = {}
         #: Workflow -> how often its frontiers were made, and when they were last begun.
         self._built: dict[str, tuple[int, int]] = {}
         #: Workflows without frontiers; those whose frontiers are out of date; and what is being made.
@@ -80,13 +81,9 @@ class Plans:
         """Frontiers are made for its workers."""
         self._cluster = cluster
 
-    def known(self, name: str) -> WorkflowPlan | None:
-        """The frontiers as they are."""
-        return self._plans.get(name)
-
     def of(self, name: str) -> WorkflowPlan | None:
         """The frontiers of a workflow, made anew if its devices have changed; None while it cannot run."""
-        plan, moves = self._plans.get(name), self._cluster.moves
+        plan, moves = self.made.get(name), self._cluster.moves
         if plan is not None and plan.moves == moves and name not in self._hasty:
             return plan
         graph = self._graphs[name]
@@ -95,7 +92,7 @@ class Plans:
             return plan  # the last worker with some stage is gone: the old frontiers stand until another comes
         if plan is None:
             settings = self._settings
-            plan = self._plans[name] = WorkflowPlan(
+            plan = self.made[name] = WorkflowPlan(
                 graph, self._predictor, settings.space, settings.percentile, settings.premium
             )
             self._missing.pop(name, None)
@@ -124,7 +121,7 @@ class Plans:
         self._finished += 1
         finished = self._finished
         if finished & (finished - 1) == 0:  # the first batches teach most
-            for name, plan in self._plans.items():
+            for name, plan in self.made.items():
                 if not plan.profiled:
                     plan.saw_times()
                     self._note(name, plan)
@@ -132,7 +129,7 @@ class Plans:
             return
         self._turn = (self._turn + 1) % len(self._turns)
         name = self._turns[self._turn]
-        plan = self._plans[name]
+        plan = self.made[name]
         plan.set_waits({s: waits[s].value for s in plan.stages if s in waits})
         plan.saw_times(_TIMES)
         plan.saw_intervals(self._intervals_ns(plan.stages))
@@ -140,7 +137,7 @@ class Plans:
 
     def saw_size(self, name: str, node: int, size: int) -> None:
         """A fan-out of a workflow had this many items."""
-        plan = self._plans.get(name)
+        plan = self.made.get(name)
         if plan is not None:
             plan.saw_size(node, size)
             self._note(name, plan)
@@ -187,7 +184,7 @@ class Plans:
             except StopIteration as done:
                 plan: WorkflowPlan = done.value
                 plan.moves = self._cluster.moves if plan.made_for(self._cluster.kinds) else -1
-                self._plans[name] = plan
+                self.made[name] = plan
                 self._making = None
                 self._stale.pop(name, None)  # whatever was noted meanwhile was noted of its predecessor
                 self._hasty.pop(name, None)
@@ -197,7 +194,7 @@ class Plans:
         if not self._stale:
             return False
         name = next(iter(self._stale))
-        plan, holders = self._plans[name], self._cluster.kinds
+        plan, holders = self.made[name], self._cluster.kinds
         del self._stale[name]
         if self._now_ns - self._built[name][1] < _BUILD_EVERY_NS or not all(holders[s] for s in plan.stages):
             self._stale[name] = None

@@ -121,6 +121,10 @@ class Scheduler(Protocol):
         """Whether a queue need not be asked until `woken` names its stage: nobody has room for that."""
         ...
 
+    def closed_to(self, queue: Queue) -> bool:
+        """Whether a queue that sleeps would be offered nothing, and sleep on, if it were asked."""
+        ...
+
     def woken(self) -> Sequence[str]:
         """Stages for which somebody may have room again, since this was last asked."""
         ...

@@ -100,7 +100,8 @@ class LastChances:
 
     def closed(self, request: int) -> None:
         """A request has ended."""
-        self._count -= len(self._hopeless.pop(request, ()))
+        if self._hopeless:
+            self._count -= len(self._hopeless.pop(request, ()))
 
     def gone(self, waiting: int, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
         """Requests that cannot be in time any more, if something waits that can: so many items wait in all."""

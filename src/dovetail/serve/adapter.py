@@ -74,6 +74,8 @@ class _Generation:
         self.counted = {g.name: g.counted_inputs() for g in graphs}
         #: Inputs of each workflow that stages are mapped over.
         self.lists = {g.name: {-1 - node for node, _ in g.lists() if node < 0} for g in graphs}
+        #: Objective of each workflow, and the least and the most of it that the way in and back take.
+        self.ways_ns = {g.name: (g.slo_ns, *_ways_ns(g.slo_ns)) for g in graphs}
         #: Set on emulated devices: goes into every answer.
         self.label = label
         self.infos = {name: self._info(graph, ready=True) for name, graph in self.graphs.items()}
@@ -234,12 +236,14 @@ class LiveBackend:
                 value = value.ref
             inputs.append(value)
         priority = self.claims(call.model, call.priority, call.who)
-        counts = tuple([_count(inputs[i]) for i in now.counted[call.model]])
-        most = now.system.settings.max_fan_out
-        for i, count in zip(now.counted[call.model], counts, strict=True):
-            if count > most and i in now.lists[call.model]:
-                name = now.graphs[call.model].inputs[i].name
-                raise BadRequest(fan_out_refused(f"input {name!r} is", count, most))
+        counts: tuple[int, ...] = ()
+        if counted := now.counted[call.model]:
+            counts = tuple([_count(inputs[i]) for i in counted])
+            most = now.system.settings.max_fan_out
+            for i, count in zip(counted, counts, strict=True):
+                if count > most and i in now.lists[call.model]:
+                    name = now.graphs[call.model].inputs[i].name
+                    raise BadRequest(fan_out_refused(f"input {name!r} is", count, most))
         tenant = self._enter(now, call, priority) if self.tenants is not None else None
         for body in bodies:
             body.hold()
@@ -281,9 +285,11 @@ class LiveBackend:
         of the objective at least. Under overload all are answered just in time, and a millisecond that nobody counted
         makes all of them late. A client that sends slowly is charged a small part only.
         """
-        whole_ns = round(call.slo_ms * MS) or now.graphs[call.model].slo_ns
-        spent_ns = round((time.monotonic() - call.asked_s) * SECOND) if call.asked_s else 0
-        way_ns = min(max(2 * spent_ns, round(whole_ns * LEAST_SPENT)), round(whole_ns * MOST_SPENT))
+        whole_ns, least_ns, most_ns = now.ways_ns[call.model]
+        if own_ns := round(call.slo_ms * MS) if call.slo_ms else 0:
+            whole_ns, (least_ns, most_ns) = own_ns, _ways_ns(own_ns)
+        way_ns = 2 * round((time.monotonic() - call.asked_s) * SECOND) if call.asked_s else 0
+        way_ns = most_ns if way_ns > most_ns else least_ns if way_ns < least_ns else way_ns
         return max(1, whole_ns - way_ns)
 
     def _enter(self, now: _Generation, call: Call, priority: int) -> Callable[[bool, float], None]:
@@ -316,6 +322,10 @@ def _answer(ident: int, result: Result, label: str) -> Answer | Exception:
         parameters=parameters,
         release=result.release,
     )
+
+
+def _ways_ns(objective_ns: int) -> tuple[int, int]:
+    return round(objective_ns * LEAST_SPENT), round(objective_ns * MOST_SPENT)
 
 
 def _count(value: Any) -> int:

@@ -143,24 +143,28 @@ class Answering(asyncio.BufferedProtocol):
             self._begin_stream(response)
             return
         parts = [] if request and request.method == "HEAD" else response.parts
+        nbytes = sum(map(len, response.parts))
         head = (
             f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, '')}\r\n"
             f"Date: {self._server.date}\r\n"
             f"Content-Type: {response.content_type}\r\n"
-            f"Content-Length: {sum(map(len, response.parts))}\r\n"
+            f"Content-Length: {nbytes}\r\n"
         )
         for name, value in response.headers:
             head += f"{name}: {value}\r\n"
         if not self._keep_alive or (request and request.version == "1.0"):
             head += f"Connection: {'keep-alive' if self._keep_alive else 'close'}\r\n"
         joined: list[bytes | memoryview] = [f"{head}\r\n".encode("latin-1")]
-        for index, part in enumerate(parts):
-            if len(part) > JOIN_BYTES:
-                self._queue.extend([b"".join(joined), *parts[index:]])
-                break
-            joined.append(part)
+        if nbytes <= JOIN_BYTES:
+            self._queue.append(b"".join(joined + parts))
         else:
-            self._queue.append(b"".join(joined))
+            for index, part in enumerate(parts):
+                if len(part) > JOIN_BYTES:
+                    self._queue.extend([b"".join(joined), *parts[index:]])
+                    break
+                joined.append(part)
+            else:
+                self._queue.append(b"".join(joined))
         self._server.answers += 1
         if (log := self._server.access_log) is not None:
             took_s = self._server.loop.time() - self._asked_s if request is not None else 0.0

@@ -151,6 +151,8 @@ class Connection(Answering):
             (self._transport.pause_reading if self._deaf else self._transport.resume_reading)()
 
     def _take_head(self) -> bool:
+        if self._start == self._end:
+            return False
         limits = self._server.limits
         while self._buffer.startswith(b"\r\n", self._start, self._end):  # RFC 9112, 2.2
             self._start += 2

@@ -64,6 +64,8 @@ class HttpRequest(msgspec.Struct):
     known: Any = None  # what `Application.check` has found out, for `Application.body`
     asked_s: float = 0.0  # when its head had come, by the event loop's clock
     who: Any = None  # the key that came with it, where keys are needed
+    #: What an application has read from the head; all requests with the same head have the same list.
+    notes: list[Any] = msgspec.field(default_factory=list)
 
 
 class HttpResponse(msgspec.Struct):

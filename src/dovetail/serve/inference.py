@@ -68,7 +68,7 @@ class Inference:
         held: list[Held] = []
         goes: dict[str, bool | Held] = {}
         try:
-            for name, how in wanted.items():
+            for name, how in wanted.items() if wanted else ():
                 if isinstance(how, SharedPlace):
                     held.append(self.shared_memory().hold(how))
                     goes[name] = held[-1]

@@ -18,11 +18,9 @@ import ssl
 from collections.abc import Callable
 from urllib.parse import quote, unquote
 
-import msgspec
 from msgspec.structs import replace
 
 from ..errors import BadRequest, Forbidden, QuotaExceeded
-from ..workflow.graph import Port
 from .application import Cancel
 from .backend import Backend, Call, Metric, ModelInfo
 from .compression import CODINGS, INLINE_BYTES, Threads, accepted, compressed, inflated
@@ -33,7 +31,7 @@ from .inference import Inference
 from .keys import Key
 from .oip_records import MAX_NAME_CHARS
 from .oip_request import (
-    Place,
+    Known,
     Upload,
     Wanted,
     call_of,
@@ -74,20 +72,6 @@ _OUR_HEADERS = ("x-dovetail-slo-ms", "x-dovetail-tenant", "x-dovetail-priority")
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class _Known(msgspec.Struct, frozen=True, gc=False):
-    """The JSON of a request that was read before and found sound. All its tensors came in binary and are not looked
-    into, so that the same JSON before as many bytes means the same again."""
-
-    #: Of the model that it was read for.
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    #: Without inputs.
-    call: Call
-    places: tuple[tuple[str, Place], ...]
-    wanted: Wanted
-    binary: bool
-
-
 class OpenInference:
     """The application that `http` serves."""
 
@@ -102,7 +86,7 @@ class OpenInference:
         #: What the front measures of itself.
         self.http_metrics: Callable[[], list[Metric]] = list
         #: (model, bytes of the body, JSON) -> what it means.
-        self._known: dict[tuple[str, int, bytes], _Known] = {}
+        self._known: dict[tuple[str, int, bytes], Known] = {}
         self.renew()
 
     def renew(self) -> None:
@@ -120,34 +104,44 @@ class OpenInference:
         expected = self._expected(request, nbytes)
         if expected is None:
             return 1
-        info = expected[0]
+        info, json_bytes = expected
         try:
-            priority = self._backend.claims(info.name, claimed(request.headers), request.who)
-            self._backend.let_in(info.name, priority, request.who)
+            claim = claimed(request.headers)
+            priority = self._backend.claims(info.name, claim, request.who)
+            if request.who is not None:
+                self._backend.let_in(info.name, priority, request.who)
         except (BadRequest, QuotaExceeded) as error:
             raise as_refusal(error) from None
-        request.known = expected
+        request.known = info, json_bytes, claim, priority
         return priority or info.priority
 
     def body(self, request: HttpRequest, nbytes: int, begun: memoryview) -> Upload | Question | None:
         """Room for the body of an inference request; bodies that nobody asked for are thrown away."""
-        expected = request.known or self._expected(request, nbytes)
-        if expected is None:
-            if self._route(request)[1] in _QUESTIONS and nbytes <= MAX_QUESTION_BYTES:
-                return Question(nbytes)
-            return None
-        info, json_bytes = expected
+        if request.known is not None:  # from `check`
+            info, json_bytes, claim, priority = request.known
+        else:
+            expected = self._expected(request, nbytes)
+            if expected is None:
+                if self._route(request)[1] in _QUESTIONS and nbytes <= MAX_QUESTION_BYTES:
+                    return Question(nbytes)
+                return None
+            info, json_bytes = expected
+            claim = priority = -1
         try:
-            priority = claimed(request.headers)
-            if not priority and json_bytes <= len(begun) and self._backend.crowded():
-                priority = peek(bytes(begun[:json_bytes]))
-            priority = self._backend.claims(info.name, priority, request.who)
+            if claim < 0:
+                claim = claimed(request.headers)
+                priority = self._backend.claims(info.name, claim, request.who)
+            if not claim and json_bytes <= len(begun) and self._backend.crowded():
+                priority = self._backend.claims(info.name, peek(bytes(begun[:json_bytes])), request.who)
             return Upload(self._backend, info, nbytes, json_bytes, priority)
         except Exception as error:
             raise as_refusal(error) from None
 
     def _expected(self, request: HttpRequest, nbytes: int) -> tuple[ModelInfo, int] | None:
         """The model that a body is for, and how many of its bytes are JSON; None: nobody asked for it."""
+        notes = request.notes
+        if notes and notes[0] is self._infer_paths and request.content_length == nbytes:
+            return self._backend.models()[notes[1]], notes[2]  # the same head as before
         info, action = self._route(request)
         if info is None or action != "infer":
             return None
@@ -160,7 +154,10 @@ class OpenInference:
                 f"Content-Encoding {coding!r} is not supported; send gzip, deflate, or tensors as they are",
                 ("Accept-Encoding", ", ".join(CODINGS)),
             )
-        return info, self._json_bytes(request, nbytes)
+        json_bytes = self._json_bytes(request, nbytes)
+        if info.name in self._infer_paths.values() and request.content_length == nbytes:
+            notes[:] = self._infer_paths, info.name, json_bytes
+        return info, json_bytes
 
     def _json_bytes(self, request: HttpRequest, nbytes: int) -> int:
         """How many bytes of a body are JSON; none of a file."""
@@ -179,7 +176,8 @@ class OpenInference:
     ) -> HttpResponse | Cancel:
         """Answers at once what needs no inference."""
         if isinstance(request.body, Upload):
-            if (coding := request.headers.get("content-encoding", "").lower()) in CODINGS:
+            coding = request.headers["content-encoding"].lower() if "content-encoding" in request.headers else ""
+            if coding in CODINGS:
                 return self._unpack(request, request.body, coding, done)
             return self._infer(request, request.body, done)
         info, action = self._route(request)
@@ -294,7 +292,8 @@ class OpenInference:
         try:
             call, wanted, binary = self._read(request, upload)
             call.asked_s, call.who, call.generation = request.asked_s, request.who, upload.info.generation
-            call.trace = request.headers.get("traceparent", "")[:MAX_NAME_CHARS]
+            if "traceparent" in request.headers:
+                call.trace = request.headers["traceparent"][:MAX_NAME_CHARS]
             return self._inference.begin(
                 upload, call, wanted, binary, lambda outcome: self._deliver(request, http_of(outcome), done)
             )
@@ -308,7 +307,9 @@ class OpenInference:
         done: Callable[[HttpResponse | Exception], None],
     ) -> None:
         """Tell an answer, compressed if the client likes that better."""
-        coding = accepted(request.headers, response) if isinstance(response, HttpResponse) else ""
+        coding = ""
+        if "accept-encoding" in request.headers and isinstance(response, HttpResponse):
+            coding = accepted(request.headers, response)
         if isinstance(response, Exception) or not coding:
             done(response)
         elif sum(map(len, response.parts)) <= INLINE_BYTES:
@@ -367,7 +368,7 @@ class OpenInference:
                 self._known.clear()
             places = tuple(zip(inputs, upload.places, strict=True))
             empty = replace(call, inputs={})
-            self._known[key] = _Known(info.inputs, info.outputs, empty, places, wanted, binary)
+            self._known[key] = Known(info.inputs, info.outputs, empty, places, wanted, binary)
         return call, wanted, binary
 
 

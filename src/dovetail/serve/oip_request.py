@@ -18,6 +18,7 @@ from .shared_memory import Regions, SharedPlace, shared_place, turned_on
 from .tensors import MAX_JSON_ELEMENTS, Elements, decode, decode_raw
 
 __all__ = [
+    "Known",
     "Place",
     "Upload",
     "Wanted",
@@ -43,6 +44,20 @@ _decode_request = msgspec.json.Decoder(InferRequest).decode
 Place = tuple[int, int, str, tuple[int, ...]]
 #: Outputs that were asked for by name: whether each goes out in binary, or where in shared memory; empty: all.
 Wanted = dict[str, bool | SharedPlace]
+
+
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """The JSON of a request that was read before and found sound. All its tensors came in binary and are not looked
+    into, so that the same JSON before as many bytes means the same again."""
+
+    #: Of the model that it was read for.
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    #: Without inputs.
+    call: Call
+    places: tuple[tuple[str, Place], ...]
+    wanted: Wanted
+    binary: bool
 
 
 class Upload:

@@ -202,21 +202,24 @@ def config_of(info: ModelInfo) -> dict[str, object]:
 
 
 def _outputs(info: ModelInfo, call: Call, wanted: dict[str, bool | Held], binary: bool, answer: Answer) -> Outputs:
-    wanted = wanted or dict.fromkeys(answer.outputs, binary)
-    missing = [name for name in wanted if name not in answer.outputs]
-    if missing:
+    if not wanted:
+        wanted = dict.fromkeys(answer.outputs, binary)
+    elif missing := [name for name in wanted if name not in answer.outputs]:
         raise HttpError(500, f"{call.model!r} gave no output {', '.join(map(repr, missing))}")
     elements = Elements()
     declared = {spec.name: spec.datatype for spec in info.outputs}
-    outputs = [
-        encode(name, answer.outputs[name], how is not False, elements, declared.get(name, ""))
-        for name, how in wanted.items()
-    ]
-    for index, how in enumerate(wanted.values()):
-        if isinstance(how, Held):
-            outputs[index] = _shared(how, *outputs[index])
+    tensors: list[OutputTensor] = []
+    raws: list[list[bytes | memoryview] | None] = []
+    for name, how in wanted.items():
+        datatype = declared.get(name, "")
+        tensor, raw = encode(name, answer.outputs[name], how is not False, elements, datatype)
+        tensors.append(tensor)
+        raws.append(raw)
+    for index, how in enumerate(wanted.values()):  # after all of them were found sound
+        if type(how) is Held:
+            tensors[index], raws[index] = _shared(how, tensors[index], raws[index])
     parameters = {**answer.parameters, "dovetail_outcome": answer.outcome}
-    return Outputs(call, [tensor for tensor, _ in outputs], [raw for _, raw in outputs], parameters, answer.release)
+    return Outputs(call, tensors, raws, parameters, answer.release)
 
 
 def _shared(held: Held, tensor: OutputTensor, raw: list[bytes | memoryview] | None) -> tuple[OutputTensor, None]:
@@ -238,10 +241,15 @@ def http_of(outcome: Outputs | Exception) -> HttpResponse | Exception:
     head = msgspec.json.encode(
         InferResponse(call.model, MODEL_VERSION, outcome.tensors, outcome.parameters, call.request_id)
     )
-    if all(parts is None for parts in outcome.raw):
-        return HttpResponse(200, [head], release=outcome.release)
-    blobs = [part for parts in outcome.raw if parts is not None for part in parts]
-    return HttpResponse(200, [head, *blobs], ((HEADER_LENGTH, str(len(head))),), _BINARY, release=outcome.release)
+    parts: list[bytes | memoryview] = [head]
+    in_json = True
+    for raw in outcome.raw:
+        if raw is not None:
+            in_json = False
+            parts += raw
+    if in_json:
+        return HttpResponse(200, parts, release=outcome.release)
+    return HttpResponse(200, parts, ((HEADER_LENGTH, str(len(head))),), _BINARY, release=outcome.release)
 
 
 def _failure(answer: Answer) -> HttpError:

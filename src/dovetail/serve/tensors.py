@@ -123,6 +123,10 @@ def encode(
     `elements` counts for all outputs of the answer. Where numbers are `declared`, a Python number becomes one of
     that datatype, and a list of equal arrays one tensor.
     """
+    if binary and type(value) is np.ndarray and (plain := _OIP_NAME_OF.get(value.dtype, "BYTES")) != "BYTES":
+        shape = value.shape or ((1,) if declared in _NUMPY_NAME_OF and declared != "BYTES" else ())
+        # Nothing of it is touched one by one, so there is nothing to count.
+        return OutputTensor(name, plain, list(shape), {"binary_data_size": value.nbytes}), [_raw(value)]
     elements = elements or Elements()
     numeric = NUMPY_OF[declared] if declared in _NUMPY_NAME_OF and declared != "BYTES" else None
     if numeric is not None and isinstance(value, bool | int | float):
@@ -158,7 +162,9 @@ def encode(
 def _raw(array: npt.NDArray[Any]) -> bytes | memoryview:
     if not array.flags.c_contiguous or array.dtype.str[0] == ">":
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    return array.reshape(-1).data.cast("B") if array.size else b""
+    if not array.size:
+        return b""
+    return (array if array.ndim else array.reshape(-1)).data.cast("B")
 
 
 def _alike(values: list[Any], dtype: np.dtype[Any]) -> bool:

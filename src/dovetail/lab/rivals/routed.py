@@ -89,7 +89,7 @@ class RoutedScheduler:
         self.note = self._plain.note
         self.full = self._plain.full
         self.idle = self._plain.idle
-        self.sleeps = self._plain.sleeps
+        self.sleeps, self.closed_to = self._plain.sleeps, self._plain.closed_to
         self.woken = self._plain.woken
 
     def bind(self, cluster: Cluster) -> None:

@@ -7,7 +7,6 @@ sent until its answer has been taken, or its worker is lost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...control import RunBatch
@@ -20,23 +19,22 @@ from .memory import Memory
 __all__ = ["Batches", "Running"]
 
 
-@dataclass(slots=True, eq=False)
 class Running:
     """A batch that a worker was sent."""
 
-    action: RunBatch
-    since_ns: int
-    #: The request of each item, its graph, and its node.
-    items: list[Asked] = field(default_factory=list)
-    #: How many counts the worker has to report.
-    counts: int = 0
+    __slots__ = ("action", "counts", "items", "since_ns")
 
-    def __post_init__(self) -> None:
-        self.since_ns = max(self.since_ns, self.action.earliest_ns)
+    def __init__(self, action: RunBatch, since_ns: int) -> None:
+        self.action = action
+        self.since_ns = since_ns if since_ns > action.earliest_ns else action.earliest_ns
+        #: The request of each item, its graph, and its node.
+        self.items: list[Asked] = []
+        #: How many counts the worker has to report.
+        self.counts = 0
 
     def fits(self, message: Done | Failed) -> bool:
         """Whether this can be its answer."""
-        if isinstance(message, Failed):
+        if type(message) is not Done:
             return True
         return len(message.results) == len(self.items) and len(message.counts) == self.counts
 
@@ -72,7 +70,8 @@ class Batches:
             for column, source in zip(columns, node.args, strict=True):
                 column.append(request.argument(node, source, index))
             counted.append(compiled.counted)
-            running.counts += len(compiled.counted)
+            if compiled.counted:
+                running.counts += len(compiled.counted)
         return Run(action, columns, counted, self._memory.to_free(action.worker))
 
     def end(self, worker: int, message: Done | Failed) -> tuple[Running, Done | Failed] | None:
@@ -85,7 +84,7 @@ class Batches:
         if running is None or running.action.worker != worker or not running.fits(message):
             return None
         del self.running[message.batch]
-        if isinstance(message, Done):
+        if type(message) is Done:
             if why := self._checks.why_not(running.items, message):
                 for ref in message.results:
                     self._memory.keep(ref)

@@ -26,7 +26,7 @@ from ...units import MS, SECOND, format_bytes
 from ...workflow.graph import Graph
 from ..kernels.cutting import Found, Wanted
 from ..kernels.weight_files import WeightDirectory
-from ..links.wire import FromWorker, Hello, Learned, Ready, Recut, Refused, WantsCut, Weighed, arena_of
+from ..links.wire import Done, FromWorker, Hello, Learned, Ready, Recut, Refused, WantsCut, Weighed, arena_of
 from .cutter import Cutter
 from .link import WorkerLink
 from .memory import Memory
@@ -205,6 +205,9 @@ class Fleet:
     def _message(self, worker: WorkerLink, message: FromWorker) -> None:
         if worker.ident not in self.workers and not isinstance(message, Learned):
             return  # it is being stopped
+        if type(message) is Done:  # nearly all are
+            self._on_message(worker, message)
+            return
         if isinstance(message, Refused):
             self.refusals[worker.spec.name] = message.detail
         elif isinstance(message, Ready) and message.weighed:

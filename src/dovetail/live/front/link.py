@@ -125,18 +125,19 @@ class WorkerLink(ABC):
             return False
         message, fds = packet
         try:
-            if isinstance(message, Ready | Welcome):
+            if type(message) is Done:  # nearly all are
+                self.answered = True
+            elif isinstance(message, Ready | Welcome):
                 self._introduced(message)
                 self.arena = Arena.attach(self.ident, fds.pop(0))
-            elif isinstance(message, Done):
-                self.answered = True
             elif isinstance(message, Refused):
                 self._why = message.detail
         except (IndexError, OSError, ValueError) as error:
             self.kill(f"it brought no arena: {error}")
             return False
         finally:
-            close_all(fds)
+            if fds:
+                close_all(fds)
         self._on_message(self, message)
         return True
 

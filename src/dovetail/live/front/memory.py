@@ -10,7 +10,7 @@ An arena outlives its worker for as long as values in it are inputs of open requ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import DovetailError, Overloaded
@@ -98,11 +98,13 @@ class Memory:
             raise
         return refs, made
 
-    def displace(self, made: list[Ref]) -> None:
-        """Nobody reads these inputs any more."""
+    def displace(self, made: list[Ref], then: Callable[[], None] | None = None) -> None:
+        """Nobody reads these inputs any more; `then` is called after that."""
         if not self.closed:
             for ref in made:
                 self.front.free(ref.offset)
+        if then is not None:
+            then()
 
     def keep(self, ref: Ref) -> None:
         """A worker has written a block."""
@@ -120,7 +122,10 @@ class Memory:
             if not self.blocks[ident]:
                 self._let_go(ident)
             return
-        self._to_free.setdefault(ident, []).append(ref.offset)
+        if ident in self._to_free:
+            self._to_free[ident].append(ref.offset)
+        else:
+            self._to_free[ident] = [ref.offset]
         if self._timer is None:
             self._timer = self._loop.call_later(FREE_SECONDS, self._flush)
 

@@ -44,7 +44,10 @@ class MemoryAdmission:
         if not self._needs[workflow] and self._open[workflow] >= UNKNOWN_OPEN:
             raise Overloaded("so many requests at once before the first of them has ended", RETRY_AFTER_MS)
         for kind, needed in self._needs[workflow].items():
-            taken = sum(count * needs.get(kind, 0) for count, needs in zip(self._open, self._needs, strict=True))
+            taken = 0
+            for index, count in enumerate(self._open):
+                if count:
+                    taken += count * self._needs[index].get(kind, 0)
             room = self._room_bytes[kind]
             if priority > 1:
                 room -= int(room * FOR_THE_HIGHEST)

@@ -57,7 +57,7 @@ class WorkerMessages:
         """One message of a worker."""
         now = self.now_ns()
         ident = worker.ident
-        if isinstance(message, Done | Failed):
+        if type(message) is Done or type(message) is Failed:
             self._answered(worker, message, now)
         elif isinstance(message, State):
             self.statistics.state(worker.spec.name, message)
@@ -122,13 +122,17 @@ class WorkerMessages:
         self.watchdog.answered(worker.ident, now)
         batch, cause, ingress = message.batch, message.cause, self.controller.ingress
         begin_ns, end_ns = message.begin_ns, message.end_ns
-        if isinstance(message, Done):
+        if type(message) is Done:
             busy_ns = message.busy_ns
             decided = self.controller.batches.get(batch)
-            waited_ns = 0 if decided is None else sum(max(0, begin_ns - item.queued_ns) for item in decided.items)
+            waited_ns = 0
+            for item in decided.items if decided is not None else ():
+                if begin_ns > item.queued_ns:
+                    waited_ns += begin_ns - item.queued_ns
             self.statistics.batch(running.action, busy_ns or end_ns - begin_ns, waited_ns)
             self.post(BatchFinished(now, cause, batch, begin_ns, end_ns, message.counts, busy_ns, ingress))
         else:
+            assert isinstance(message, Failed)
             reason, detail = message.reason, message.detail
             self.post(BatchFailed(now, cause, batch, begin_ns, end_ns, reason, detail, ingress))
         running.drop()

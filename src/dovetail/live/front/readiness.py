@@ -30,23 +30,23 @@ class Readiness:
         self._stages = sorted({s.name for g in graphs for s in g.stages})
         self._controller = controller
         #: Since when some stage has had no worker; 0 is all are well.
-        self._unready_since_ns = 1
+        self.unready_since_ns = 1
         #: It was asleep until then.
         self._wakes = False
 
     @property
     def complete(self) -> bool:
         """Whether every stage had a worker at the last look, or sleeps or wakes."""
-        return not self._unready_since_ns or self._wakes
+        return not self.unready_since_ns or self._wakes
 
     def look(self, now_ns: int) -> None:
         """To be called whenever a model or a worker came or went."""
         if not self.missing():
-            self._unready_since_ns, self._wakes = 0, False
+            self.unready_since_ns, self._wakes = 0, False
         elif self._asleep() and self.complete:
-            self._unready_since_ns, self._wakes = 0, True
-        elif not self._unready_since_ns:
-            self._unready_since_ns = now_ns
+            self.unready_since_ns, self._wakes = 0, True
+        elif not self.unready_since_ns:
+            self.unready_since_ns = now_ns
 
     def _asleep(self) -> bool:
         """Whether the scaler has let the last worker go and has not asked for another."""
@@ -71,5 +71,5 @@ class Readiness:
         return ""
 
     def _unready_for(self, limit_ns: int, now_ns: int) -> bool:
-        since_ns = self._unready_since_ns
+        since_ns = self.unready_since_ns
         return bool(since_ns) and now_ns - since_ns > limit_ns

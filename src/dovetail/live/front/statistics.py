@@ -74,14 +74,20 @@ class Statistics:
         if counts is None:
             counts = self.stages[action.stage] = StageCounts()
         counts.device_ns += duration_ns * action.share_pct / 100
-        counts.items += len(action.items)
+        items = len(action.items)
+        counts.items += items
         counts.waited_ns += waited_ns
         if expected_ns := action.expected_ns:
             counts.predicted += 1
             counts.expected_ns += expected_ns
             counts.error += abs(duration_ns - expected_ns) / expected_ns
             counts.held += duration_ns <= expected_ns * (1 + DEVIATIONS * action.spread)
-        entry = self._batches.setdefault(action.stage, {}).setdefault(len(action.items), [0, 0])
+        sizes = self._batches.get(action.stage)
+        if sizes is None:
+            sizes = self._batches[action.stage] = {}
+        entry = sizes.get(items)
+        if entry is None:
+            entry = sizes[items] = [0, 0]
         entry[0] += 1
         entry[1] += duration_ns
 
@@ -111,7 +117,7 @@ class Statistics:
     def answered(self, action: Reply | Reject, latency_ns: int) -> None:
         """A request has ended."""
         name = self._names[action.graph]
-        kind = "success" if isinstance(action, Reply) else "fail"
+        kind = "success" if type(action) is Reply else "fail"
         self._answered[name][kind] += 1
         self._latency_ns[name][kind] += latency_ns
         self._last_ms[name] = (self._started_unix_ns + action.arrived_ns + latency_ns) // 1_000_000

@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ...control import (
@@ -229,17 +230,16 @@ class LiveSystem:
         if self._closing or self.fault.done():
             raise Overloaded("the server has stopped", 1000)
         try:
-            self._readiness.admit(graph, self.now_ns())
+            if self._readiness.unready_since_ns:
+                self._readiness.admit(graph, self.now_ns())
             refs, made = self._make_room(index, priority or graph.priority, inputs)
         except Overloaded as refusal:
             self.refuse(workflow, refusal, priority=priority, note=note)
             raise
 
-        def freed() -> None:
-            self.memory.displace(made)
-            on_free()
-
-        ident = self.answers.open(LiveRequest(refs, self.memory.free, freed), done)
+        if made:
+            on_free = partial(self.memory.displace, made, on_free)
+        ident = self.answers.open(LiveRequest(refs, self.memory.free, on_free), done)
         now = self.now_ns()
         self._post(
             RequestArrived(
@@ -314,9 +314,13 @@ class LiveSystem:
             # What keeps a device busy goes out first; answers and books can wait these microseconds.
             for action in actions:
                 if type(action) is RunBatch:
-                    self._run(action)
+                    message = self.batches.begin(action, self.answers.requests, event.at_ns)
+                    self.fleet.workers[action.worker].send(message)
             for action in actions:
-                self._perform(action)
+                if type(action) is Reply or type(action) is Reject:
+                    self._end(action)
+                elif type(action) is not RunBatch:
+                    self._perform(action)
         except Exception as error:
             self._break(event, error)
             return
@@ -326,14 +330,8 @@ class LiveSystem:
         for observe in self._observers:
             observe(event, actions)
 
-    def _run(self, action: RunBatch) -> None:
-        worker = self.fleet.workers[action.worker]
-        worker.send(self.batches.begin(action, self.answers.requests, self.now_ns()))
-
     def _perform(self, action: Action) -> None:
-        if isinstance(action, Reply | Reject):
-            self._end(action)
-        elif isinstance(action, SetTimer):
+        if isinstance(action, SetTimer):
             self._timers.set(action)
         elif isinstance(action, LoadModel):
             self.fleet.workers[action.worker].send(Load(action.stage, action.cause, action.keep))
@@ -362,7 +360,7 @@ class LiveSystem:
         latency = now - action.arrived_ns
         request = self.answers.requests.get(action.request)
         if request is not None:  # else it was refused, and knows it
-            if request.state is not None:
+            if request.state is not None and request.state.timer:
                 self._timers.cancel(request.state.timer)
             self._admission.leave(action.graph, request.taken_bytes(self.memory.kinds))
             self.answers.end(action, latency)

@@ -126,32 +126,39 @@ class BatchRun:
         groups = self._groups = self._runner.groups(columns)
         if not cuts:
             groups = self._groups = _parts(groups, at_once)
-        #: Bytes of the inputs of those that run together.
-        self.together_bytes = min(self.at_once, len(columns[0])) * item_bytes(columns)
         #: Shapes of its inputs, of each group of items of one shape.
         self.shapes: list[Key] = [
             tuple([(len(members), *column[0].shape) for column in arrays]) for members, arrays in groups
         ]
         self._whole: list[Any] | None = None
-        self._steps = [
-            _Step(model, cuts[len(some) >= FINE_FROM], some, [column[i : i + step] for column in arrays])
-            for members, arrays in (groups if cuts else ())
-            for i in range(0, len(members), step)
-            for some in [members[i : i + step]]
-        ]
+        self._steps: list[_Step] = []
         self.kernels: list[Callable[[], object]] = []
         #: What each kernel is.
         self.idents: list[str] = []
-        for kernels, idents in (s.kernels() for s in self._steps):
-            self.kernels += kernels
-            self.idents += idents
-        if not self._steps:
+        tags, first = "", False
+        if cuts:
+            self._steps = [
+                _Step(model, cuts[len(some) >= FINE_FROM], some, [column[i : i + step] for column in arrays])
+                for members, arrays in groups
+                for i in range(0, len(members), step)
+                for some in [members[i : i + step]]
+            ]
+            for kernels, idents in (s.kernels() for s in self._steps):
+                self.kernels += kernels
+                self.idents += idents
+            first = any(s.first for s in self._steps)
+            tags = "-".join(dict.fromkeys([s.tag for s in self._steps]))
+        else:
             self.kernels, self.idents = [self._run_whole], [_whole_ident(self.shapes[0])]
         #: What statistics are kept by; empty where the next run will have other kernels.
         self.name = ""
-        if len(groups) == 1 and not any(s.first for s in self._steps):
-            tags = "-".join(dict.fromkeys([s.tag for s in self._steps]))
+        if len(groups) == 1 and not first:
             self.name = _sequence_name(spec.name, self.shapes[0], spec.model, tags, model.threads)
+
+    @property
+    def together_bytes(self) -> int:
+        """Bytes of the inputs of those that run together."""
+        return min(self.at_once, len(self._columns[0])) * item_bytes(self._columns)
 
     def _run_whole(self) -> None:
         self._whole = self._runner.run_groups(self._groups, len(self._columns[0]))
@@ -195,14 +202,18 @@ class WholeRun:
 
     def __init__(self, runner: Runner, columns: Sequence[Sequence[Any]], at_once: int = EVERY) -> None:
         self.name = ""
-        #: Items that run together at most, and bytes of their inputs.
+        #: Items that run together at most.
         self.at_once = at_once
-        self.together_bytes = min(at_once, len(columns[0])) * item_bytes(columns) if columns else 0
         self.idents: list[str] = ["whole"]
         self.kernels: list[Callable[[], object]] = [self._run]
         self._runner = runner
         self._columns = columns
         self._values: list[Any] = []
+
+    @property
+    def together_bytes(self) -> int:
+        """Bytes of the inputs of those that run together."""
+        return min(self.at_once, len(self._columns[0])) * item_bytes(self._columns) if self._columns else 0
 
     def _run(self) -> None:
         size = len(self._columns[0]) if self._columns else 0
@@ -233,7 +244,7 @@ def item_bytes(columns: Columns) -> int:
 
 def _parts(groups: Groups, at_once: int) -> Groups:
     """Groups of items of one shape, none of which has more items than that."""
-    if all(len(members) <= at_once for members, _ in groups):
+    if at_once == EVERY or all(len(members) <= at_once for members, _ in groups):
         return groups
     return [
         (members[i : i + at_once], [column[i : i + at_once] for column in arrays])

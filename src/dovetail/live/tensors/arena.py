@@ -9,7 +9,9 @@ Rules of this file
 
 The allocator keeps holes in bins of similar size (a power of two in four steps) and takes from the first bin
 that fits: two-level segregated fit (Masmano et al., "TLSF", ECRTS 2004). A freed block is joined with its
-neighbours at once, so sizes that change over days do not fragment the arena. Holes are hot (their pages are in
+neighbours at once, so sizes that change over days do not fragment the arena. A few small ones are kept apart for the
+next block of their very size, as dlmalloc does with its fast bins: in a steady load that is the commonest case. They
+are joined as the others before anything is refused for want of room. Holes are hot (their pages are in
 memory) or cold (never touched, or given back). Hot ones are used first, and a hot and a cold neighbour are
 joined only when nothing else fits, as jemalloc does with its dirty and retained extents.
 """
@@ -30,6 +32,9 @@ BIG_BYTES = 1 << 20  # holes from this size are worth a system call to give back
 # Hot holes kept before pages go back: an eighth of the default arena, or 200 tensors of 0.6 MB. To write such a
 # tensor takes 20 µs in hot pages and 400 µs in cold ones (2 cores, Linux 6.18): a steady load must stay hot.
 KEEP_BYTES = 128 << 20
+
+# Blocks up to this size are kept for the next of their size, and so many bytes of them in all.
+QUICK_BYTES, KEEP_QUICK_BYTES = 64 << 10, 1 << 20
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
@@ -53,6 +58,8 @@ class Arena:
         self._mapping: mmap.mmap | None = mapping
         self._memory = memoryview(mapping)
         self._live: dict[int, int] = {}  # start -> size of each allocated block
+        self._quick: dict[int, list[int]] = {}  # size -> starts of freed blocks that were not joined
+        self._quick_bytes = 0
         self._hot = _Holes(self.size)
         self._cold = _Holes(self.size)
         if owned:
@@ -100,14 +107,21 @@ class Arena:
         if nbytes < 0:
             raise ValueError(f"cannot allocate {nbytes} bytes")
         size = (nbytes + ALIGN_BYTES - 1) & -ALIGN_BYTES or ALIGN_BYTES
-        start = self._hot.take(size)
-        if start is None:
-            start = self._cold.take(size)
-            if start is None:
-                start = self._join_and_take(size)
+        quick = self._quick.get(size)
+        if quick:
+            start = quick.pop()
+            self._quick_bytes -= size
+        else:
+            start = self._take(size)
         self._live[start] = size
         self.used_bytes += size
         return start
+
+    def _take(self, size: int) -> int:
+        start = self._hot.take(size)
+        if start is None:
+            start = self._cold.take(size)
+        return self._join_and_take(size) if start is None else start
 
     def free(self, offset: int) -> None:
         """Gives a block back. The caller knows that nobody reads it any more; a late reader sees other bytes.
@@ -119,6 +133,13 @@ class Arena:
             self._require_owner()
             raise ValueError(f"arena {self.ident}: no block starts at offset {offset}; was it freed twice?")
         self.used_bytes -= size
+        if size <= QUICK_BYTES and self._quick_bytes < KEEP_QUICK_BYTES:
+            quick = self._quick.get(size)
+            if quick is None:
+                quick = self._quick[size] = []
+            quick.append(offset)
+            self._quick_bytes += size
+            return
         self._hot.add(offset, size)
         if self._hot.nbytes > self._keep_bytes:
             # Down to half, so that the next frees do not each pay for a system call.
@@ -127,6 +148,7 @@ class Arena:
     def give_back(self) -> None:
         """Return all free pages to the system: whoever owns it has nothing to write for now."""
         self._require_owner()
+        self._join_quick()
         self._cool(down_to=0, smallest=mmap.PAGESIZE)
 
     def view(self, offset: int, nbytes: int) -> memoryview:
@@ -146,7 +168,8 @@ class Arena:
         self._owned = False
         self._hot, self._cold = _Holes(self.size), _Holes(self.size)
         self._live.clear()
-        self.used_bytes = 0
+        self._quick.clear()
+        self.used_bytes = self._quick_bytes = 0
         self._memory.release()
         self._mapping = None
         os.close(self.fd)
@@ -160,7 +183,9 @@ class Arena:
 
     def validate(self) -> None:
         """For tests: blocks and holes tile the arena without gap or overlap, and the sums agree."""
-        ranges = sorted([*self._live.items(), *self._hot.size_at.items(), *self._cold.size_at.items()])
+        quick = [(start, size) for size, starts in self._quick.items() for start in starts]
+        assert self._quick_bytes == sum([size for _, size in quick])
+        ranges = sorted([*self._live.items(), *quick, *self._hot.size_at.items(), *self._cold.size_at.items()])
         end = 0
         for start, size in ranges:
             assert start == end and size > 0 and start % ALIGN_BYTES == 0, (start, end, size)
@@ -175,6 +200,7 @@ class Arena:
         self._require_owner()
         free_bytes = self.size - self.used_bytes
         if free_bytes >= size:  # else not worth the pages
+            self._join_quick()
             self._cool(down_to=0, smallest=0)
             start = self._cold.take(size)
             if start is not None:
@@ -183,6 +209,14 @@ class Arena:
             f"arena {self.ident} has no room for {size} bytes: {free_bytes} of its {self.size} bytes are free, "
             f"but not enough in one piece"
         )
+
+    def _join_quick(self) -> None:
+        """Makes holes of the freed blocks that were kept for the next of their size."""
+        for size, starts in self._quick.items():
+            for start in starts:
+                self._hot.add(start, size)
+        self._quick.clear()
+        self._quick_bytes = 0
 
     def _cool(self, *, down_to: int, smallest: int) -> None:
         """Returns the pages of hot holes to the system, the largest holes first."""

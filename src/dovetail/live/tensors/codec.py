@@ -156,7 +156,7 @@ def _decode_tree(block: memoryview) -> Any:
 
 def _tensor(block: memoryview, dtype: str, shape: tuple[int, ...], offset: int = 0) -> npt.NDArray[Any]:
     """A view of one tensor; numpy refuses what does not lie inside `block`, and offsets below zero."""
-    if min(shape, default=0) < 0:  # numpy would take a lone -1 for "as many as there are"
+    if shape and min(shape) < 0:  # numpy would take a lone -1 for "as many as there are"
         raise ValueError("a tensor's lengths cannot be negative")
     return np.ndarray(shape, _dtype(dtype), block, offset)
 

@@ -74,6 +74,8 @@ class LiveRequest:
 
     def argument(self, node: Node, source: Source, index: int) -> Argument:
         """The argument of item `index` of `node` that comes from `source`."""
+        if source.node < 0 and not node.mapped:  # an input, which most arguments are
+            return Argument((self.inputs[-1 - source.node],), _path(source))
         if node.mapped and (source.node, index) in self.values and self._is_list(source):
             return Argument((self.values[source.node, index],), _path(source))
         refs, path, gather = self._locate(source)

@@ -155,7 +155,8 @@ class DeviceExecutor:
     def run(self, message: Run, now_ns: int) -> Work | None:
         """Run a batch when the device has room for it, and answer."""
         batch = message.batch
-        self._learning.want_cut(self._models.saw(batch.stage, batch.priority))
+        if to_cut := self._models.saw(batch.stage, batch.priority):
+            self._learning.want_cut(to_cut)
         taken = TakenBatch(task_of(batch.ingress, batch.batch), message, now_ns)
         if taken.task in self._batches:
             raise BadMessage(f"batch {batch.batch} of ingress {batch.ingress} was taken before")

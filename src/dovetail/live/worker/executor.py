@@ -58,31 +58,37 @@ class Values:
     def __init__(self, arenas: dict[int, Arena], own: Arena, first: int = 0) -> None:
         self.arenas = arenas
         self._own = own
-        self._freed = threading.Condition()
+        self._lock = threading.Lock()
+        #: For those who wait for room, which is rare; and how many they are.
+        self._freed = threading.Condition(self._lock)
+        self._waiting = 0
         #: Blocks of each ingress, which somebody has to free when it is gone. The `first` has started the worker.
         self._blocks: dict[int, set[int]] = {first: set()}
 
     def columns(self, message: Run) -> list[list[Any]]:
         """The batch's arguments; a value that several items use is decoded once."""
         decoded: dict[tuple[int, int], Any] = {}
+        return [[self._argument(a, decoded) for a in column] for column in message.columns]
 
-        def value(ref: Ref) -> Any:
-            key = (ref.arena, ref.offset)
-            if key not in decoded:
-                decoded[key] = decode(ref, self.arenas)
-            return decoded[key]
+    def _argument(self, a: Argument, decoded: dict[tuple[int, int], Any]) -> Any:
+        if not a.path and a.element < 0 and not a.gather and a.refs:
+            ref = a.refs[0]
+            value = decoded.get((ref.arena, ref.offset))
+            if value is None:
+                value = decoded[ref.arena, ref.offset] = decode(ref, self.arenas)
+            return value
+        if a.gather:
+            return [part(self._value(ref, decoded), a.path) for ref in a.refs]
+        if not a.refs:
+            return None  # a step that its condition skipped, without an `otherwise`
+        whole = part(self._value(a.refs[0], decoded), a.path)
+        return whole if a.element < 0 else whole[a.element]
 
-        def argument(a: Argument) -> Any:
-            if not a.path and a.element < 0 and not a.gather and a.refs:
-                return value(a.refs[0])
-            if a.gather:
-                return [part(value(ref), a.path) for ref in a.refs]
-            if not a.refs:
-                return None  # a step that its condition skipped, without an `otherwise`
-            whole = part(value(a.refs[0]), a.path)
-            return whole if a.element < 0 else whole[a.element]
-
-        return [[argument(a) for a in column] for column in message.columns]
+    def _value(self, ref: Ref, decoded: dict[tuple[int, int], Any]) -> Any:
+        key = (ref.arena, ref.offset)
+        if key not in decoded:
+            decoded[key] = decode(ref, self.arenas)
+        return decoded[key]
 
     @property
     def used_bytes(self) -> int:
@@ -91,25 +97,26 @@ class Values:
 
     def rest(self) -> None:
         """Nothing has come for a while: memory of results that were read goes back to the machine."""
-        with self._freed:
+        with self._lock:
             self._own.give_back()
 
     def join(self, ingress: int) -> None:
         """An ingress may have results from now on."""
-        with self._freed:
+        with self._lock:
             self._blocks[ingress] = set()
 
     def leave(self, ingress: int) -> None:
         """Nobody frees the results of this ingress any more."""
-        with self._freed:
+        with self._lock:
             for offset in self._blocks.pop(ingress, ()):
                 self._own.free(offset)
-            self._freed.notify_all()
+            if self._waiting:
+                self._freed.notify_all()
 
     def store(self, values: list[Any], wait_s: float = 0.0, ingress: int = 0) -> list[Ref]:
         """Results for an ingress into the arena, all or nothing; waits so long for room if there is none."""
-        give_up = time.monotonic() + wait_s
-        with self._freed:
+        give_up = 0.0
+        with self._lock:
             while True:
                 try:
                     if ingress not in self._blocks:
@@ -124,9 +131,18 @@ class Values:
                             f"the results of a batch of {len(values)} take {format_bytes(needed)}, more than the "
                             f"arena of {format_bytes(self._own.size)}; serve it with a larger --arena"
                         ) from None
-                    left_s = give_up - time.monotonic()
-                    if left_s <= 0 or not self._freed.wait(left_s):
+                    now = time.monotonic()
+                    give_up = give_up or now + wait_s
+                    if give_up <= now or not self._wait(give_up - now):
                         raise
+
+    def _wait(self, left_s: float) -> bool:
+        """Wait for blocks to be freed; False if none was."""
+        self._waiting += 1
+        try:
+            return self._freed.wait(left_s)
+        finally:
+            self._waiting -= 1
 
     def _store(self, values: list[Any]) -> list[Ref]:
         refs: list[Ref] = []
@@ -141,14 +157,15 @@ class Values:
 
     def free(self, offsets: list[int], ingress: int = 0) -> None:
         """Nobody reads these blocks of an ingress any more."""
-        with self._freed:
+        with self._lock:
             theirs = self._blocks[ingress]
             for offset in offsets:
                 if offset not in theirs:
                     raise BadMessage(f"ingress {ingress} has no block at {offset}")
                 theirs.remove(offset)
                 self._own.free(offset)
-            self._freed.notify_all()
+            if self._waiting:
+                self._freed.notify_all()
 
 
 def _tensor_bytes(value: Any) -> int:

@@ -91,15 +91,16 @@ class Lanes:
             last = len(kernels) - 1 if grant.last == TO_THE_END else min(grant.last, len(kernels) - 1)
             spans: list[tuple[int, int]] = []
             position = first
+            now = self.now_ns
             with self.models.at_work(message, plan, batch.use) as batch.use:
                 while position <= last and not batch.revoked and (not spans or spans[-1][1] < grant.until_ns):
-                    begin_ns = self.now_ns()
+                    begin_ns = now()
                     try:
                         kernels[position]()
                     except Exception as error:
                         plan.rescue(error)
                         position = last = len(kernels) - 1
-                    spans.append((begin_ns, self.now_ns()))
+                    spans.append((begin_ns, now()))
                     if (log := self.log) is not None:
                         record = self._record(batch, plan.idents[position], position, grant.why, *spans[-1])
                         log.add(record, batch.divided)
@@ -111,7 +112,8 @@ class Lanes:
                 batch.plan.release()
             self._fail(batch, error)
             return GrantEnded(task, first)
-        batch.busy_ns += sum(end_ns - begin_ns for begin_ns, end_ns in spans)
+        for begin_ns, end_ns in spans:
+            batch.busy_ns += end_ns - begin_ns
         over = position == len(kernels)
         if over:
             self._finish(batch, plan)

@@ -21,6 +21,7 @@ __all__ = ["HEAR", "Link", "Orders"]
 
 #: A thread that is woken for a descriptor has it for itself until it asks to hear of it again.
 HEAR = select.EPOLLIN | select.EPOLLONESHOT
+HEAR_ALL = HEAR | select.EPOLLOUT
 
 
 class Link:
@@ -62,9 +63,11 @@ class Link:
 
     def hear(self) -> None:
         """Let a thread be woken by the doorbell again."""
-        with self._lock, contextlib.suppress(FileNotFoundError, ValueError):
-            blocked = select.EPOLLOUT if self._answers else 0
-            self._poll.modify(self.doorbell.fileno(), HEAR | blocked)
+        with self._lock:
+            try:  # noqa: SIM105 - this is done for every message
+                self._poll.modify(self.doorbell.fileno(), HEAR_ALL if self._answers else HEAR)
+            except (FileNotFoundError, ValueError):
+                pass  # it was closed meanwhile
 
     def close(self) -> None:
         """Hang up; what waits is dropped."""

@@ -181,6 +181,7 @@ class Worker:
         work = None
         with self._turn:
             self._in_turn = threading.get_ident()
+            now_ns = self._now_ns()
             if fd == self._alarm_r:
                 work = self._alarmed()
             elif self._listener is not None and fd == self._listener.fileno():
@@ -190,11 +191,11 @@ class Worker:
                     with contextlib.suppress(*() if link is self._first else (OSError,)):
                         link.flush()
                 if event & ~select.EPOLLOUT:
-                    work = self._receive(link)
+                    work = self._receive(link, now_ns)
                 else:
                     link.hear()
             wakes = self._wakes
-            while wakes and wakes[0][0] <= (now_ns := self._now_ns()):
+            while wakes and wakes[0][0] <= now_ns:
                 work = either(work, self._executor.wake(heappop(wakes)[2], now_ns), self._hand)
             if work is not None and wakes and min(self._looks_ns.values(), default=NEVER_NS) > wakes[0][0]:
                 self._ring()  # another thread has to look at the clock now
@@ -210,7 +211,7 @@ class Worker:
             self._ring()
         return work
 
-    def _receive(self, link: Link) -> Work | None:
+    def _receive(self, link: Link, now_ns: int) -> Work | None:
         """Take the next message, if it is still there."""
         try:
             packet = link.doorbell.receive()
@@ -221,7 +222,7 @@ class Worker:
             if link is self._first:
                 raise
             return self._lose(link)
-        if packet is None or isinstance(packet[0], wire.Stop):
+        if packet is None or type(packet[0]) is wire.Stop:
             if link is not self._first:
                 return self._lose(link)
             self._executor.close()
@@ -230,7 +231,7 @@ class Worker:
             os._exit(0)  # lanes may be inside a model: there is nothing to wait for
         message, fds = packet
         try:
-            work = self._take(link, message, fds)
+            work = self._take(link, message, fds, now_ns)
         except BadMessage:
             if link is self._first:
                 raise
@@ -242,8 +243,8 @@ class Worker:
             link.hear()
         return work
 
-    def _take(self, link: Link, message: ToWorker, fds: list[int]) -> Work | None:
-        now_ns, ingress = self._now_ns(), link.ingress
+    def _take(self, link: Link, message: ToWorker, fds: list[int], now_ns: int) -> Work | None:
+        ingress = link.ingress
         if isinstance(message, wire.Run):
             if message.batch.ingress != ingress:
                 raise BadMessage("it speaks for somebody else")

@@ -52,6 +52,7 @@ RUNS_PART = 2
 #: What is left free of it: for buffers of the interpreter and stacks of threads, and for holes in the heap, of which
 #: there are more in a larger one. With 3 MB of 80 MB one worker of eight was seen 1.6 MB above its budget.
 SLACK_BYTES, SLACK_PART = 2 << 20, 20
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Models:
@@ -62,6 +63,7 @@ class Models:
         self._strict = hello.strict
         self._kernels = hello.kernels
         self._lowest, self._highest = dict(hello.lowest), hello.highest
+        self._several = self._meet()
         self._cpus = hello.cpus if app is None else (1,)
         self.specs = {s.name: s for s in hello.stages}
         #: Weights -> the first stage that this worker can run on them.
@@ -259,6 +261,7 @@ class Models:
             return []
         self._highest = min(self._highest, priority)
         self._lowest[stage] = max(self._lowest.get(stage, 1), priority)
+        self._several = self._meet()
         return [model for weights in list(self._loaded) for model in self._to_be_cut(weights)]
 
     def evict(self, weights: str) -> None:
@@ -309,10 +312,9 @@ class Models:
         """
         batch = message.batch
         alone = batch.priority <= self._highest and batch.share_pct == FULL_SHARE
-        return self.several and (kernels > 1 or not alone)
+        return self._several and (kernels > 1 or not alone)
 
-    @property
-    def several(self) -> bool:
+    def _meet(self) -> bool:
         """Whether batches of several classes may meet here, so that it matters how long kernels take."""
         return self._kernels == "always" or (
             self._kernels == "auto" and max(self._lowest.values(), default=1) > self._highest
@@ -329,7 +331,7 @@ class Models:
         `use` is what the batch was given before, if it was stopped.
         """
         if self._room is None:
-            return nullcontext()
+            return _NOTHING
         refs = [ref for column in message.columns for argument in column for ref in argument.refs]
         # onnxruntime plans its memory when it has seen the shapes once. Until then it asks for blocks one by one, and
         # the heap grows to up to twice of what is used at a time if they come from there.
@@ -341,8 +343,8 @@ class Models:
 
     def unknown(self, message: Run, run: BatchRun | WholeRun) -> CutModel | None:
         """The model of a batch, if the shapes that it came with make it possible to cut it now."""
-        if not isinstance(run, BatchRun):
-            return None
+        if not self._several or not isinstance(run, BatchRun):
+            return None  # where no two classes meet, nothing is to be cut (`_wanted`)
         made = self._loaded.get(self.specs[message.batch.stage].weights, {})
         model = made.get(message.batch.cpus)
         if isinstance(model, CutModel) and self._wanted(model.spec.weights) and model.saw(run.shapes[0]):
