@@ -221,6 +221,72 @@ def moved(here: Floor, there: Floor, client: str, now_ns: int) -> list[Work]:
     return [w for w in here.works.values() if w.client == client and w.begun_ns < 0]
 
 
+MOVES = st.lists(st.tuples(st.integers(1, 400), st.integers(1, 60)), min_size=1, max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(MOVES, st.sampled_from([10, 20, 50]))
+def test_a_client_that_moves_again_and_again_never_has_more_than_its_limit_in_the_long_run(
+    story: list[tuple[int, int]], pct: int
+) -> None:
+    """It runs one kernel on one device, moves, and starts on the other as soon as that one lets it."""
+    accounts = {1: TokenAccount(STRICT), 2: TokenAccount(STRICT)}
+    here, now_ns, used_ns, longest = 1, 0, 0, 0
+    for pause_ms, kernel_ms in story:
+        now_ns += pause_ms * MS
+        account = accounts[here]
+        account.told("a", pct, now_ns)
+        account.entered("a", now_ns)
+        while not account.may_start("a", 100, now_ns):
+            next_ns = account.next_ns("a", now_ns)
+            assert next_ns is not None and next_ns > now_ns
+            now_ns = next_ns
+        account.started("a", 100, now_ns)
+        account.leaves("a", 3 - here)
+        assert account.gone(now_ns) == [], "it still runs here"
+        begin_ns, now_ns = now_ns, now_ns + kernel_ms * MS
+        account.finished("a", 100, begin_ns, now_ns)
+        account.left("a", now_ns)
+        ((to, told),) = account.gone(now_ns)
+        assert to == 3 - here and told.by_batch and account.gone(now_ns) == [] and not account.active
+        accounts[to].change(told, now_ns)
+        for each in accounts.values():
+            each.validate()
+        here, used_ns, longest = to, used_ns + kernel_ms * MS, max(longest, kernel_ms * MS)
+        assert used_ns <= (now_ns * pct // 100) + WINDOW_NS * pct // 100 + longest, "moving forgives nothing"
+
+
+def test_what_it_used_where_it_came_before_its_debt_is_not_forgotten_either() -> None:
+    """Batches are at the new device before the last one at the old has ended: both debts are repaid there."""
+    here, there = TokenAccount(STRICT), TokenAccount(STRICT)
+    for account, took in ((here, 40 * MS), (there, 30 * MS)):
+        account.told("a", 20, 0)
+        account.entered("a", 0)
+        account.started("a", 100, 0)
+        account.finished("a", 100, 0, took)
+        account.left("a", took)
+    there.told("a", 30, 40 * MS)  # resized meanwhile: what its batches say stays
+    before_ns = there.standing("a", 40 * MS).saved_ns
+    here.leaves("a", 2)
+    ((_, told),) = here.gone(40 * MS)
+    there.change(told, 40 * MS)
+    after = there.standing("a", 40 * MS)
+    assert after.request_pct == 30 and after.saved_ns == before_ns - (10 * MS - told.saved_ns)
+
+
+def test_a_client_that_comes_back_before_it_has_left_stays() -> None:
+    account = TokenAccount(STRICT)
+    account.told("a", 20, 0)
+    account.entered("a", 0)
+    account.leaves("a", 2)
+    account.told("a", 20, MS)
+    account.left("a", 2 * MS)
+    assert account.gone(2 * MS) == [] and account.active
+    account.leaves("nobody", 2)
+    assert account.gone(2 * MS) == []
+    account.validate()
+
+
 def test_a_client_that_moves_owes_there_what_it_used_too_much_here() -> None:
     here, there = Floor(STRICT), Floor(STRICT)
     here.arrive(0, "a", kernel_ns=40 * MS, quota_pct=20)

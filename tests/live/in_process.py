@@ -78,11 +78,13 @@ class InProcess:
         self.told.remove(found[0])
         return found[0][1]
 
-    def take(self, batch: int = 1, stage: str = "long", priority: int = 1, ingress: int = 0) -> Work | None:
+    def take(
+        self, batch: int = 1, stage: str = "long", priority: int = 1, ingress: int = 0, **more: Any
+    ) -> Work | None:
         """A batch of one item comes; what the thread that heard of it is to do."""
         ref = encode(np.ones(3, np.float32), self.arena)
         decided = RunBatch(
-            1, batch, 1, stage, ((1, 0, 0),), 1, 100, 0, NEVER_NS, 0, priority=priority, ingress=ingress
+            1, batch, 1, stage, ((1, 0, 0),), 1, 100, 0, NEVER_NS, 0, priority=priority, ingress=ingress, **more
         )
         return self.executor.run(Run(decided, [[Argument((ref,))]], [()], []), time.monotonic_ns())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -12,10 +13,11 @@ from tests import onnx_models
 from tests.live.in_process import PATIENCE_SECONDS, InProcess
 
 from dovetail.device import TokenAccount
-from dovetail.live.links.wire import Done, Loaded, Loading
+from dovetail.live.links.wire import Done, Loaded, Loading, Standing
 from dovetail.live.tensors.arena import Arena
 from dovetail.live.worker.models import Models
 from dovetail.profile.kernels import Cut
+from dovetail.units import MS
 
 pytestmark = pytest.mark.cpu
 
@@ -98,6 +100,26 @@ def test_of_the_highest_class_nobody_is_told_of_whole_batches(path: Path, arena:
 def test_quotas_are_kept_as_the_worker_is_told(path: Path, arena: Arena, mode: str) -> None:
     account = InProcess(path, arena, load=False, quotas=mode).executor._machine.dispatch.account
     assert isinstance(account, TokenAccount) and account.settings.mode == mode
+
+
+def test_a_client_that_moves_owes_at_its_new_worker_what_it_used_too_much_at_the_old_one(
+    path: Path, arena: Arena
+) -> None:
+    """It is told when the last batch has ended, so that nothing of its use is left out."""
+    old, new = (InProcess(path, arena, quotas="strict", kernels="never") for _ in range(2))
+    work = old.take(1, quota_pct=1)
+    assert work is not None
+    old.executor.told(Standing("long", 2), 0, time.monotonic_ns())
+    assert not [m for m in old.answers if isinstance(m, Standing)], "a batch of it is here"
+    work()
+    standing = old.wait(Standing)
+    assert (standing.client, standing.to, standing.request_pct, standing.limit_pct) == ("long", 2, 1, 1)
+    assert standing.saved_ns < MS, "one per cent of a window, less what the batch took"
+    new.executor.told(standing, 0, time.monotonic_ns())
+    account = new.executor._machine.dispatch.account
+    assert isinstance(account, TokenAccount) and account.active
+    assert account.standing("long", 0).saved_ns == standing.saved_ns
+    assert account.may_start("long", 100, 0) == (standing.saved_ns >= MS // 2), "it has to repay that first"
 
 
 def test_an_order_that_comes_while_the_model_is_loaded_for_a_batch_is_answered_and_so_is_the_batch_s_load(

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quotas", choices=("conserving", "strict"), default=default.quotas, help="as of serve")
     parser.add_argument("--kernels", choices=("auto", "always"), default=default.kernels, help="as of serve")
     parser.add_argument(
-        "--alone", type=_SECONDS, default=0.0, metavar="S", help="then serve each workflow alone for S, to compare"
+        "--alone", type=_SECONDS, default=0.0, metavar="S", help="then serve each alone, in turns with all, for S"
     )
     parser.add_argument(
         "--idle", type=_SECONDS, default=0.0, metavar="S", help="then stop the largest for S: do others have it all?"
@@ -112,7 +112,11 @@ def show(result: ShareResult) -> None:
         f"the device ran kernels for {result.busy_pct:.1f} % of the time; the rest is what serving costs beside"
     )
     if result.of_alone is not None:
-        out.print(f"all together did {100 * result.of_alone:.1f} % of what they do alone, one after the other")
+        rounds = result.rounds_of_alone
+        out.print(
+            f"all together did {100 * result.of_alone:.1f} % of what they do alone (median of {len(rounds)} rounds "
+            f"of turns, {100 * min(rounds):.1f} to {100 * max(rounds):.1f} %)"
+        )
     if result.idle_busy_pct is not None:
         idle = printable(result.idle_client)
         out.print(f"while {idle} was idle, the device ran kernels for {result.idle_busy_pct:.1f} % of the time")

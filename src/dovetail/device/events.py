@@ -137,6 +137,8 @@ class QuotaChanged(msgspec.Struct, frozen=True, gc=False):
     moved: bool = False
     saved_ns: int = 0
     behind_ns: int = 0
+    #: There its batches said what it asks for, and so they do here.
+    by_batch: bool = False
 
 
 class AlarmRang(msgspec.Struct, frozen=True, gc=False):

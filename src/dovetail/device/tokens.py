@@ -14,6 +14,8 @@ Rules of this file
   away makes up for some windows at most (`arrears_ns`).
 - A client that nobody declared has what the others leave, divided equally, and no limit.
 - What is asked may change at any time. Use, debt and arrears are kept: resizing neither forgives nor takes anything.
+- Whoever moves to another device takes debt and arrears along, when the last of its tasks here has ended. Both are
+  added to what it has there by then.
 - The account frees no share. A share is free when its kernels have ended, whatever the token says.
 - Pure: time comes in with each call. Levels are integers (per cent of nanoseconds), so that nothing is rounded away.
 """
@@ -63,6 +65,8 @@ class TokenAccount:
             raise ValueError(f"a window of {settings.window_ns} ns with tokens of {settings.token_ns} ns is none")
         #: Whether quotas count at all: somebody declared one.
         self.active = False
+        #: Clients that are about to go to another device.
+        self.moving = 0
         self._clients: dict[str, Usage] = {}
         #: The furthest that anybody had come, for what it asked for, when it was last started.
         self._front_ns = 0
@@ -88,9 +92,17 @@ class TokenAccount:
             self._clients[client].by_batch = by_batch
         if (usage := self._clients.get(client)) is not None:
             usage.seen_ns = now_ns
+            if usage.moves_to:
+                usage.moves_to, self.moving = 0, self.moving - 1  # it is back
 
     def _lapsed(self, usage: Usage, now_ns: int) -> bool:
-        if not usage.by_batch or usage.tasks or usage.runs or now_ns - usage.seen_ns <= self.settings.arrears_ns:
+        if (
+            not usage.by_batch
+            or usage.moves_to
+            or usage.tasks
+            or usage.runs
+            or now_ns - usage.seen_ns <= self.settings.arrears_ns
+        ):
             return False
         usage.advance(now_ns)
         return usage.saved_ns >= 0
@@ -119,18 +131,40 @@ class TokenAccount:
         if not event.request_pct:
             self.forget(event.client, now_ns)
             return
-        self.declare(event.client, event.request_pct, event.limit_pct, now_ns=now_ns)
+        known = self._clients.get(event.client) if event.moved else None
+        if known is None or not known.request_pct:  # else its batches were here before it, and say what it asks for
+            self.declare(event.client, event.request_pct, event.limit_pct, now_ns=now_ns)
         if event.moved:
             usage = self._usage(event.client)
-            usage.bring(event.saved_ns)
-            usage.virtual_ns = self._front_ns - event.behind_ns
+            usage.advance(now_ns)
+            if known is None:
+                usage.by_batch, usage.seen_ns, usage.virtual_ns = event.by_batch, now_ns, self._front_ns
+            usage.bring(event.saved_ns, event.limit_pct)
+            least_ns = min(usage.virtual_ns, self._front_ns - self.settings.arrears_ns)
+            usage.virtual_ns = max(usage.virtual_ns - event.behind_ns, least_ns)
 
     def standing(self, client: str, now_ns: int) -> QuotaChanged:
         """What another device is to be told, if the client moves there."""
         usage = self._usage(client)
         usage.advance(now_ns)
         behind_ns = max(0, min(self._front_ns - usage.virtual_ns, self.settings.arrears_ns))
-        return QuotaChanged(client, usage.request_pct, usage.limit_pct, True, usage.saved_ns, behind_ns)
+        pcts = (usage.request_pct, usage.limit_pct)
+        return QuotaChanged(client, *pcts, True, usage.saved_ns, behind_ns, usage.by_batch)
+
+    def leaves(self, client: str, to: int) -> None:
+        """The client goes to another device when the last of its tasks here has ended; `gone` says with what."""
+        usage = self._clients.get(client)
+        if usage is not None and usage.request_pct:
+            self.moving += not usage.moves_to
+            usage.moves_to = to
+
+    def gone(self, now_ns: int) -> list[tuple[int, QuotaChanged]]:
+        """Clients that have left since this was last asked: where each goes, and what that device is to be told."""
+        found = [(c, u.moves_to) for c, u in self._clients.items() if u.moves_to and not (u.tasks or u.runs)]
+        told = [(to, self.standing(client, now_ns)) for client, to in found]
+        for client, _ in found:
+            self.forget(client, now_ns)
+        return told
 
     def forget(self, client: str, now_ns: int) -> None:
         """The client is gone for good; one with tasks stays, as one that nobody declared."""
@@ -138,7 +172,10 @@ class TokenAccount:
         if usage is not None and (usage.tasks or usage.runs):
             usage.resize(0, FULL_QUOTA, now_ns)
             usage.by_batch = False
+            self.moving -= usage.moves_to > 0
+            usage.moves_to = 0
         elif usage is not None:
+            self.moving -= usage.moves_to > 0
             del self._clients[client]
         self._divide(now_ns)
 
@@ -237,4 +274,5 @@ class TokenAccount:
         for client, usage in self._clients.items():
             usage.validate()
             assert usage.tasks >= 0, f"tasks of {client}"
+        assert self.moving == sum(c.moves_to > 0 for c in self._clients.values()), "who moves is counted"
         assert self.active == any(c.request_pct for c in self._clients.values()), "quotas count if one is declared"

@@ -29,6 +29,8 @@ class Usage:
         self.by_batch = False
         #: Tasks of it that are here.
         self.tasks = 0
+        #: Device that it moves to when they are gone; 0: it stays.
+        self.moves_to = 0
         #: When one of them came or went last.
         self.seen_ns = 0
         self.virtual_ns = 0
@@ -67,9 +69,9 @@ class Usage:
         self.advance(now_ns)
         self._weight_pct = weight_pct
 
-    def bring(self, saved_ns: int) -> None:
-        """It comes from elsewhere, with what it had saved or owed there."""
-        self._level = min(saved_ns * FULL_QUOTA, self.limit_pct * self.window_ns)
+    def bring(self, saved_ns: int, limit_pct: int) -> None:
+        """It comes from elsewhere, with what it had saved or owed there: what it lacked there it lacks here, too."""
+        self._level -= max(0, limit_pct * self.window_ns - saved_ns * FULL_QUOTA)
 
     # -- time and use ---------------------------------------------------------------------------------------------
 

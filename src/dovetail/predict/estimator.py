@@ -26,7 +26,7 @@ from .interference import Beside, Interference, Load, Work, quarter_octaves
 from .kernel_times import KernelTimes
 from .neighbours import Neighbours
 from .running import Seen
-from .scatter import Scatter
+from .scatter import ProfiledTimes, Scatter
 from .similar import guessed_run, pace, work_ns
 from .sizes import WINDOW, SeenSizes
 from .state import EstimatorState, LearnedLoad, LearnedRun, LearnedScatter, LearnedTurnaround
@@ -75,8 +75,8 @@ class Estimator:
         self._guessed: dict[str, list[_Key]] = {}
         #: (stage, kind) with a profile -> how far its times are seen to scatter.
         self._scatters: dict[tuple[str, str], Scatter] = {}
-        #: Times of profiled stages that are not counted yet.
-        self._aside: dict[_Key, list[int]] = {}
+        #: What was seen of profiled stages and is not counted yet.
+        self._profiled: dict[_Key, ProfiledTimes] = {}
         #: (model, kind) -> load time of the first stage of that model that has one in its profile.
         self._profiled_loads: dict[tuple[str, str], Estimate] = {}
         self._loads: dict[tuple[str, str], Seen] = {}
@@ -253,21 +253,20 @@ class Estimator:
             duration_ns = self._learn_of_neighbours(stage, key, duration_ns, said_ns, beside)
             if not duration_ns:
                 return
-        if key[:2] in self.table.entries:
-            self._scattered(key, duration_ns)
-        if key in self._aside:
-            aside = self._aside[key]
+        profiled = self._profiled.get(key) or self._profiled_times(key)
+        if profiled is not None:
+            aside = profiled.aside
             aside.append(duration_ns)
             if len(aside) >= _ASIDE:
                 self._seen(key).add_many(aside)
                 aside.clear()
-        elif key[:2] in self.table.entries:
-            self._aside[key] = [duration_ns]
-        else:
-            self._seen(key).add(max(0, duration_ns))
-            self._forget_answers(key[:2])
-            if kind in self._guessed and work_ns(stage):
-                self._guess_anew(kind)
+            if profiled.scatter.add(duration_ns, profiled.mean_ns):
+                self._forget_answers(key[:2])
+            return
+        self._seen(key).add(max(0, duration_ns))
+        self._forget_answers(key[:2])
+        if kind in self._guessed and work_ns(stage):
+            self._guess_anew(kind)
 
     def _guess_anew(self, *kinds: str) -> None:
         """Forget guesses that rest on what others take there."""
@@ -275,16 +274,14 @@ class Estimator:
             for answer in self._guessed.pop(kind):
                 del self._answers[answer]
 
-    def _scattered(self, key: _Key, duration_ns: int) -> None:
-        """Count how far a time is from its profile's."""
-        answer = self._answers.get(key) or self._known(key)
-        if answer is None:
-            return
-        scatter = self._scatters.get(key[:2])
-        if scatter is None:
-            scatter = self._scatters[key[:2]] = Scatter(self.table.entries[key[:2]].spread)
-        if scatter.add(duration_ns, answer.mean_ns):
-            self._forget_answers(key[:2])
+    def _profiled_times(self, key: _Key) -> ProfiledTimes | None:
+        """Where times of this configuration are put aside; None: it has no profile."""
+        entry, mean_ns = self.table.entries.get(key[:2]), self.table.latency_ns(*key)
+        if entry is None or mean_ns is None:
+            return None
+        scatter = self._scatters.setdefault(key[:2], Scatter(entry.spread))
+        self._profiled[key] = times = ProfiledTimes(mean_ns, scatter)
+        return times
 
     def _forget_answers(self, key: tuple[str, str]) -> None:
         for answer in self._asked.pop(key, ()):
@@ -313,9 +310,10 @@ class Estimator:
         return seen.at(items, cpus, share_pct)
 
     def _count_aside(self) -> None:
-        for key, durations_ns in self._aside.items():
-            self._seen(key).add_many(durations_ns)
-        self._aside.clear()
+        for key, times in self._profiled.items():
+            if times.aside:
+                self._seen(key).add_many(times.aside)
+                times.aside.clear()
 
     def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:
         """A load took so long."""
@@ -379,7 +377,7 @@ class Estimator:
         self._answers.clear()
         self._asked.clear()
         self._guessed.clear()
-        self._aside.clear()
+        self._profiled.clear()
         self._runs.clear()
         for run in state.runs:
             seen = self._runs.setdefault((run.stage, run.kind), SeenSizes())

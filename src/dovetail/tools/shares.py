@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import statistics
 import tempfile
 import time
 from collections import Counter
@@ -57,7 +58,7 @@ class ShareOptions(msgspec.Struct, frozen=True):
     device: str = "cpu"
     #: Requests of each workflow that are always open.
     at_a_time: int = 6
-    #: Each workflow is then served alone for so long, to compare; 0: not at all.
+    #: Each workflow is then served alone for so long, to compare, or those of a high class; 0: none.
     alone_s: float = 0.0
     #: After that all but the client that asks for most, for so long; 0: not at all.
     idle_s: float = 0.0
@@ -76,7 +77,10 @@ class ShareResult(msgspec.Struct, frozen=True):
     #: Workflow -> answers per second alone, and beside all others in turn with that; empty if it was not measured.
     alone_per_s: dict[str, float] = {}
     together_per_s: dict[str, float] = {}
-    #: Workflow of the high class -> how long its answers took beside others, and alone, each in order.
+    #: What all did together in each round of turns, each counted as a part of what it did alone in that round.
+    rounds_of_alone: list[float] = []
+    #: Workflow of the high class -> how long its answers took beside others, and alone, each in order; in turns if it
+    #: was measured alone.
     high_ns: dict[str, list[int]] = {}
     alone_ns: dict[str, list[int]] = {}
     #: Per cent of the time in which the device ran kernels while one client was idle, and who that was.
@@ -87,11 +91,10 @@ class ShareResult(msgspec.Struct, frozen=True):
     def of_alone(self) -> float | None:
         """What all did together, each counted as a part of what it does alone: 1 if sharing costs nothing.
 
-        None if that was not measured, or a high class does not do all that it could.
+        The median of rounds: a machine that is slow for one turn counts for one round. None if that was not measured,
+        or a high class does not do all that it could.
         """
-        if not self.alone_per_s or self.high_ns:
-            return None
-        return sum(self.together_per_s.get(name, 0.0) / alone for name, alone in self.alone_per_s.items() if alone)
+        return statistics.median(self.rounds_of_alone) if self.rounds_of_alone else None
 
     @property
     def busy_pct(self) -> float:
@@ -154,8 +157,7 @@ async def verify_shares(
                 quotas=options.quotas,
             ),
         )
-        alone: Counter[str] = Counter()
-        together: Counter[str] = Counter()
+        turns: list[tuple[Counter[str], Counter[str]]] = []
         alone_ns: dict[str, list[int]] = {}
         idle_at_ns = (0, 0)
         try:
@@ -165,11 +167,16 @@ async def verify_shares(
             begun_ns = served.system.now_ns()
             outcomes = await load.run(inputs, options.seconds, progress)
             ended_ns = served.system.now_ns()
-            # In short turns, alone and together, so that a machine that becomes slower counts on both sides.
-            for _ in range(round(options.alone_s / TURN_SECONDS)):
-                for name in inputs:
-                    await load.turn([name], alone, alone_ns)
-                await load.turn(inputs, together, high_ns)
+            # In short turns, alone and together, so that a machine that becomes slower counts on both sides. Of a
+            # high class as much is looked at alone as together: the longest of many is longer than that of few.
+            rounds = round(options.alone_s / TURN_SECONDS)
+            if high and rounds:
+                high_ns = {}
+            for _ in range(rounds):
+                turns.append((Counter(), Counter()))
+                for name in high or inputs:
+                    await load.turn([name], turns[-1][0], alone_ns)
+                await load.turn(inputs, turns[-1][1], high_ns)
             load.took_ns = {}
             if options.idle_s:
                 begin_ns = served.system.now_ns()
@@ -197,12 +204,16 @@ async def verify_shares(
         begin_ns, end_ns = idle_at_ns[0], idle_at_ns[0] + round(options.idle_s * SECOND)
         idle_busy_pct = busy_ns(every, begin_ns, end_ns - begin_ns) * 100.0 / ((end_ns - begin_ns) * devices)
     ended = {name: dict(found) for name, found in outcomes.items()}
-    turns_s = round(options.alone_s / TURN_SECONDS) * (TURN_SECONDS - SETTLE_SECONDS)
-    alone_per_s = {name: count / turns_s for name, count in alone.items() if name not in high}
-    together_per_s = {name: count / turns_s for name, count in together.items() if name not in high}
+    turns_s = len(turns) * (TURN_SECONDS - SETTLE_SECONDS)
+
+    def per_s(which: int) -> dict[str, float]:
+        total = sum((turn[which] for turn in turns), Counter[str]())
+        return {name: count / turns_s for name, count in total.items() if not high}
+
     measured = (
-        alone_per_s,
-        together_per_s,
+        per_s(0),
+        per_s(1),
+        [sum(all_[n] / own[n] for n in own if own[n]) for own, all_ in turns] if not high else [],
         {n: sorted(t) for n, t in high_ns.items()},
         {n: sorted(t) for n, t in alone_ns.items()},
     )

@@ -26,7 +26,19 @@ from ...units import MS, SECOND, format_bytes
 from ...workflow.graph import Graph
 from ..kernels.cutting import Found, Wanted
 from ..kernels.weight_files import WeightDirectory
-from ..links.wire import Done, FromWorker, Hello, Learned, Ready, Recut, Refused, WantsCut, Weighed, arena_of
+from ..links.wire import (
+    Done,
+    FromWorker,
+    Hello,
+    Learned,
+    Ready,
+    Recut,
+    Refused,
+    Standing,
+    WantsCut,
+    Weighed,
+    arena_of,
+)
 from .cutter import Cutter
 from .link import WorkerLink
 from .memory import Memory
@@ -218,6 +230,10 @@ class Fleet:
             return
         elif isinstance(message, WantsCut):
             self._want_cut(message)
+            return
+        elif isinstance(message, Standing):
+            if (home := self.workers.get(message.to)) is not None:
+                home.send(message)
             return
         self._on_message(worker, message)
 

@@ -16,6 +16,7 @@ from ...errors import BadRequest
 from ...record.scaling import told
 from ...state.run_batch import FULL_QUOTA
 from ...state.worker import FULL_SHARE
+from ..links.wire import Standing
 from .fleet import Fleet
 
 __all__ = ["Slice", "Slices"]
@@ -94,4 +95,8 @@ class Slices:
         if home and home not in idents:
             raise BadRequest(f"there is no worker {home!r}; there are: {', '.join(idents)}")
         self._post(SliceChanged(self._now_ns(), 0, client, share_pct, quota_pct, idents[home] if home else 0))
+        if home != now.worker and home:
+            for ident in idents.values():
+                if ident != idents[home]:  # what it owes there, if anything, is not forgiven
+                    self._workers[ident].send(Standing(client, idents[home]))
         return Slice(client, share_pct, quota_pct, home)

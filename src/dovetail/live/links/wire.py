@@ -147,6 +147,23 @@ class Watch(msgspec.Struct, array_like=True, tag=True):
     on: bool
 
 
+class Standing(msgspec.Struct, array_like=True, tag=True):
+    """A client moves from one worker to another.
+
+    The front tells the old one. That one answers, when the client's last batch there has ended, with what the client
+    asks for, has saved or owes, and is behind with. The front hands the answer on to the new one.
+    """
+
+    client: str
+    #: Number of the worker that it moves to.
+    to: int
+    #: What it asks for; 0: it is not said yet.
+    request_pct: int = 0
+    limit_pct: int = 0
+    saved_ns: int = 0
+    behind_ns: int = 0
+
+
 class Free(msgspec.Struct, array_like=True, tag=True):
     """Blocks of the worker's own arena that nobody reads any more."""
 
@@ -291,7 +308,7 @@ class Failed(msgspec.Struct, array_like=True, tag=True):
     detail: str
 
 
-ToWorker = Hello | Join | Attach | Detach | Load | Evict | Run | Recut | Watch | Free | Stop
+ToWorker = Hello | Join | Attach | Detach | Load | Evict | Run | Recut | Watch | Standing | Free | Stop
 FromWorker = (
     Ready
     | Welcome
@@ -304,6 +321,7 @@ FromWorker = (
     | Learned
     | WantsCut
     | Kernels
+    | Standing
     | Done
     | Failed
 )

@@ -24,12 +24,14 @@ from ...state.run_batch import RunBatch, cause_of, task_of
 from ...units import MS, US
 from ...workflow.app import App
 from ..kernels.batch_run import BatchRun, WholeRun
-from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Recut, Run, State
+from ..links import wire
+from ..links.wire import Evict, Evicted, FromWorker, Hello, Load, Loaded, LoadFailure, Ready, Run, State
 from .executor import Answer, BadMessage, Values, WakeAt, Work, either, state_of
 from .lanes import Lanes, TakenBatch
 from .learning import TELL_NS, Learning, unpacked
 from .loaders import Loaders
 from .models import Models
+from .moving import Moving
 from .tracebacks import Tracebacks
 from .watched import WatchedKernels
 
@@ -101,15 +103,15 @@ class DeviceExecutor:
         settings = GapSettings(
             order="slack", ageing_ns=hello.ageing_ns, budget=BUDGET, burst_ns=BURST_NS, overhead_ns=OVERHEAD_NS
         )
+        account = TokenAccount(TokenSettings(mode=hello.quotas))
         self._machine = Device(
             hello.worker,
             {s.name: (s.weights, sizes[s.weights] if s.weights_bytes or hello.strict else 0) for s in stages},
             cache,
             times,
-            arbiter=GapArbiter(
-                times.kernels, settings, account=TokenAccount(TokenSettings(mode=hello.quotas)), learn=False
-            ),
+            arbiter=GapArbiter(times.kernels, settings, account=account, learn=False),
         )
+        self._moving = Moving(account, self._machine, partial(answer, hello.ingress))
         self._lock = threading.Lock()
         self._batches: dict[int, TakenBatch] = {}
         #: Grants that wait for a lane.
@@ -130,18 +132,8 @@ class DeviceExecutor:
         self._learning = learning = Learning(self._predictor, models, self._lock, partial(answer, hello.ingress))
         self._lanes = Lanes(name, models, values, answer, now_ns, self._planned, log, Tracebacks(now_ns))
         threads = 1 if app is not None else LOADERS
-        self._loaders = Loaders(
-            name,
-            threads,
-            models,
-            answer,
-            now_ns,
-            self._load_ended,
-            hand,
-            learning.want_cut,
-            self._ingresses,
-            self._lock,
-        )
+        tell = (answer, now_ns, self._load_ended, hand, learning.want_cut)
+        self._loaders = Loaders(name, threads, models, *tell, self._ingresses, self._lock)
         self._tells = app is None and hello.kernels != "never"
         if self._tells:
             wake_at(now_ns() + TELL_NS, _Tell())
@@ -202,13 +194,19 @@ class DeviceExecutor:
             dropped = events.ModelDropped(weights, message.reason or "the controller wants it gone")
             return self._perform(self._machine.step(dropped, now_ns), task_of(ingress, message.cause), now_ns)
 
-    def recut(self, message: Recut) -> None:
-        """It was found out how models are best cut."""
-        for cut, files in zip(message.cuts, message.files, strict=True):
-            self._loaders.put(partial(self._models.recut, cut, files))
+    def told(self, message: wire.Recut | wire.Watch | wire.Standing, ingress: int, now_ns: int) -> Work | None:
+        """How models are best cut; whether an ingress wants to know which kernels run; or a client that moves."""
+        if isinstance(message, wire.Recut):
+            for cut, files in zip(message.cuts, message.files, strict=True):
+                self._loaders.put(partial(self._models.recut, cut, files))
+        elif isinstance(message, wire.Watch):
+            self._watch(ingress, message.on)
+        else:
+            with self._lock:
+                return self._perform(self._moving.told(message, now_ns), 0, now_ns)
+        return None
 
-    def watch(self, ingress: int, on: bool) -> None:
-        """An ingress wants to know which kernels run, or no more."""
+    def _watch(self, ingress: int, on: bool) -> None:
         self._lanes.log = self._watched if self._watched.watch(ingress, on) else self._kernel_log
 
     def join(self, ingress: int) -> None:
@@ -227,7 +225,7 @@ class DeviceExecutor:
         work: Work | None = None
         with self._lock:
             self._ingresses.discard(ingress)
-            self.watch(ingress, on=False)
+            self._watch(ingress, on=False)
             theirs = [b for b in self._batches.values() if b.message.batch.ingress == ingress]
             for batch in theirs:
                 batch.withdrawn = True
@@ -359,6 +357,7 @@ class DeviceExecutor:
                     self._batches.pop(batch.task, None)
                 self._ran_ns = now_ns
                 answers = self._machine.step(ended, now_ns)
+                self._moving.look(now_ns)
                 grown = self._models.grown_bytes()
                 if grown is not None:
                     answers += self._machine.step(events.BudgetChanged(*grown), now_ns)

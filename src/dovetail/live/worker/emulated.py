@@ -119,11 +119,8 @@ class EmulatedExecutor:
         self._now_ns = now_ns
         self._report(self._device.wake(payload, now_ns))
 
-    def recut(self, message: wire.Recut) -> None:
-        """It has only times."""
-
-    def watch(self, ingress: int, on: bool) -> None:
-        """Its batches are all that there is to see."""
+    def told(self, message: wire.Recut | wire.Watch | wire.Standing, ingress: int, now_ns: int) -> None:
+        """It has only times, its batches are all that there is to see, and a slice begins anew where it moves to."""
 
     def close(self) -> None:
         """Nothing is to be kept."""

@@ -263,10 +263,8 @@ class Worker:
         elif isinstance(message, wire.Evict):
             if self._orders.drop(ingress, message.stage):
                 return self._executor.evict(message, ingress, now_ns)
-        elif isinstance(message, wire.Recut):
-            self._executor.recut(message)
-        elif isinstance(message, wire.Watch):
-            self._executor.watch(ingress, message.on)
+        elif isinstance(message, wire.Recut | wire.Watch | wire.Standing):
+            return self._executor.told(message, ingress, now_ns)
         elif isinstance(message, wire.Attach):
             self._attach(message.arena, ingress, fds)
         elif isinstance(message, wire.Detach):
