@@ -43,9 +43,10 @@ def played(quotas: dict[str, int], every: dict[str, int], slo_ns: int, *, strict
 @pytest.mark.parametrize("quota_pct", [10, 20, 50])
 def test_beyond_a_limit_requests_are_refused_and_the_others_are_in_time(quota_pct: int) -> None:
     got = played({"slow": quota_pct}, {"slow": RUN_NS}, SECOND, strict=True)["slow"]
-    # Without the rule 11, 35 and 125 of 600 were in time, and 61, 106 and 223 were late.
-    assert got["ok"] >= 0.65 * sum(got.values()) * quota_pct / 100, got
-    assert got.get("late", 0) < got["ok"], got
+    # Without the rule 11, 36 and 141 of 600 were in time, and 61, 105 and 207 were late. Without what is to be paid
+    # for after a batch, 60 were late with a quota of 10 %.
+    assert got["ok"] >= 0.95 * sum(got.values()) * quota_pct / 100, got
+    assert got.get("late", 0) * 20 <= got["ok"], got
 
 
 def test_alone_a_quota_that_is_no_limit_refuses_nobody() -> None:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ..predict.companions import Companions
-from ..predict.interference import Beside
+from ..predict.companions import Companions, running_on
+from ..predict.interference import Beside, fetch
 from ..state import NEVER_NS, Batch, Cluster, Config, Item, Request, compile_graphs
 from ..units import MS
 from ..workflow.graph import Graph, StageSpec
@@ -92,7 +92,8 @@ class Controller:
         self._touched = launcher.touched
         self._roster = roster = Roster(cluster, self.stages, policy, step, launcher)
         self._slicing = Slicing(cluster, self.stages, launcher)
-        self._scheduler = policy.scheduler
+        self._scheduler = scheduler = policy.scheduler
+        self._hopeless, self._order, self._note = scheduler.hopeless, scheduler.order, scheduler.note
         #: Workers keep the queues, and may refuse what they could not start in time.
         self.binds_at_once = policy.scheduler.bind_ns == NEVER_NS
         self._scaler_adjusts = policy.scaler.adjusts
@@ -104,7 +105,7 @@ class Controller:
             RequestCancelled: self._request_cancelled,
             BatchFinished: self._batch_finished,
             BatchFailed: self._batch_failed,
-            ModelLoaded: roster.model_loaded,
+            ModelLoaded: self._model_loaded,
             ModelEvicted: roster.model_evicted,
             MemoryChanged: roster.memory_changed,
             PeerStateReceived: roster.peer_state_received,
@@ -137,24 +138,23 @@ class Controller:
 
     def step(self, event: Event) -> list[Action]:
         """Take one event and say what is to be done."""
-        step = self._step
-        if event.at_ns < step.now_ns:
-            raise ValueError(f"time went back from {step.now_ns} to {event.at_ns} ns at {type(event).__name__}")
-        step.now_ns = event.at_ns
+        step, launcher, now = self._step, self._launcher, event.at_ns
+        if now < step.now_ns:
+            raise ValueError(f"time went back from {step.now_ns} to {now} ns at {type(event).__name__}")
+        step.now_ns = now
         step.number += 1
         out: list[Action] = []
         step.out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
-        for request, refusal in self._scheduler.hopeless(event.at_ns):
+        for request, refusal in self._hopeless(now):
             if request.sheddable:
                 self._close(request, "shed", refusal.reason, refusal.retry_after_ns)
-        launcher = self._launcher
         last = launcher.last_batch
         launcher.start()
         if self._scaler_adjusts and self._roster.adjust():
             launcher.start()
         if launcher.last_batch == last:
-            self._scheduler.idle(event.at_ns)
+            self._scheduler.idle(now)
             if self._unlearned:
                 self._learn(LEARN)
         elif len(self._unlearned) > UNLEARNED:
@@ -221,15 +221,15 @@ class Controller:
             late = self._step.now_ns > request.objective_ns
             self._close(request, "late" if late else "ok")
             return
-        nodes = request.graph.nodes
-        scheduler, now, touched = self._scheduler, self._step.now_ns, self._touched
+        nodes, now = request.graph.nodes, self._step.now_ns
         for item in ready:
             item.origin = origin
-            queue = nodes[item.node].queue
-            queue.push(scheduler.order(request, item.node), item)
+            node = item.node
+            queue = nodes[node].queue
+            queue.push(self._order(request, node), item)
             queue.arrived += 1
-            scheduler.note(item, now)
-            touched[queue] = None
+            self._note(item, now)
+            self._touched[queue] = None
 
     def _close(self, request: Request, outcome: str, reason: str = "", retry_ns: int = 0) -> None:
         request.outcome = outcome
@@ -261,25 +261,24 @@ class Controller:
         batch = self._launcher.release(event.batch)
         if batch is None:
             return  # its worker was lost and the items have gone elsewhere
-        now = event.at_ns
-        duration = event.busy_ns or event.end_ns - event.begin_ns
+        now, end_ns = event.at_ns, event.end_ns
+        duration = event.busy_ns or end_ns - event.begin_ns
         items, worker, config = batch.items, batch.worker, batch.config
-        stage, kind = batch.queue.stage, worker.spec.kind
         if batch.slice is not None:
             batch.slice.charge(event.begin_ns, event.begin_ns + duration)
         if event.first:
-            self.policy.predictor.observe_first(stage, kind, len(items), config, duration)
+            predictor = self.policy.predictor
+            predictor.observe_first(batch.queue.stage, worker.spec.kind, len(items), config, duration)
         elif self._companions is None:
-            self._observe_run(stage, kind, len(items), config, duration)
+            self._observe_run(batch.queue.stage, worker.spec.kind, len(items), config, duration)
         else:
             self._observe_beside(self._companions, batch, event, duration)
-        batch.way_ns = now - event.end_ns if now > event.end_ns else 0
+        if now > end_ns:
+            batch.way_ns = now - end_ns
         self._scheduler.ended(batch, now, True)
         share_usd, cpu_usd = worker.usd_per_share_ns, worker.usd_per_cpu_ns
         cost = duration * (config.share_pct * share_usd + config.cpus * cpu_usd) / len(items)
-        origin = worker.id
-        counts = event.counts
-        at = 0
+        origin, counts, at = worker.id, event.counts, 0
         for item in items:
             request = item.request
             request.cost_usd += cost
@@ -306,9 +305,7 @@ class Controller:
         if event.batch // LOOK_FOR % LOOK_EVERY and not self.policy.predictor.curious(kind):
             self._observe_run(stage, kind, items, config, duration_ns)
             return
-        running = [
-            i for i, b in worker.running.items() if not (b.waits or b.fetches or b.sliced) and b.begun_ns < end_ns
-        ]
+        running = running_on(worker, end_ns)
         whole_ns = end_ns - event.begin_ns
         # Who was stopped in between was not there all the time, and when it was is not known here.
         if duration_ns * STOPPED < whole_ns * (STOPPED - 1) or companions.alone(worker.id, running):
@@ -317,6 +314,14 @@ class Controller:
         load = self._load_of(stage, kind, items, config)
         ran = stage, kind, items, config, duration_ns, batch.said_ns
         self._unlearned.extend(companions.ended(worker.id, ran, load, event.begin_ns, end_ns, running))
+
+    def _model_loaded(self, event: ModelLoaded) -> None:
+        self._roster.model_loaded(event)
+        worker = self.workers.get(event.worker)
+        if self._companions is not None and worker is not None and event.load_ns:
+            load = fetch(self.stages[event.stage].weights, event.load_ns)
+            begin, end = event.at_ns - event.load_ns, event.at_ns
+            self._unlearned.extend(self._companions.fetched(worker.id, load, begin, end, running_on(worker, end)))
 
     def _learn(self, most: int) -> None:
         """Tell the predictor of batches that were beside others, the first ones first."""

@@ -50,7 +50,8 @@ class Launcher:
         #: Stage with a quota -> the worker that its batches go to, where somebody said so.
         self.homes: dict[str, int] = {}
         self._batches, self._holders = cluster.batches, cluster.holders
-        self._scheduler, self._predictor = policy.scheduler, policy.predictor
+        self._scheduler, self._predictor = scheduler, predictor = policy.scheduler, policy.predictor
+        self._offers, self._started, self._run_of = scheduler.offers, scheduler.started, predictor.run
         self._bind_ns = policy.scheduler.bind_ns
         self._step = step
         self._restless = policy.scheduler.restless
@@ -62,6 +63,8 @@ class Launcher:
         #: Queues with work by the order of their heads: those of devices, of host processes, and of stages with a
         #: quota, which are not the scheduler's to place. What does not hold any more is dropped when it comes up.
         self._waiting: tuple[list[_Entry], list[_Entry], list[_Entry]] = ([], [], [])
+        #: Queue -> which of them it waits in, once it was asked where.
+        self._lines: dict[Queue, list[_Entry]] = {}
         #: Queue -> its valid entry there.
         self._entries: dict[Queue, _Entry] = {}
         self._entered = 0
@@ -84,27 +87,35 @@ class Launcher:
         entry = self._entries.get(queue)
         if entry is not None and entry[0] == order:
             return
-        self._entered += 1
-        entry = self._entries[queue] = (order, self._entered, queue)
-        stage = queue.stage
-        sliced = stage.sliced or stage.name in self._cluster.sliced
-        heappush(self._waiting[_SLICED if sliced else stage.on_host], entry)
+        self._entered = entered = self._entered + 1
+        self._entries[queue] = entry = (order, entered, queue)
+        line = self._lines.get(queue)
+        heappush(self._line_of(queue) if line is None else line, entry)
+
+    def _line_of(self, queue: Queue) -> list[_Entry]:
+        """Where a queue waits."""
+        sliced = queue.sliced or queue.stage.name in self._cluster.sliced
+        self._lines[queue] = line = self._waiting[_SLICED if sliced else queue.stage.on_host]
+        return line
 
     # -- what starts ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start whatever can be started now that the event's own changes are made."""
-        if self._holds and self._holds[0][0] <= self._step.now_ns:
+        now, touched = self._step.now_ns, self.touched
+        if self._holds and self._holds[0][0] <= now:
             self._end_holds()
         if self._asleep:
             self._wake()
-        touched = self.touched
-        every = self.freed or self._restless
-        if 0 < self._look_ns <= self._step.now_ns:
+        if 0 < self._look_ns <= now:
             self._look_ns = 0
-            every = True
-        if every:
+            self.freed = True
+        every = self._restless
+        if self.freed:
             self.freed = False
+            # Where nothing else waits, a queue has nobody to be compared with.
+            every = every or len(touched) != 1 or bool(self._entries)
+        if every:
             for queue in touched:
                 if queue.size and not (self._asleep and self._sleeps_on(queue)):
                     self._enter(queue)
@@ -160,9 +171,13 @@ class Launcher:
         while True:
             before = self.last_batch
             self._first_declined = NEVER_NS
-            for line in range(len(self._waiting)):
-                if self._waiting[line]:
-                    self._pass(line, touched)
+            devices, hosts, sliced = self._waiting
+            if devices:
+                self._pass(0, devices, touched)
+            if hosts:
+                self._pass(_HOST, hosts, touched)
+            if sliced:
+                self._pass(_SLICED, sliced, touched)
             if not self._restless or self.last_batch == before:
                 return
             touched = {}
@@ -172,11 +187,11 @@ class Launcher:
             if self._first_declined >= self.last_batch and self._entered == entered:
                 return  # all were asked since the last batch has started
 
-    def _pass(self, line: int, touched: Mapping[Queue, None]) -> None:
+    def _pass(self, line: int, waiting: list[_Entry], touched: Mapping[Queue, None]) -> None:
         """One pass over the queues that wait; one that is held is asked only if its own work has changed."""
-        waiting, entries, full = self._waiting[line], self._entries, self._scheduler.full
+        entries, full, on_host, placed = self._entries, self._scheduler.full, line == _HOST, line != _SLICED
         declined: list[Queue] = []
-        while waiting and (line == _SLICED or not full(line == _HOST)):
+        while waiting and not (placed and full(on_host)):
             entry = heappop(waiting)
             queue = entry[2]
             valid = entries.get(queue)
@@ -185,9 +200,12 @@ class Launcher:
             del entries[queue]
             if not queue.size or (queue.held_until_ns and queue not in touched):
                 continue
-            if self._start_batch(queue):
-                if queue.size:
-                    self._enter(queue)
+            while self._start_batch(queue):
+                if not queue.size:
+                    break
+                if (waiting and waiting[0][0] <= queue.head_order()) or (placed and full(on_host)):
+                    self._enter(queue)  # others come first now, or nobody does
+                    break
             else:
                 declined.append(queue)
                 if self.last_batch < self._first_declined:
@@ -195,7 +213,7 @@ class Launcher:
         for queue in declined:
             if queue.held_until_ns:
                 continue  # the end of its hold brings it back, or its own work
-            if line != _SLICED and self._scheduler.sleeps(queue):
+            if placed and self._scheduler.sleeps(queue):
                 self._asleep.setdefault(queue.stage.name, {})[queue.key] = queue
             else:
                 self._enter(queue)
@@ -203,7 +221,7 @@ class Launcher:
     def _start_batch(self, queue: Queue) -> bool:
         """Start one batch from the queue if there is an offer that begins soon enough; say whether it did."""
         now = self._step.now_ns
-        if queue.stage.sliced:
+        if queue.sliced:
             name = queue.stage.name
             worker = sliced_worker(self._holders[name], queue.stage, self.homes.get(name, 0))
             if worker is None:
@@ -213,7 +231,7 @@ class Launcher:
             return True
         if not self._restless:
             self.asked_ns[queue.key] = now
-        answer = self._scheduler.offers(queue, now)
+        answer = self._offers(queue, now)
         if type(answer) is Hold:
             if answer.until_ns <= now:
                 raise ValueError(f"the scheduler holds queue {queue.key!r} until the past ({answer.reason})")
@@ -242,9 +260,10 @@ class Launcher:
     def _launch(self, queue: Queue, offer: Offer, items: list[Item]) -> None:
         """Enter a new batch into the books, and tell its worker all that it has to know of it."""
         step, stage, worker, config, piece = self._step, queue.stage, offer.worker, offer.config, offer.slice
-        now = step.now_ns
+        now, kind = step.now_ns, worker.spec.kind
         self.last_batch = ident = self.last_batch + 1
-        expected = self._predictor.run(stage, worker.spec.kind, len(items), config)
+        ask = self._run_of if piece is None else self._predictor.usual
+        expected = ask(stage, kind, len(items), config)
         mean_ns, spread = expected.mean_ns, expected.spread
         accept_ns = offer.accept_ns
         if accept_ns and items[0].refused >= MAX_REFUSALS:
@@ -254,10 +273,10 @@ class Launcher:
             piece.running = ident
         self._batches[ident] = batch
         worker.enter(batch)
-        if len(worker.running) > 1 and self._predictor.felt(worker.spec.kind) and not batch.sliced:
+        if len(worker.running) > 1 and self._predictor.felt(kind) and not batch.sliced:
             look_again(self._predictor, worker, now)
             mean_ns = batch.expected_ns
-        self._scheduler.started(batch, now)
+        self._started(batch, now)
         if len(items) == 1:
             item = items[0]
             request, node = item.request, item.node

@@ -61,6 +61,7 @@ __all__ = ["Device"]
 _UNKNOWN: Final = ("", -1)
 _RUNNING: Final = TaskState.RUNNING
 _STOPPING: Final = TaskState.STOPPING
+_SLACK: Final = GapSettings(order="slack")
 
 
 class Device:
@@ -84,7 +85,7 @@ class Device:
         self._models = models
         self._times = times
         if arbiter is None:
-            arbiter = GapArbiter(times.kernels, GapSettings(order="slack"), account=account, learn=False)
+            arbiter = GapArbiter(times.kernels, _SLACK, account=account, learn=False, pairs=times.pairs)
         if account is None:
             account = arbiter.account if isinstance(arbiter, PriorityArbiter) else TokenAccount()
         self._account = account
@@ -96,11 +97,10 @@ class Device:
         self._queue = queue = WorkerQueue(cache, rules, self._loading.fetch_ns)
         self._loading.attach(queue)
         self._starting = Starting(queue, cache, rules, self.dispatch, self._loading, times)
-        self._tasks, self._expected = queue.tasks, self.dispatch.hints
+        self._tasks, self._expected, self._fetch_blocks = queue.tasks, self.dispatch.hints, rules.fetch_blocks
         self._arrivals = 0
-        self._alone: RunBatch | None = None  # it runs and is in no book; its number, and since when
-        self._alone_task, self._alone_ns = -1, 0
-        self._alone_matters = False  # something is to be done when it ends
+        self._alone: RunBatch | None = None  # it is in no book; its number, since when, whether its end matters
+        self._alone_task, self._alone_ns, self._alone_matters = -1, 0, False
         self._models_wait = False  # models were to come or go when that was last looked at
         self._lowest = 1  # the lowest class that was ever here; hints are of use to classes above it only
         self._done_ns: int | None = None  # when all will have ended, if that was asked since something changed
@@ -136,9 +136,10 @@ class Device:
         As `step` with this batch and `Grant` as its only answer; False: nothing has happened. It is written into the
         books when something else happens before its end.
         """
-        if self._alone is not None or self._tasks or self.rules.fetch_blocks or self._account.active:
+        if self._alone is not None or self._tasks or self._fetch_blocks or self._account.active:
             return False
         weights, nbytes = self._models.get(run.stage, _UNKNOWN)
+        priority = run.priority
         if (
             nbytes < 0
             or now_ns < run.earliest_ns
@@ -147,17 +148,17 @@ class Device:
             or not 0 < run.share_pct <= FULL_SHARE
             or run.quota_pct < FULL_QUOTA
             or (nbytes and self.cache.tier(weights) != "resident")
-            or (self._expected and self.dispatch.expects_above(run.priority, now_ns))
+            or (self._expected and self.dispatch.expects_above(priority, now_ns))
         ):
             return False
         if self._expected:
-            self._times.observe_turnaround(self.dispatch.came(run.priority, now_ns))
+            self._times.observe_turnaround(self.dispatch.came(priority, now_ns))
         self._alone = run
         self._alone_task = task_of(run.ingress, run.batch) if run.ingress else run.batch
         self._alone_ns = now_ns
-        if run.priority > self._lowest:
-            self._lowest = run.priority
-        self._alone_matters = bool(nbytes or self._models_wait or (run.follows and run.priority < self._lowest))
+        if priority > self._lowest:
+            self._lowest = priority
+        self._alone_matters = nbytes > 0 or self._models_wait or (run.follows and priority < self._lowest)
         return True
 
     def end_alone(self, task: int) -> bool:

@@ -24,11 +24,12 @@ from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 from .estimate import GUESSED_SPREAD, GUESSED_TURNAROUND_NS, Estimate, guessed_load_ns
 from .interference import Beside, Interference, Load, Work, quarter_octaves
+from .kernel_pairs import KernelPairs
 from .kernel_times import KernelTimes
 from .loads import LoadTimes
 from .neighbours import Neighbours
 from .running import Seen
-from .scatter import Scatter
+from .scatter import ProfiledTimes, Scatter
 from .similar import guessed_run, pace, work_ns
 from .sizes import WINDOW, SeenSizes
 from .state import EstimatorState, LearnedRun, LearnedScatter, LearnedTurnaround
@@ -75,10 +76,11 @@ class Estimator:
         self._guessed: dict[str, list[_Key]] = {}
         #: (stage, kind) with a profile -> how far its times are seen to scatter.
         self._scatters: dict[tuple[str, str], Scatter] = {}
-        #: Times of profiled stages that are not counted yet.
-        self._aside: dict[_Key, list[int]] = {}
+        #: What was seen of profiled stages and is not counted yet.
+        self._profiled: dict[_Key, ProfiledTimes] = {}
         self._turnarounds: dict[str, Turnaround] = {}
         self._kernel_times = KernelTimes(tells=tells)
+        self._pairs: dict[str, KernelPairs] = {}
         self.declare(stages)
         if state is not None:
             self.restore(state)
@@ -244,16 +246,15 @@ class Estimator:
             duration_ns = self._learn_of_neighbours(stage, key, duration_ns, said_ns, beside)
             if not duration_ns:
                 return
-        if key[:2] in self.table.entries:
-            self._scattered(key, duration_ns)
-        if key in self._aside:
-            aside = self._aside[key]
+        profiled = self._profiled.get(key) or self._profiled_times(key)
+        if profiled is not None:
+            aside = profiled.aside
             aside.append(duration_ns)
             if len(aside) >= _ASIDE:
                 self._runs[key[:2]].at(*key[2:]).add_many(aside)
                 aside.clear()
-        elif key[:2] in self.table.entries:
-            self._aside[key] = [duration_ns]
+            if profiled.scatter.add(duration_ns, profiled.mean_ns):
+                self._forget_answers(key[:2])
         else:
             self._runs[key[:2]].add(*key[2:], max(0, duration_ns))
             self._learned(stage, kind)
@@ -283,16 +284,14 @@ class Estimator:
             for answer in self._guessed.pop(kind):
                 del self._answers[answer]
 
-    def _scattered(self, key: _Key, duration_ns: int) -> None:
-        """Count how far a time is from its profile's."""
-        answer = self._answers.get(key) or self._known(key)
-        if answer is None:
-            return
-        scatter = self._scatters.get(key[:2])
-        if scatter is None:
-            scatter = self._scatters[key[:2]] = Scatter(self.table.entries[key[:2]].spread)
-        if scatter.add(duration_ns, answer.mean_ns):
-            self._forget_answers(key[:2])
+    def _profiled_times(self, key: _Key) -> ProfiledTimes | None:
+        """Where times of this configuration are put aside; None: it has no profile."""
+        entry, mean_ns = self.table.entries.get(key[:2]), self.table.latency_ns(*key)
+        if entry is None or mean_ns is None:
+            return None
+        scatter = self._scatters.setdefault(key[:2], Scatter(entry.spread))
+        self._profiled[key] = times = ProfiledTimes(mean_ns, scatter)
+        return times
 
     def _forget_answers(self, key: tuple[str, str]) -> None:
         for answer in self._asked.pop(key, ()):
@@ -314,9 +313,10 @@ class Estimator:
         return took_ns
 
     def _count_aside(self) -> None:
-        for key, durations_ns in self._aside.items():
-            self._runs[key[:2]].at(*key[2:]).add_many(durations_ns)
-        self._aside.clear()
+        for key, times in self._profiled.items():
+            if times.aside:
+                self._runs[key[:2]].at(*key[2:]).add_many(times.aside)
+                times.aside.clear()
 
     def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:
         """A load took so long."""
@@ -324,16 +324,17 @@ class Estimator:
 
     def observe_turnaround(self, duration_ns: int, kind: str = "") -> None:
         """The next batch came so long after the end of the one before."""
-        seen = self._turnarounds.get(kind)
-        if seen is None:
-            seen = self._turnarounds[kind] = Turnaround()
-        seen.add(max(0, duration_ns))
+        self._turnarounds.setdefault(kind, Turnaround()).add(max(0, duration_ns))
 
     # -- kernels --------------------------------------------------------------------------------------------------
 
     def sequence(self, name: str, identities: Sequence[str]) -> KernelStats | None:
         """A task of these kernels begins: the statistics to read and to observe into. None: none are kept of it."""
         return self._kernel_times.sequence(name, identities)
+
+    def pairs(self, kind: str) -> KernelPairs:
+        """What kernels cost each other that run side by side on a device of that kind."""
+        return self._pairs.setdefault(kind, KernelPairs(kind))
 
     def learn(self, others: Iterable[KernelStats]) -> None:
         """Add what others have observed of kernels."""
@@ -374,7 +375,7 @@ class Estimator:
         self._answers.clear()
         self._asked.clear()
         self._guessed.clear()
-        self._aside.clear()
+        self._profiled.clear()
         self._runs.clear()
         for run in state.runs:
             seen = Seen(WINDOW, run.count, run.mean_ns, run.squares)

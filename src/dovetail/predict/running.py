@@ -49,13 +49,21 @@ class Seen:
 
     def add(self, value: int) -> None:
         """Take one value."""
-        count = self.count = self.count + 1
-        off = value - self.mean
-        if count > self.window:
-            count = self.window
-            self.squares -= self.squares / count
-        self.mean += off // count
-        self.squares += off * (value - self.mean)
+        self.add_each((value,))
+
+    def add_each(self, values: Sequence[int]) -> None:
+        """Take values one after the other."""
+        count, mean, squares, window = self.count, self.mean, self.squares, self.window
+        for value in values:
+            count += 1
+            off = value - mean
+            if count <= window:
+                mean += off // count
+            else:
+                squares -= squares / window
+                mean += off // window
+            squares += off * (value - mean)
+        self.count, self.mean, self.squares = count, mean, squares
 
     def add_many(self, values: Sequence[int]) -> None:
         """Take values at once; what was seen before has the weight of the window at most, and they have their own."""

@@ -46,7 +46,8 @@ class FirstCome:
         self._batch = batch or {}
         self._max_open = max_open
         self._by_class = by_class
-        self._fixed: dict[str, Config] = {}
+        #: Stage -> its configuration, and who holds its model.
+        self._fixed: dict[str, tuple[Config, Mapping[int, Worker]]] = {}
         #: Whether batches are ever sent before there is room.
         self._early = bind_ns > 0
 
@@ -97,14 +98,16 @@ class FirstCome:
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
         """The stage's fixed configuration on the first worker that has room, or will have it first."""
         stage = queue.stage
-        config = self._fixed.get(stage.name)
-        if config is None:
+        fixed = self._fixed.get(stage.name)
+        if fixed is None:
             largest = self._batch.get(stage.name, stage.batch[-1])
             # Ordinary Python holds an interpreter, so it takes the whole of its host process.
             share = FULL_SHARE if stage.on_host else stage.share_pct or self._share_pct
             cpus = max(1, self._cores * share // FULL_SHARE)
-            config = self._fixed[stage.name] = Config(largest, 1 if stage.on_host else cpus, share)
-        holders = self._holders[stage.name].values()
+            config = Config(largest, 1 if stage.on_host else cpus, share)
+            fixed = self._fixed[stage.name] = config, self._holders[stage.name]
+        config, held_by = fixed
+        holders = held_by.values()
         worker = first_fit(holders, config)
         if worker is not None:
             return (Offer(worker, config, now_ns),)

@@ -184,7 +184,9 @@ class Simulation:
         number = 0
         if type(arrival) is tuple:
             number, arrival = arrival
-        self._push(arrival.at_ns, _ARRIVAL, self._ingresses[number], arrival)  # type: ignore[union-attr]
+        self._sequence = sequence = self._sequence + 1
+        entry = (arrival.at_ns, _ARRIVAL, sequence, self._ingresses[number], arrival)  # type: ignore[union-attr]
+        heappush(self._heap, entry)
 
     # -- running ------------------------------------------------------------------------------------------------
 

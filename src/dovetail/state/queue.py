@@ -25,11 +25,15 @@ class Waiting:
 class Queue:
     """Items in the scheduler's order. Items of closed requests stay inside until they come up, but do not count."""
 
-    __slots__ = ("_classes", "_heap", "_sequence", "_waiting", "arrived", "held_until_ns", "key", "size", "stage")
+    __slots__ = (
+        "_classes", "_heap", "_sequence", "_waiting", "arrived", "held_until_ns", "key", "size", "sliced", "stage",
+    )  # fmt: skip
 
     def __init__(self, key: str, stage: StageSpec) -> None:
         self.key = key
         self.stage = stage
+        #: Its batches wait for tokens at the device.
+        self.sliced = stage.sliced
         #: Items of open requests.
         self.size = 0
         #: Items that were ever asked for: those of refused requests count, those that come back do not.
@@ -54,17 +58,18 @@ class Queue:
 
     def push(self, order: int, item: Item) -> None:
         """Add an item; smaller `order` comes first, then first come."""
-        self._sequence += 1
-        heappush(self._heap, (order, self._sequence, item))
-        waiting = self._waiting
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (order, sequence, item))
+        waiting, size = self._waiting, self.size
         waiting.items += 1
-        if not self.size and not self.held_until_ns:
+        if not size and not self.held_until_ns:
             waiting.ready += 1
-        self.size += 1
+        self.size = size + 1
         item.waits = True
         request = item.request
-        self._classes[request.priority] = self._classes.get(request.priority, 0) + 1
-        request.waiting[self] = request.waiting.get(self, 0) + 1
+        priority, classes, queues = request.priority, self._classes, request.waiting
+        classes[priority] = classes.get(priority, 0) + 1
+        queues[self] = queues.get(self, 0) + 1
 
     def of_class(self, priority: int) -> int:
         """How many items of open requests of a class wait."""
@@ -86,12 +91,14 @@ class Queue:
 
     def head_order(self) -> int:
         """Order of the head; only meaningful while `size` is above nought."""
-        self.head()
-        return self._heap[0][0]
+        heap = self._heap
+        while heap[0][2].request.outcome:
+            heappop(heap)
+        return heap[0][0]
 
     def pop(self, count: int) -> list[Item]:
         """Take the first `count` items of open requests; fewer if there are fewer, or one must run alone."""
-        heap = self._heap
+        heap, classes, size = self._heap, self._classes, self.size
         taken: list[Item] = []
         while heap:
             entry = heappop(heap)
@@ -105,28 +112,29 @@ class Queue:
                     break
                 count = 1
             request.waiting[self] -= 1
-            self._classes[request.priority] -= 1
+            classes[request.priority] -= 1
             item.waits = False
-            self.size -= 1
+            size -= 1
             taken.append(item)
-            if self.size == 0 or len(taken) >= count:
+            if not size or len(taken) >= count:
                 break
-        self._left(len(taken))
+        if taken:
+            self._shrink(size)
         return taken
 
     def forget(self, request: Request) -> None:
         """A request was closed: what it has waiting here does not count any more."""
         gone = request.waiting.pop(self, 0)
-        self.size -= gone
         if gone:
             self._classes[request.priority] -= gone
-            self._left(gone)
+            self._shrink(self.size - gone)
 
-    def _left(self, count: int) -> None:
-        """So many items do not wait any more."""
+    def _shrink(self, size: int) -> None:
+        """So many items still wait, which are fewer than before."""
         waiting = self._waiting
-        waiting.items -= count
-        if count and not self.size and not self.held_until_ns:
+        waiting.items += size - self.size
+        self.size = size
+        if not size and not self.held_until_ns:
             waiting.ready -= 1
 
     def open_items(self) -> list[Item]:

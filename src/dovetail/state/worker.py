@@ -96,10 +96,11 @@ class Worker:
 
     def _begin(self, batch: Batch, now_ns: int) -> None:
         config = batch.config
-        if self.free_pct >= config.share_pct and self.free_cpus >= config.cpus and not self.line:
-            self.free_pct -= config.share_pct
-            self.free_cpus -= config.cpus
-            batch.got_pct, batch.got_cpus = config.share_pct, config.cpus
+        share_pct, cpus = config.share_pct, config.cpus
+        free_pct, free_cpus = self.free_pct - share_pct, self.free_cpus - cpus
+        if free_pct >= 0 and free_cpus >= 0 and not self.line:
+            self.free_pct, self.free_cpus = free_pct, free_cpus
+            batch.got_pct, batch.got_cpus = share_pct, cpus
             return
         batch.waits = True
         insort(self.line, batch, key=_class_of)
@@ -224,7 +225,7 @@ class Batch:
 
     __slots__ = (
         "_class", "begun_ns", "config", "expected_ns", "fetches", "got_cpus", "got_pct", "id", "items", "left_ns",
-        "queue", "said_ns", "sent_ns", "since_ns", "slice", "slow", "waits", "way_ns", "worker",
+        "queue", "said_ns", "sent_ns", "since_ns", "slice", "sliced", "slow", "waits", "way_ns", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -242,6 +243,8 @@ class Batch:
         self.id = ident
         #: The slice that it runs in, where the scaler has set one.
         self.slice = piece
+        #: It waits for tokens at the device, whose account its share is.
+        self.sliced = piece is not None or queue.sliced
         self.queue = queue
         self.worker = worker
         self.config = config
@@ -267,11 +270,6 @@ class Batch:
         self.got_cpus = 0
         #: Its class, once somebody has asked.
         self._class = 0
-
-    @property
-    def sliced(self) -> bool:
-        """Whether it waits for tokens at the device, whose account its share is."""
-        return self.slice is not None or self.queue.stage.sliced
 
     def priority(self) -> int:
         """The highest class in it; 1 is the highest of all."""
