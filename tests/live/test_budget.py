@@ -60,3 +60,29 @@ def test_models_that_all_fit_take_nothing_from_batches_that_they_do_not_need():
     made.expect(("a",))
     learn(made.room, "a", 10 * MB)
     assert made.changed() is None and made.usable_bytes == before
+
+
+def test_a_model_whose_kernels_would_push_others_out_stays_whole():
+    made = budget(30, 30)
+    for way in ("a", "b"):
+        learn(made.room, way, 20 * MB)
+    learn(made.room, "a in kernels", 80 * MB)
+    learn(made.room, "b in kernels", 30 * MB)
+    assert made.changed()[0] < 30 * MB + 1
+    assert made.too_large("a", "a in kernels") and not made.too_large("a", "a in kernels"), "it is forgotten"
+    assert not made.too_large("b", "b in kernels"), "it takes more than whole, and there is room for it"
+    assert made.changed()[0] >= 60 * MB
+
+
+def test_what_stopped_batches_have_is_set_aside_once_and_not_given_to_models_and_back():
+    made = budget(40, 40)
+    learn(made.room, "a", 10 * MB)
+    learn(made.room, "low", 12 * MB)
+    made.changed()
+    FakePeak.kept = 12 * MB
+    with made.room.run("low", 10) as low:
+        low.stopped = True
+    assert made.changed()[0] == WHOLE - made.room.known_bytes - SLACK
+    with made.room.run("low", 10, low) as low:
+        low.done = True
+    assert made.room.known_bytes > 23 * MB and made.changed() is None

@@ -5,6 +5,8 @@ Rules of this file
 - Once batches have been measured, only as much is set aside as the largest of them takes, or a load, and both at once
   if all models fit beside that. The rest is for models: one that has to go is loaded again, which takes a core.
 - Before a stage runs of which nothing is known, half is set aside again.
+- A model that takes so much more in kernels than whole that others would have to go for it stays whole: its kernels
+  keep what is between them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Collection
 
 from ...units import format_bytes
 from .footprint import anonymous_bytes
-from .working_memory import WorkingMemory
+from .working_memory import PART_PCT, WorkingMemory
 
 __all__ = ["Budget"]
 
@@ -58,6 +60,14 @@ class Budget:
             return None
         self._awaited.add(ways)
         return self.changed()
+
+    def too_large(self, whole: str, kernels: str) -> bool:
+        """Whether a stage takes too much memory in kernels; if so, it is not expected to run so any more."""
+        fair_bytes = max(self._first_bytes * PART_PCT // 100, self._ample_bytes, self.room.needs(whole))
+        if self.room.needs(kernels) <= fair_bytes:
+            return False
+        self.room.forget(kernels)
+        return True
 
     def changed(self) -> tuple[int, str] | None:
         """What models may take from now on, and why, if something else is to be set aside than before."""

@@ -87,6 +87,8 @@ class Models:
         self.budget_bytes = hello.spec.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         #: What it is for, if it is strict.
         self.budget: Budget | None = None
+        #: Weights of models that take too much of it in kernels.
+        self._heavy: set[str] = set()
         if self._strict:
             one_heap()
             self._weigh()
@@ -156,8 +158,14 @@ class Models:
         if self.budget is None:
             return None
         if not stage or self._app is not None:
+            if self._kernels == "auto" and self._app is None:
+                self._heavy.update([s.weights for s in self.specs.values() if self._too_large(self.budget, s.name)])
             return self.budget.changed()
         return self.budget.expect((_way(stage, whole=True), _way(stage, whole=False)))
+
+    @staticmethod
+    def _too_large(budget: Budget, stage: str) -> bool:
+        return budget.too_large(_way(stage, whole=True), _way(stage, whole=False))
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -204,7 +212,7 @@ class Models:
 
     def _wanted(self, weights: str) -> bool:
         """Whether it is to be cut: a lower class runs on it than another one that is served."""
-        if self._kernels != "auto":
+        if self._kernels != "auto" or weights in self._heavy:
             return self._kernels == "always"
         classes = [self._lowest.get(s.name, 1) for s in self.specs.values() if s.weights == weights]
         return max(classes, default=1) > self._highest
@@ -217,7 +225,9 @@ class Models:
             for model in made.values():
                 if not isinstance(model, CutModel) or model.spec.model != cut.model or model.ways[1]:
                     continue
-                if not self._strict or files or model.spec.kind == "torch":
+                if model.spec.weights not in self._heavy and (
+                    not self._strict or files or model.spec.kind == "torch"
+                ):
                     # A strict worker weighs nothing here: what it reads takes less than the model that goes for it.
                     model.cut_like(cut, files)
 
@@ -271,6 +281,8 @@ class Models:
                 model = made.get(cpus) or made.setdefault(cpus, self._make(self.stages[spec.weights], cpus))
         at_once = EVERY
         if self.budget is not None and self._app is None:
+            if spec.weights in self._heavy and isinstance(model, CutModel) and model.ways[1]:
+                model.stay_whole(model.whole(), "in kernels it takes memory that other models need")
             whole = not isinstance(model, CutModel) or not model.ways[1]
             at_once = self.budget.room.at_once(_way(spec.name, whole=whole), item_bytes(columns))
         if not isinstance(model, CutModel):

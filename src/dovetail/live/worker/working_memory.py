@@ -79,6 +79,7 @@ class WorkingMemory:
         #: What those at work take, and what those have that were stopped.
         self._taken: list[int] = []
         self._held: list[int] = []
+        self._most_held = 0
         #: A batch runs alone, or is about to.
         self._alone = False
         self._batches_waiting = 0
@@ -142,8 +143,19 @@ class WorkingMemory:
 
     @property
     def known_bytes(self) -> int:
-        """What the largest batch takes that was measured, and what those have that were stopped."""
-        return max([known.nbytes for known in self._known.values()], default=0) + sum(self._held)
+        """What the largest batch takes that was measured, and the most that those had that were stopped."""
+        return max([known.nbytes for known in self._known.values()], default=0) + self._most_held
+
+    def needs(self, way: str) -> int:
+        """What batches take that run in this way; 0 if that is not known."""
+        known = self._known.get(way)
+        return 0 if known is None else known.nbytes
+
+    def forget(self, way: str) -> None:
+        """Nothing runs in this way any more."""
+        with self._changed:
+            self._known.pop(way, None)
+            self._most_held = sum(self._held)
 
     def at_once(self, stage: str, item_bytes: int) -> int:
         """How many items of a batch may run together: as many as the reserve was made for, and at least one."""
@@ -202,6 +214,7 @@ class WorkingMemory:
         if use.stopped and nbytes:
             use.held_bytes = nbytes
             self._held.append(nbytes)
+            self._most_held = max(self._most_held, sum(self._held))
 
     def _leave(self, nbytes: int, use: Use | None = None) -> None:
         with self._changed:
