@@ -7,6 +7,7 @@ from tests.schedule.almost_first_come import AlmostFirstCome
 
 from dovetail.control import Reject, Reply, RequestArrived, RunBatch, WorkerJoined, WorkerLost
 from dovetail.control.events import BatchFinished, ModelLoaded
+from dovetail.schedule import FirstCome
 from dovetail.schedule.protocol import Refusal
 from dovetail.units import MS
 
@@ -81,3 +82,13 @@ def test_who_may_not_be_shed_is_not_given_up() -> None:
     c.step(RequestArrived(2, 0, 2, 0, sheddable=False))
     rejected = of(Reject, c.step(RequestArrived(20, 0, 3, 0, sheddable=False)))
     assert [r.request for r in rejected] == [1]
+
+
+def test_of_two_batches_on_a_device_that_ended_nobody_knows_whose_fault_it_was() -> None:
+    halves = FirstCome(share_pct=50)
+    c = joined(controller([stage("read")], planner=halves), "read")
+    c.step(RequestArrived(1, 0, 7, 0))
+    c.step(RequestArrived(1, 0, 8, 0))
+    assert len(c.workers[1].running) == 2
+    assert not of(Reject, c.step(WorkerLost(2, 0, 1, "killed by signal 11", at_fault=True)))
+    assert {c.requests[ident].outcome for ident in (7, 8)} == {""}

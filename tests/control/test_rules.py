@@ -358,3 +358,11 @@ def test_a_hold_ends_with_its_time_whoever_says_so() -> None:
     assert of(RunBatch, c.step(RequestCancelled(5 * MS - 1, 0, 99))) == []
     assert len(of(RunBatch, c.step(RequestCancelled(5 * MS, 0, 99)))) == 1
     validate(c)
+
+
+def test_a_model_that_is_as_large_as_the_memory_is_loaded_when_its_worker_joins() -> None:
+    stages = [stage("exact", weights_bytes=100), stage("larger", weights_bytes=101)]
+    c = controller(stages, Wishes(["exact", "larger"]))
+    actions = c.step(WorkerJoined(0, 0, 1, WorkerSpec("gpu", "gpu", ("model",), memory_bytes=100)))
+    assert [a.stage for a in of(LoadModel, actions)] == ["exact"]
+    validate(c)

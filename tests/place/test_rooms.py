@@ -104,3 +104,23 @@ def test_a_configuration_for_one_kind_of_device_finds_no_other() -> None:
     shop.end(batch, done=True)
     shop.lose(2)
     assert found("fast") == [] and group.meant(Config(1, 1, 50, kind="fast")) == 1
+
+
+def test_places_of_those_who_have_gone_are_given_anew_and_groups_keep_their_members() -> None:
+    shop = Shop(40 * MS)
+    for ident in range(1, 101):
+        shop.join(ident, swaps=True, memory_bytes=1500)
+        if ident % 2:
+            shop.load(ident, READ, here=True)
+    for ident in range(1, 96):
+        shop.lose(ident)
+    whole, half = Config(1, 1, 100), Config(1, 1, 50)
+    have, could = shop.own._have["read"], shop.own._could["read"]
+    assert len(have._rooms.workers) < 100, "places were given anew"
+    assert (have.count, could.count) == (2, 3)
+    assert {worker.id for worker in have.fitting(whole, 99)} == {97, 99}
+    assert {worker.id for worker in could.fitting(whole, 99)} == {96, 98, 100}
+    shop.run(97, READ, half, 10 * MS)
+    assert {worker.id for worker in have.fitting(whole, 99)} == {99}
+    shop.lose(99)
+    assert have.count == 1 and have.fitting(whole, 99) == []

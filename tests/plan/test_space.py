@@ -24,3 +24,12 @@ def test_on_a_gpu_cores_and_shares_are_chosen_apart():
 def test_python_takes_its_whole_process():
     host = WorkerSpec("host", "host", ("python",), cores=1)
     assert configs_for(PYTHON, host, Space()) == [Config(1, 1, 100), Config(8, 1, 100)]
+
+
+def test_a_stage_with_a_declared_share_has_as_much_of_the_cores():
+    stage = StageSpec("read", "model", (1, 8), model="read", share_pct=50)
+    assert configs_for(stage, WorkerSpec("gpu", "v100", ("model",), cores=8), Space()) == [
+        Config(1, 4, 50),
+        Config(8, 4, 50),
+    ]
+    assert configs_for(stage, WorkerSpec("gpu", "v100", ("model",)), Space())[0].cpus == 1, "they are not counted"

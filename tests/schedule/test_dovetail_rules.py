@@ -366,3 +366,11 @@ def test_what_is_longer_than_the_objective_even_on_average_is_refused() -> None:
     built, _ = fork(29, 0.3)
     (refused,) = built.step(RequestArrived(0, 0, 1, 0))
     assert isinstance(refused, Reject) and "its fastest plan takes 30 ms" in refused.reason
+
+
+def test_a_batch_has_to_end_so_early_that_what_comes_after_it_can_be_in_time() -> None:
+    built, planner = make({"flow": (100, ("first", "last"))})
+    built.step(RequestArrived(0, 0, 1, 0))
+    request = built.requests[1]
+    ends = [planner.end_by_ns(Item(request, node, 0, 0)) for node in (0, 1)]
+    assert ends == [request.objective_ns - 10 * MS, request.objective_ns], "the last stage takes 10 ms at best"
