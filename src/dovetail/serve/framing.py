@@ -65,7 +65,7 @@ class HttpRequest(msgspec.Struct):
     asked_s: float = 0.0  # when its head had come, by the event loop's clock
     who: Any = None  # the key that came with it, where keys are needed
     #: What an application has read from the head; all requests with the same head have the same list.
-    notes: list[Any] = msgspec.field(default_factory=list)
+    notes: Any = None
 
 
 class HttpResponse(msgspec.Struct):
@@ -147,6 +147,7 @@ def parse_head(data: bytes) -> HttpRequest:
         headers=headers,
         keep_alive="close" not in options and (modern or "keep-alive" in options),
         content_length=_body_length(headers, modern),
+        notes=[],
     )
 
 

@@ -155,7 +155,7 @@ class OpenInference:
                 ("Accept-Encoding", ", ".join(CODINGS)),
             )
         json_bytes = self._json_bytes(request, nbytes)
-        if info.name in self._infer_paths.values() and request.content_length == nbytes:
+        if notes is not None and info.name in self._infer_paths.values() and request.content_length == nbytes:
             notes[:] = self._infer_paths, info.name, json_bytes
         return info, json_bytes
 
