@@ -1,12 +1,13 @@
 """What a server says of its batches, and what that is worth: ours, nobody, and a coarse factor for each model.
 
-    python bench/beside.py [--arms ours none ewma] [--rounds 2] [--seconds 20] [--load 1] [--seed 1] [--json]
+    python bench/beside.py [--arms ours none ewma rls] [--rounds 2] [--seconds 20] [--load 1] [--seed 1] [--json]
 
 `dovetail serve` with six real models gets requests of two classes over HTTP. Each model declares half of the device:
 left to itself, the default policy gives every batch the whole of a machine with two cores, and nobody has neighbours.
 The arms take turns in every round, each with a server of its own that knows nothing at the beginning and has the same
-requests. They differ in who says how long a batch takes beside others: ours; nobody (`interference = false`); the
-lab's rival `ewma`, a running factor for each model. The first half of a run does not count.
+requests. They differ in who says how long a batch takes beside others: ours; nobody (`interference = false`); rivals
+of the lab that learn while running: `ewma`, a running factor for each model, and `rls`, least squares on coarse
+features. The first half of a run does not count.
 
 Errors are of the log of the server: what was said when a batch was sent, and what it took. "Beside" are batches that
 ran beside another one. Coverage is the server's own: batches within the 95 % bound of what was said when they began.
@@ -79,13 +80,14 @@ from dovetail.cli import serve
 policy = serve._policy
 serve._policy = lambda args, app: msgspec.structs.replace(policy(args, app), interference=False)
 """,
-    "ewma": """
+}
+for _rival in ("ewma", "rls"):
+    ARMS[_rival] = f"""
 from dovetail import wiring
 from dovetail.lab.rivals.interference import RIVALS
 from dovetail.lab.rivals.interference.served import Served
-wiring.Interference = lambda: Served(RIVALS["ewma"]())
-""",
-}
+wiring.Interference = lambda: Served(RIVALS["{_rival}"]())
+"""
 _MAIN = "import sys\nfrom dovetail.cli import main\nsys.exit(main())\n"
 _READY = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
@@ -127,7 +129,19 @@ def run(arm: str, seconds: float, load: float, seed: int) -> dict[str, Any]:
         )  # fmt: skip
         found["interference"] = json.loads(shown.stdout) if shown.returncode == 0 else shown.stderr
         found["answers"] = answers
+        found["bought"] = _bought(answers)
         return found
+
+
+def _bought(answers: list[dict[str, Any]]) -> dict[str, float]:
+    """What came of the requests of the second half: of each class the part that was not in time, and goodput."""
+    rows = [row for answer in answers for row in answer["results"][-1]["classes"]]
+    found = {"in_time_per_s": sum(row["goodput_per_s"] for row in rows)}
+    for priority in (1, 2):
+        sent = sum(row["sent"] for row in rows if row["priority"] == priority)
+        in_time = sum(row["in_time"] for row in rows if row["priority"] == priority)
+        found[f"class_{priority}_missed_pct"] = 100 * (1 - in_time / max(1, sent))
+    return found
 
 
 def _dovetail(line: str) -> list[str]:
@@ -204,7 +218,8 @@ def main() -> int:
         print(json.dumps(found, indent=1))
         return 0
     table = Table(box=None)
-    for title in ("", "batches", "beside", "error %", "p95", "beside: error %", "p95"):
+    titles = ("", "batches", "beside", "error %", "p95", "beside: error %", "p95")
+    for title in (*titles, "class 1 not in time %", "class 2", "in time per s"):
         table.add_column(title, justify="right")
     for arm, rows in found.items():
         middle = [
@@ -212,6 +227,8 @@ def main() -> int:
             for key in ("error", "error_beside")
             for at in ("median", "p95")
         ]
+        bought = ("class_1_missed_pct", "class_2_missed_pct", "in_time_per_s")
+        middle += [over_rounds([row["bought"][key] for row in rows])["median"] for key in bought]
         counts = [str(sum(row[key] for row in rows)) for key in ("batches", "beside")]
         table.add_row(arm, *counts, *(f"{value:.1f}" for value in middle))
     Console().print(table)

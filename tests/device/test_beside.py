@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from dovetail.device import ArbiterSettings, GapArbiter, GapSettings, PriorityArbiter
-from dovetail.device.arbiter import KernelFinished, KernelReady, StartKernel, TaskBegan
+from dovetail.device.arbiter import KernelFinished, KernelReady, KernelRevoked, StartKernel, TaskBegan, TaskGone
+from dovetail.predict.interference import Beside, Load
+from dovetail.predict.kernel_pairs import KernelPairs
 from dovetail.profile.kernels import KernelStats
-from dovetail.units import US
+from dovetail.units import MS, US
 
 from .known import HIGH, LOW, OTHER, known, starts, stats_for
+
+
+class Told(KernelPairs):
+    """Notes what it is told; every pair costs a quarter."""
+
+    def __init__(self) -> None:
+        super().__init__("gpu")
+        self.told: list[tuple[Load, int, int, list[Beside]]] = []
+
+    def extra(self, victim: Load, others: Sequence[Load]) -> float:
+        return 0.25
+
+    def observe(self, victim: Load, alone_ns: int, took_ns: int, beside: Sequence[Beside]) -> None:
+        self.told.append((victim, alone_ns, took_ns, list(beside)))
 
 
 class TestLaunchingAhead:
@@ -84,6 +102,72 @@ class TestBeside:
 
     def test_being_slowed_down_is_delay_too_and_needs_credit(self) -> None:
         assert self.beside(60, 160, cost=0.09) == []
+
+    @pytest.mark.parametrize(("slow", "expected"), [(1.0, [StartKernel(LOW, 0, "beside")]), (1.5, [])])
+    def test_what_was_learned_of_the_pair_decides_and_not_a_constant(
+        self, slow: float, expected: list[object]
+    ) -> None:
+        """A constant of 9 % would fill neither without credit; one of nothing would fill both."""
+        pairs = KernelPairs("gpu")
+        for _ in range(200):
+            pairs.observe(Load("high", 1, 100), MS, round(slow * MS), [Beside(Load("low0", 1, 100))])
+        stats = stats_for(100, 160)
+        stats["high"].shares[1] = 60
+        arbiter = GapArbiter(stats, GapSettings(budget=0.0), pairs=pairs)
+        arbiter.step(TaskBegan(0, HIGH, 1, sequence="high"))
+        arbiter.credit_ns[1] = 20.0 * US
+        arbiter.step(KernelReady(0, HIGH, 0, 60))
+        arbiter.step(TaskBegan(0, LOW, 2, sequence="low0"))
+        assert starts(arbiter.step(KernelReady(10 * US, LOW, 0, 40))) == expected
+
+    def test_a_kernel_beside_another_teaches_what_that_costs(self) -> None:
+        """The high kernel takes 50 µs alone. Beside the low one, from 10 µs on, it takes 70."""
+        pairs = Told()
+        arbiter = GapArbiter(stats_for(100, 300), GapSettings(budget=1.0), pairs=pairs)
+        arbiter.step(TaskBegan(0, HIGH, 1, sequence="high", share_pct=60))
+        arbiter.step(KernelReady(0, HIGH, 0, 60))
+        arbiter.step(TaskBegan(0, LOW, 2, sequence="low0", share_pct=40))
+        arbiter.credit_ns[1] = 500.0 * US
+        assert starts(arbiter.step(KernelReady(10 * US, LOW, 0, 40))) == [StartKernel(LOW, 0, "beside")]
+        arbiter.step(KernelFinished(70 * US, HIGH, 0))
+        high, low = Load("high", 1, 60), Load("low0", 1, 40)
+        assert pairs.told == [(high, 50 * US, 70 * US, [Beside(low, 10 * US)])]
+        charged_ns = round(70 * US * 0.25 / 1.25)
+        assert arbiter.delayed_ns[1] == charged_ns, "as much as is said of the pair"
+        arbiter.step(KernelFinished(330 * US, LOW, 0))
+        assert pairs.told[1:] == [(low, 300 * US, 320 * US, [Beside(high, -10 * US, 60 * US)])]
+
+    def test_a_kernel_that_was_taken_back_was_beside_nobody(self) -> None:
+        pairs = Told()
+        arbiter = GapArbiter(stats_for(100, 300), GapSettings(budget=0.0), pairs=pairs)
+        arbiter.step(TaskBegan(0, HIGH, 1, sequence="high", share_pct=60))
+        arbiter.step(KernelReady(0, HIGH, 0, 60))
+        arbiter.step(TaskBegan(0, LOW, 2, sequence="low0", share_pct=40))
+        arbiter.credit_ns[1] = 500.0 * US
+        arbiter.step(KernelReady(10 * US, LOW, 0, 40))
+        assert starts(arbiter.step(KernelRevoked(12 * US, LOW, 0))), "there is room for it"
+        arbiter.step(TaskGone(12 * US, LOW))
+        arbiter.step(KernelFinished(50 * US, HIGH, 0))
+        assert pairs.told == [(Load("high", 1, 60), 50 * US, 50 * US, [])]
+
+    def test_who_was_beside_whom_is_forgotten_with_the_last_who_was_there(self) -> None:
+        """Kernels overlap in a chain without an end; what is kept does not grow with it."""
+        stats = {"high": known("high", [(50, 0)] * 400), "low0": known("low0", [(50, 0)] * 400)}
+        arbiter = GapArbiter(stats, GapSettings(budget=1.0), pairs=KernelPairs("gpu"))
+        for task, name, at_us in ((HIGH, "high", 0), (OTHER, "low0", 25)):
+            arbiter.step(TaskBegan(at_us * US, task, 1, sequence=name, share_pct=50))
+            arbiter.step(KernelReady(at_us * US, task, 0, 50))
+        for kernel in range(300):
+            for task, at_us in ((HIGH, 0), (OTHER, 25)):
+                arbiter.step(KernelFinished((50 * kernel + 50 + at_us) * US, task, kernel, next_ready=True))
+        assert len(arbiter._crowded) == 2
+        chain: list[object] = list(arbiter._crowded.values())
+        met = 0
+        while chain:
+            met += 1
+            chain += [other for other in chain.pop().others if other.end_ns >= 0]  # type: ignore[attr-defined]
+        assert met < 10
+        assert arbiter.pairs is not None and arbiter.pairs.seen > 500
 
     def test_whoever_waits_for_a_neighbour_is_charged_for(self) -> None:
         arbiter = GapArbiter(stats_for(100, 300), GapSettings(budget=1.0))

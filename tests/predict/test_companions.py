@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dovetail.predict.companions import MOST, Companions
-from dovetail.predict.interference import Beside, Load
+from dovetail.predict.companions import MOST, Companions, running_on
+from dovetail.predict.interference import Beside, Load, fetch
+from dovetail.state import Worker, WorkerSpec
 
 A, B, C = Load("a"), Load("b"), Load("c")
 
@@ -43,3 +44,20 @@ def test_what_is_kept_is_bounded() -> None:
         told += len(found.ended(1, number, A, number, number + 5, {-1}))
     assert told == 1000 - MOST
     assert len(found._workers[1].past) <= 2 * MOST
+
+
+def test_a_model_that_was_fetched_meanwhile_is_a_neighbour_and_nothing_is_told_of_it() -> None:
+    found: Companions[str] = Companions()
+    model = fetch("m", 100)
+    assert found.ended(1, "a", A, 100, 200, {-1}) == [], "a model is on its way, and who knows since when"
+    assert found.fetched(1, model, 150, 250, {2}) == [("a", [Beside(model, 50, 150)])]
+    assert found.ended(1, "b", B, 240, 300, ()) == [("b", [Beside(model, -90, 10)])]
+    assert found.fetched(1, model, 300, 400, ()) == [], "nobody was there"
+    assert found.ended(1, "c", C, 350, 450, ()) == [("c", [])]
+
+
+def test_who_runs_and_whether_models_are_on_their_way() -> None:
+    worker = Worker(1, WorkerSpec("gpu", "gpu", ("model",)))
+    assert running_on(worker, 10) == []
+    worker.loading["m"] = 1
+    assert len(running_on(worker, 10)) == 1

@@ -55,6 +55,22 @@ def test_who_waits_in_line_slows_nobody_down_before_it_begins() -> None:
     assert second.begun_ns + second.expected_ns == 20 * MS
 
 
+def test_a_model_on_its_way_slows_down_who_runs_until_it_has_come() -> None:
+    predictor = estimator({("a", "fetch b"): 1.5}, "a", "b")
+    predictor.observe_load("b", "gpu", 4 * MS)
+    worker = Worker(1, WorkerSpec("gpu", "gpu", ("model",)))
+    first = batch(1, A, worker, 0)
+    item = Item(Request(2, GRAPHS[0], 1, 0, SECOND, 0), 0, 0, 0)
+    second = Batch(2, QUEUES["b"], worker, THIRD, [item], 1 * MS, 10 * MS, fetches=True)
+    worker.enter(second)
+    look_again(predictor, worker, 1 * MS)
+    assert first.slow == 1.5
+    assert first.expected_ns == pytest.approx(1 * MS + 4 * MS + (9 * MS - 4 * MS / 1.5), abs=2), "four at two thirds"
+    second.fetches, worker.fetching = False, 0
+    look_again(predictor, worker, 5 * MS)
+    assert first.slow == 1.0
+
+
 def test_what_should_have_ended_ends_any_moment() -> None:
     predictor = estimator(PAIRS, "a", "b")
     worker = Worker(1, WorkerSpec("gpu", "gpu", ("model",)))

@@ -8,6 +8,7 @@ from dovetail.control import BatchFinished, Controller, Event, ModelLoaded, Requ
 from dovetail.control.actions import SetTimer
 from dovetail.control.validate import validate
 from dovetail.predict import Estimator
+from dovetail.predict.interference import Interference
 from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.scale import Adjustment, SliceWish
@@ -31,11 +32,15 @@ class _Both(Scripted):
 class World:
     """A device with two stages; every event may bring slices: (stage, share, quota, batch)."""
 
-    def __init__(self, *slices: tuple[str, int, int, int], limits: bool) -> None:
+    def __init__(
+        self, *slices: tuple[str, int, int, int], limits: bool, interference: Interference | None = None
+    ) -> None:
         stages = [StageSpec(name, "model", (1, 2, 4)) for name in NAMES]
         table = ProfileTable([Entry(name, "gpu", curve=CURVE) for name in NAMES])
         self.scaler = _Both()
-        policy = own_policy(Estimator(table), PlannerSettings(goal="time"), scaler=self.scaler)
+        policy = own_policy(
+            Estimator(table, interference=interference), PlannerSettings(goal="time"), scaler=self.scaler
+        )
         self.controller = Controller([chain(s.name, SECOND, [s]) for s in stages], policy)
         self.weighed: list[Considered] = []
         assert isinstance(policy.scheduler, Dovetail)
@@ -47,7 +52,7 @@ class World:
             slices=tuple(SliceWish(name, 1, *size, "test", limits=limits) for name, *size in slices)
         )
         self.requests = 0
-        self.ask("look")
+        self.started = self.ask("look")
 
     def step(self, event: Event) -> list[RunBatch]:
         self.actions = self.controller.step(event)

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ..predict.companions import Companions
-from ..predict.interference import Beside
+from ..predict.companions import Companions, running_on
+from ..predict.interference import Beside, fetch
 from ..state import NEVER_NS, Batch, Cluster, Config, Item, Request, compile_graphs
 from ..units import MS
 from ..workflow.graph import Graph, StageSpec
@@ -104,7 +104,7 @@ class Controller:
             RequestCancelled: self._request_cancelled,
             BatchFinished: self._batch_finished,
             BatchFailed: self._batch_failed,
-            ModelLoaded: roster.model_loaded,
+            ModelLoaded: self._model_loaded,
             ModelEvicted: roster.model_evicted,
             PeerStateReceived: roster.peer_state_received,
             LoadFailed: roster.load_failed,
@@ -300,9 +300,7 @@ class Controller:
         if event.batch // LOOK_FOR % LOOK_EVERY and not self.policy.predictor.curious(kind):
             self._observe_run(stage, kind, items, config, duration_ns)
             return
-        running = [
-            i for i, b in worker.running.items() if not (b.waits or b.fetches or b.sliced) and b.begun_ns < end_ns
-        ]
+        running = running_on(worker, end_ns)
         whole_ns = end_ns - event.begin_ns
         # Who was stopped in between was not there all the time, and when it was is not known here.
         if duration_ns * STOPPED < whole_ns * (STOPPED - 1) or companions.alone(worker.id, running):
@@ -311,6 +309,14 @@ class Controller:
         load = self._load_of(stage, kind, items, config)
         ran = stage, kind, items, config, duration_ns, batch.said_ns
         self._unlearned.extend(companions.ended(worker.id, ran, load, event.begin_ns, end_ns, running))
+
+    def _model_loaded(self, event: ModelLoaded) -> None:
+        self._roster.model_loaded(event)
+        worker = self.workers.get(event.worker)
+        if self._companions is not None and worker is not None and event.load_ns:
+            load = fetch(self.stages[event.stage].weights, event.load_ns)
+            begin, end = event.at_ns - event.load_ns, event.at_ns
+            self._unlearned.extend(self._companions.fetched(worker.id, load, begin, end, running_on(worker, end)))
 
     def _learn(self, most: int) -> None:
         """Tell the predictor of batches that were beside others, the first ones first."""

@@ -262,7 +262,8 @@ class Launcher:
         step, stage, worker, config, piece = self._step, queue.stage, offer.worker, offer.config, offer.slice
         now, kind = step.now_ns, worker.spec.kind
         self.last_batch = ident = self.last_batch + 1
-        expected = self._run_of(stage, kind, len(items), config)
+        ask = self._run_of if piece is None else self._predictor.usual
+        expected = ask(stage, kind, len(items), config)
         mean_ns, spread = expected.mean_ns, expected.spread
         accept_ns = offer.accept_ns
         if accept_ns and items[0].refused >= MAX_REFUSALS:

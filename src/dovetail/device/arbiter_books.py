@@ -1,13 +1,16 @@
 """What an arbiter knows of its tasks: which are here, which of their kernels are ready, started, or have ended.
 
 Rule of this file: it decides nothing. It keeps shares, tells the account of quotas what began and ended, and learns
-from what was seen.
+from what was seen. Who ran beside whom is known exactly here, and is told to the predictor (`pairs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from ..predict.interference import Beside, Load
+from ..predict.interference.load import FOREVER_NS
+from ..predict.kernel_pairs import KernelPairs
 from ..profile.kernels import KernelStats
 from ..state.worker import FULL_SHARE
 from .account import Account
@@ -21,7 +24,7 @@ from .arbiter import (
     TaskGone,
     TaskKnown,
 )
-from .arbiter_tasks import ArbiterSettings, ArbiterTask, Started, Waiting
+from .arbiter_tasks import ArbiterSettings, ArbiterTask, Crowded, Started, Waiting
 from .tokens import TokenAccount
 
 __all__ = ["ArbiterBooks"]
@@ -37,6 +40,7 @@ class ArbiterBooks:
         *,
         account: Account | None = None,
         learn: bool = False,
+        pairs: KernelPairs | None = None,
     ) -> None:
         self.settings = settings or ArbiterSettings()
         self.takes_turns = self.settings.order == "turn"
@@ -50,10 +54,12 @@ class ArbiterBooks:
         #: Who may start at all, and who goes first among equals, where quotas count.
         self.account: Account = account or TokenAccount()
         self._learn = learn
+        #: What kernels beside each other cost each other, where somebody learns it.
+        self.pairs = pairs
         self._tasks: dict[int, ArbiterTask] = {}
         self._expected: dict[int, TaskExpected] = {}
-        #: Kernels that ran beside one of another task: they took longer than they do.
-        self._crowded: set[tuple[int, int]] = set()
+        #: Kernels that run beside one of another task, and so take longer than they do.
+        self._crowded: dict[tuple[int, int], Crowded] = {}
         self._starts = 0
         self._alarm_ns = -1
         #: Ranks are those of the account.
@@ -104,9 +110,13 @@ class ArbiterBooks:
             task.last_ready = max(task.last_ready, task.position)
         task.free_ns = end_ns
         self.account.finished(task.client, started.share_pct, begin_ns, end_ns)
-        if (event.task, event.kernel) in self._crowded:
-            self._crowded.discard((event.task, event.kernel))
-            self._slowed(task, event.kernel, end_ns - begin_ns)
+        crowded = self._crowded.pop((event.task, event.kernel), None)
+        if crowded is not None:
+            crowded.begin_ns, crowded.end_ns = begin_ns, end_ns
+            if started.part == 1.0:
+                self._tell_beside(task, crowded, event.kernel, event.next_kernel)
+            self._slowed(task, crowded.loads(), end_ns - begin_ns)
+            crowded.others.clear()  # those who still run remember it, and it remembers nobody
         elif (
             self._learn
             and started.part == 1.0
@@ -136,7 +146,7 @@ class ArbiterBooks:
         if task is None or started is None:
             return
         self._release(task)
-        self._crowded.discard((event.task, event.kernel))
+        self._leave_crowd(event.task, event.kernel, event.at_ns, ran=False)
         self.account.finished(task.client, started.share_pct, event.at_ns, event.at_ns)
         task.ready.appendleft(Waiting(event.kernel, started.share_pct, started.ready_ns))
         task.last_start_ns = started.before_ns
@@ -148,7 +158,7 @@ class ArbiterBooks:
         task = self._tasks.pop(event.task, None)
         if task is not None:
             for kernel, started in task.started.items():
-                self._crowded.discard((task.ident, kernel))
+                self._leave_crowd(task.ident, kernel, event.at_ns)
                 self.account.finished(task.client, started.share_pct, started.start_ns, event.at_ns)
             task.started.clear()
             self.account.left(task.client, event.at_ns)
@@ -164,5 +174,45 @@ class ArbiterBooks:
         """Whether the task's next gap is one to learn from."""
         return True
 
-    def _slowed(self, task: ArbiterTask, kernel: int, took_ns: int) -> None:
-        """A kernel that ran beside one of another task took so long."""
+    def _slowed(self, task: ArbiterTask, others: Sequence[Load], took_ns: int) -> None:
+        """A kernel that ran beside those of others took so long."""
+
+    # -- who runs beside whom -----------------------------------------------------------------------------------
+
+    def _crowd(self, task: ArbiterTask, kernel: int, room_pct: int, now_ns: int) -> None:
+        """A kernel begins. Those that leave it room run beside it, and the others before or after it."""
+        own: Crowded | None = None
+        for other in self._tasks.values():
+            for number, started in other.started.items() if other is not task else ():
+                if started.share_pct > room_pct:
+                    continue
+                own = own or self._crowded.setdefault((task.ident, kernel), Crowded(task.load, now_ns))
+                theirs = self._crowded.setdefault((other.ident, number), Crowded(other.load, started.start_ns))
+                own.others.append(theirs)
+                theirs.others.append(own)
+
+    def _leave_crowd(self, task: int, kernel: int, now_ns: int, *, ran: bool = True) -> None:
+        """A kernel is gone and nobody says how long it took, or it never ran."""
+        crowded = self._crowded.pop((task, kernel), None)
+        if crowded is not None:
+            crowded.end_ns = now_ns
+            for other in crowded.others if not ran else ():
+                if crowded in other.others:
+                    other.others.remove(crowded)
+            crowded.others.clear()
+
+    def _tell_beside(self, task: ArbiterTask, crowded: Crowded, first: int, upto: int) -> None:
+        """Tell what these kernels took, and who was beside them when."""
+        stats, load = task.stats, crowded.load
+        if self.pairs is None or stats is None or load is None or not all(map(stats.known, range(first, upto))):
+            return
+        alone_ns = sum(stats.durations[kernel].mean_ns for kernel in range(first, upto))
+        begin_ns, beside = crowded.begin_ns, []
+        for other in crowded.others:
+            if other.load is None:
+                return  # it did something, and who knows what
+            since_ns = other.begin_ns - begin_ns
+            until_ns = FOREVER_NS if other.end_ns < 0 else other.end_ns - begin_ns
+            if until_ns > max(0, since_ns):
+                beside.append(Beside(other.load, since_ns, until_ns))
+        self.pairs.observe(load, round(alone_ns), crowded.end_ns - begin_ns, beside)

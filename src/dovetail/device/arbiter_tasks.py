@@ -7,11 +7,12 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from ..predict.interference import Load
 from ..profile.kernels import KernelStats
 from ..units import US
 from .arbiter import NO_DEADLINE_NS, TaskBegan
 
-__all__ = ["ArbiterSettings", "ArbiterTask", "Offer", "Started", "Waiting"]
+__all__ = ["ArbiterSettings", "ArbiterTask", "Crowded", "Offer", "Started", "Waiting"]
 
 
 #: Above every class.
@@ -67,6 +68,23 @@ class Started(msgspec.Struct, frozen=True, gc=False):
     before_ns: int = 0
 
 
+class Crowded:
+    """A started kernel that runs beside others: as they feel it, when it ran, and who they are."""
+
+    __slots__ = ("begin_ns", "end_ns", "load", "others")
+
+    def __init__(self, load: Load | None, begin_ns: int) -> None:
+        self.load = load
+        self.begin_ns = begin_ns
+        #: Below nought: it has not ended.
+        self.end_ns = -1
+        self.others: list[Crowded] = []
+
+    def loads(self) -> tuple[Load, ...]:
+        """All neighbours that are known, each once."""
+        return tuple(dict.fromkeys(other.load for other in self.others if other.load is not None))
+
+
 class Offer(NamedTuple):
     """What it is worth to start a task's next kernel, or so many parts of it; 0: all that is left."""
 
@@ -106,6 +124,11 @@ class ArbiterTask:
         self.turn = turn
         #: Share that its started kernels hold: they run one after the other, so the largest.
         self.used_pct = 0
+
+    @property
+    def load(self) -> Load | None:
+        """Its kernels as those feel them who run beside them; None if they are not known."""
+        return None if self.stats is None else Load(self.stats.name, 1, self.share_pct)
 
     @property
     def in_parts(self) -> bool:

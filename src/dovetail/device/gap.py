@@ -23,47 +23,21 @@ What is different from `fikit`, and why
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
+from ..predict.interference import Load
+from ..predict.kernel_pairs import KernelPairs
 from ..profile.kernels import KernelStats
 from ..state.worker import FULL_SHARE
-from ..units import MS, US
 from .account import Account
 from .arbiter import KernelFinished, KernelReady, StartKernel, TaskBegan, TaskGone, TaskKnown
-from .arbiter_tasks import ArbiterSettings, ArbiterTask, Offer
+from .arbiter_tasks import ArbiterTask, Offer
+from .gap_settings import GapSettings
 from .outlook import Owed, Tail, delay_to, peak
 from .priority import PriorityArbiter
 
 __all__ = ["GapArbiter", "GapSettings"]
-
-
-class GapSettings(ArbiterSettings, frozen=True, kw_only=True):
-    """Our knobs."""
-
-    #: Delay by fillers that a class may suffer, as a part of the time that it has tasks on the device.
-    budget: float = 0.03
-    #: Credit that is kept at most.
-    burst_ns: int = MS // 2
-    #: Quantile of a filler's duration that is reckoned with.
-    quantile: float = 0.5
-    #: What a filler costs beside its duration: to start it, and to notice its end.
-    overhead_ns: int = 2 * US
-    #: A gap that could not be filled is looked at again after this time, then after half as long again, and so on.
-    again_ns: int = 50 * US
-    #: How long after its time an expected task is still waited for.
-    grace_ns: int = 200 * US
-    #: How much longer a kernel takes that another runs beside, where both fit: median of 1,500 partitioned pairs that
-    #: iGniter's authors measured on a V100.
-    beside: float = 0.09
-    #: Part of its usual gaps to come by which a task that launches ahead is trusted to catch up with delay. 0: what
-    #: it has caught up with is given back, and nothing is counted on before.
-    catch_up: float = 0.0
-    #: A part of a kernel is reckoned to take so much of its time, and this, more than it would within the whole.
-    part_extra: float = 0.05
-    part_ns: int = 3 * US
-    #: Work that a part has to bring for the delay that it is expected to cause, at least.
-    price: float = 3.0
 
 
 class GapArbiter(PriorityArbiter):
@@ -78,8 +52,9 @@ class GapArbiter(PriorityArbiter):
         *,
         account: Account | None = None,
         learn: bool = True,
+        pairs: KernelPairs | None = None,
     ) -> None:
-        super().__init__(stats, settings or GapSettings(), account=account, learn=learn)
+        super().__init__(stats, settings or GapSettings(), account=account, learn=learn, pairs=pairs)
         #: Class -> delay that it may still suffer; below nothing, no gap of it is filled.
         self.credit_ns: dict[int, float] = {}
         #: Class -> all delay that fillers caused it, and all time that it had tasks here: the law is about these.
@@ -189,14 +164,19 @@ class GapArbiter(PriorityArbiter):
             self._delayed(task, now_ns - blocked_ns)
         return super()._start(task, why, now_ns, parts)
 
-    def _slowed(self, task: ArbiterTask, kernel: int, took_ns: int) -> None:
+    def _slowed(self, task: ArbiterTask, others: Sequence[Load], took_ns: int) -> None:
         """Neighbours cost a holder the usual part of what its kernel took, as if they had been there all the time.
 
         What the kernel takes alone is a belief, and may be wrong.
         """
         if task.rank == min(t.rank for t in self._tasks.values()):
-            beside = self.settings.beside
-            self._delayed(task, round(took_ns * beside / (1 + beside)))
+            extra = self._extra(task, others)
+            self._delayed(task, round(took_ns * extra / (1 + extra)))
+
+    def _extra(self, holder: ArbiterTask, others: Sequence[Load]) -> float:
+        """By which part of its time a kernel of a holder takes longer beside these."""
+        load = holder.load
+        return self.settings.beside if self.pairs is None or load is None else self.pairs.extra(load, others)
 
     def _delayed(self, task: ArbiterTask, delay_ns: int) -> None:
         self._charge(task.priority, delay_ns)
@@ -229,16 +209,15 @@ class GapArbiter(PriorityArbiter):
         rest_ns, room_pct = self._rest_ns(task, holders, now_ns), FULL_SHARE - task.ready[0].share_pct
         if rest_ns is None:
             return None
-        begin_ns = rest_ns + self.settings.overhead_ns
+        begin_ns, own = rest_ns + self.settings.overhead_ns, () if task.load is None else (task.load,)
         tail = None if len(holders) > 1 or self._expected or task.started else self._tail(holders[0], room_pct)
 
         def delay_by(takes_ns: float) -> float:
             if tail is not None:
                 return tail.expected_delay_ns(round(begin_ns + takes_ns), now_ns - holders[0].free_ns)
             delay_ns = self._expected_delay_ns(task.priority, round(begin_ns + takes_ns), now_ns)
-            return delay_ns + sum(
-                delay_to(h, begin_ns + takes_ns, room_pct, self.settings.beside, now_ns) for h in holders
-            )
+            end_ns = begin_ns + takes_ns
+            return delay_ns + sum(delay_to(h, end_ns, room_pct, self._extra(h, own), now_ns) for h in holders)
 
         offer = self._weighed(task, holders, delay_by)
         if offer is None and not task.started:

@@ -61,6 +61,7 @@ __all__ = ["Device"]
 _UNKNOWN: Final = ("", -1)
 _RUNNING: Final = TaskState.RUNNING
 _STOPPING: Final = TaskState.STOPPING
+_SLACK: Final = GapSettings(order="slack")
 
 
 class Device:
@@ -84,7 +85,7 @@ class Device:
         self._models = models
         self._times = times
         if arbiter is None:
-            arbiter = GapArbiter(times.kernels, GapSettings(order="slack"), account=account, learn=False)
+            arbiter = GapArbiter(times.kernels, _SLACK, account=account, learn=False, pairs=times.pairs)
         if account is None:
             account = arbiter.account if isinstance(arbiter, PriorityArbiter) else TokenAccount()
         self._account = account
@@ -96,12 +97,10 @@ class Device:
         self._queue = queue = WorkerQueue(cache, rules, self._loading.fetch_ns)
         self._loading.attach(queue)
         self._starting = Starting(queue, cache, rules, self.dispatch, self._loading, times)
-        self._tasks, self._expected = queue.tasks, self.dispatch.hints
-        self._fetch_blocks = rules.fetch_blocks
+        self._tasks, self._expected, self._fetch_blocks = queue.tasks, self.dispatch.hints, rules.fetch_blocks
         self._arrivals = 0
-        self._alone: RunBatch | None = None  # it runs and is in no book; its number, and since when
-        self._alone_task, self._alone_ns = -1, 0
-        self._alone_matters = False  # something is to be done when it ends
+        self._alone: RunBatch | None = None  # it is in no book; its number, since when, whether its end matters
+        self._alone_task, self._alone_ns, self._alone_matters = -1, 0, False
         self._models_wait = False  # models were to come or go when that was last looked at
         self._lowest = 1  # the lowest class that was ever here; hints are of use to classes above it only
         self._done_ns: int | None = None  # when all will have ended, if that was asked since something changed

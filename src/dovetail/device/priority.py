@@ -213,15 +213,7 @@ class PriorityArbiter(ArbiterBooks):
         if started < kernel.left:
             task.ready.appendleft(msgspec.structs.replace(kernel, ready_ns=now_ns, left=kernel.left - started))
         if self.used_pct > task.used_pct:
-            # Those that do not fit beside it are launched, and run before or after it.
-            room_pct = FULL_SHARE - kernel.share_pct
-            beside = [
-                (t.ident, k) for t in self._tasks.values() if t is not task
-                for k, s in t.started.items() if s.share_pct <= room_pct
-            ]  # fmt: skip
-            if beside:
-                self._crowded.update(beside)
-                self._crowded.add((task.ident, kernel.kernel))
+            self._crowd(task, kernel.kernel, FULL_SHARE - kernel.share_pct, now_ns)
         task.started[kernel.kernel] = Started(
             kernel.share_pct, now_ns, why, started / kernel.parts, kernel.ready_ns, task.last_start_ns
         )

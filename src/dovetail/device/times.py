@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ..predict import Predictor
+from ..predict.kernel_pairs import KernelPairs
 from ..profile.kernels import KernelStats
 
 __all__ = ["MOST_PENDING", "WELL_KNOWN", "DeviceTimes"]
@@ -58,6 +59,11 @@ class DeviceTimes:
     def kernels(self) -> Mapping[str, KernelStats]:
         """What is known of kernels, by sequence: always as it is now."""
         return self._predictor.kernels
+
+    @property
+    def pairs(self) -> KernelPairs | None:
+        """What kernels cost each other that run side by side here; None where nothing is learned."""
+        return self._predictor.pairs(self._kind) if self._learn else None
 
     def load_ns(self, weights: str, tier: str) -> int:
         """How long a load from host memory ("host") or from outside ("absent") takes."""

@@ -4,6 +4,7 @@ Rules of this file
 - All times are the predictor's, by the work integral over those who run there and the newcomer.
 - Of workers with room the tightest is taken (`rooms`), unless its company is dearer than that of another by more than
   a few per cent of the batch: what the newcomer loses and what the others lose, each by its share of the device.
+- Models that are on their way there are company, too.
 - Where neighbours are not felt nothing is asked, and nothing changes.
 """
 
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 
 from ..predict import Predictor
 from ..predict.interference import Load, Piece, Work
-from ..predict.progress import work_of
+from ..predict.progress import fetches_of, work_of
 from ..state import Batch, Config, Worker
 from ..workflow.graph import StageSpec
 
@@ -55,7 +56,8 @@ class Company:
         alone_ns = predictor.run(stage, kind, items, config).mean_ns
         works = [work_of(predictor, batch, now_ns) for batch in others]
         own = Work((Piece(predictor.load_of(stage, kind, items, config), alone_ns),))
-        ends = predictor.ends_ns(kind, [*works, own])
+        fetches = fetches_of(predictor, worker, now_ns)
+        ends = predictor.ends_ns(kind, [*fetches, *works, own])[len(fetches) :]
         before = [float(max(0, b.begun_ns + b.expected_ns - now_ns)) for b in others]
         loads = [work.pieces[0].load for work in (*works, own)]
         return Together(ends[-1], alone_ns, others, before, ends[:-1], loads)

@@ -23,6 +23,7 @@ from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 from .estimate import GUESSED_SPREAD, GUESSED_TURNAROUND_NS, Estimate, guessed_load_ns
 from .interference import Beside, Interference, Load, Work, quarter_octaves
+from .kernel_pairs import KernelPairs
 from .kernel_times import KernelTimes
 from .neighbours import Neighbours
 from .running import Seen
@@ -82,6 +83,7 @@ class Estimator:
         self._loads: dict[tuple[str, str], Seen] = {}
         self._turnarounds: dict[str, Turnaround] = {}
         self._kernel_times = KernelTimes(tells=tells)
+        self._pairs: dict[str, KernelPairs] = {}
         self.declare(stages)
         if state is not None:
             self.restore(state)
@@ -317,23 +319,21 @@ class Estimator:
 
     def observe_load(self, weights: str, kind: str, duration_ns: int) -> None:
         """A load took so long."""
-        seen = self._loads.get((weights, kind))
-        if seen is None:
-            seen = self._loads[weights, kind] = Seen(LOAD_WINDOW)
-        seen.add(max(0, duration_ns))
+        self._loads.setdefault((weights, kind), Seen(LOAD_WINDOW)).add(max(0, duration_ns))
 
     def observe_turnaround(self, duration_ns: int, kind: str = "") -> None:
         """The next batch came so long after the end of the one before."""
-        seen = self._turnarounds.get(kind)
-        if seen is None:
-            seen = self._turnarounds[kind] = Turnaround()
-        seen.add(max(0, duration_ns))
+        self._turnarounds.setdefault(kind, Turnaround()).add(max(0, duration_ns))
 
     # -- kernels --------------------------------------------------------------------------------------------------
 
     def sequence(self, name: str, identities: Sequence[str]) -> KernelStats | None:
         """A task of these kernels begins: the statistics to read and to observe into. None: none are kept of it."""
         return self._kernel_times.sequence(name, identities)
+
+    def pairs(self, kind: str) -> KernelPairs:
+        """What kernels cost each other that run side by side on a device of that kind."""
+        return self._pairs.setdefault(kind, KernelPairs(kind))
 
     def learn(self, others: Iterable[KernelStats]) -> None:
         """Add what others have observed of kernels."""

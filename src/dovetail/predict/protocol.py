@@ -10,6 +10,7 @@ from ..state import Config
 from ..workflow.graph import StageSpec
 from .estimate import Estimate
 from .interference import Beside, Load, Work
+from .kernel_pairs import KernelPairs
 from .state import EstimatorState
 
 __all__ = ["Predictor"]
@@ -98,6 +99,10 @@ class Predictor(Protocol):
 
     def sequence(self, name: str, identities: Sequence[str]) -> KernelStats | None:
         """A task of these kernels begins: the statistics to read and to observe into. None: none are kept of it."""
+        ...
+
+    def pairs(self, kind: str) -> KernelPairs:
+        """What kernels cost each other that run side by side on a device of that kind."""
         ...
 
     def learn(self, others: Iterable[KernelStats]) -> None:

@@ -117,13 +117,15 @@ class LoadScaler:
     def _prepare(self, cluster: Cluster) -> bool:
         """Work out what stages may have, for the kind of device that is there.
 
-        It is worked out anew without slices, and where times are learned. Else slices are what they were made as.
+        It is worked out anew without slices, where times are learned, and where neighbours are known to cost
+        something: that changes with the company. Else slices are what they were made as.
         """
         device = next((w for w in cluster.workers.values() if not w.spec.on_host), None)
         if device is None:
             return self._made_for is not None
         made_for = (device.spec.kind, device.spec.cores)
-        if self._made_for == made_for and self.settings.slices and not self.settings.learns:
+        settled = self.settings.slices and not self.settings.learns and not self._predictor.felt(device.spec.kind)
+        if self._made_for == made_for and settled:
             return True
         self._made_for = made_for
         kind, cores = made_for

@@ -12,6 +12,7 @@ Rules of this file
   of the objective (`limit_ns`). So every point has a least quota, below which it is late.
 - A stage's part of the objective is in proportion to its time along the longest path, so that the parts of no path
   add up to more than the objective (FaST-GShare and INFless know single functions only; this is our adaptation).
+- The time of a batch is that in the company which its stage has of late: what is beside a slice slows it down.
 - If nothing passes, the fastest point is what there is: late, but no later than it has to be.
 """
 
@@ -97,7 +98,7 @@ def points_of(
     for share_pct in shares_pct:
         cpus = slice_cpus(cores, share_pct)
         for batch in stage.batch:
-            batch_ns = max(1, predictor.run(stage, kind, batch, Config(batch, cpus, share_pct)).mean_ns)
+            batch_ns = max(1, predictor.usual(stage, kind, batch, Config(batch, cpus, share_pct)).mean_ns)
             found.append(ScalePoint(share_pct, batch, batch_ns, _least_quota_pct(batch_ns, limit_ns)))
     in_time = [point for point in found if point.least_quota_pct <= FULL_QUOTA]
     if not in_time:

@@ -11,6 +11,7 @@ Rules of this file
 - Where it is not, a slice is what its stage has at the least. If nothing else runs on its worker, the batch has what
   the planner would give it without slices. Beside others it has its share.
 - Only workers that have the model count.
+- Whose tokens last when is not known here. So the time of a batch is that in the company its stage has of late.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def slice_offers(
         config, reason = _config(queue, piece, worker, planned)
         start_ns = max(now_ns, piece.ready_ns())
         items = min(config.batch, queue.size)
-        run_ns = predictor.run(stage, worker.spec.kind, items, config).mean_ns
+        run_ns = predictor.usual(stage, worker.spec.kind, items, config).mean_ns
         score = (start_ns - now_ns + run_ns) / items
         if start_ns > now_ns:
             reason = QUOTA

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import random
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.predict.interference.hands import SOLO_NS, loads, neighbourhoods, observations, taught, teach
 
 from dovetail.predict.interference import Beside, Interference, InterferenceState, Load
+from dovetail.predict.interference.features import PRIOR_DEVIATION, PRIOR_MEAN
 from dovetail.predict.interference.records import Forecast
 
 Seen = list[tuple[str, Load, float, list[Beside]]]
@@ -90,3 +93,20 @@ def test_a_bound_is_finite_however_unsure_the_model_is() -> None:
     forecast = Forecast(SOLO_NS, SOLO_NS, 107.2, "1 new", caution=2.0)
     bounds = [Interference().bound_ns("k", forecast, level) for level in (0.5, 0.9, 0.95, 0.99)]
     assert bounds == sorted(bounds) and bounds[-1] < 1e9 * SOLO_NS
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.2, 2.0))
+def test_scatter_makes_nothing_less_certain_than_at_first(seed: int, scatter: float) -> None:
+    """However widely times scatter; and weights do not wander."""
+    rng = random.Random(seed)
+    models = [Load(f"m{n}", items, 50, 40 + 3 * n) for n in range(4) for items in (1, 4)]
+    model = Interference()
+    for _ in range(300):
+        others = [Beside(other) for other in rng.sample(models, rng.randint(1, 3))]
+        took_ns = round(SOLO_NS * 1.3 * math.exp(rng.gauss(0.0, scatter)))
+        model.observe("k", rng.choice(models), SOLO_NS, max(1, took_ns), others)
+    kind = model.kind("k")
+    assert all(kind.weights.covariance.diagonal() <= np.square(PRIOR_DEVIATION) * (1 + 1e-9))
+    assert all(row.variance <= 0.085**2 * (1 + 1e-9) for row in model.state().effects)
+    assert all(abs(weight - mean) < 2.5 for weight, mean in zip(kind.weights.mean, PRIOR_MEAN, strict=True))

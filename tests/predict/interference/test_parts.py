@@ -104,7 +104,7 @@ def test_a_direction_that_is_not_seen_stays_as_certain_as_it_was() -> None:
     def see(direction: np.ndarray, value: float, memory: float) -> None:
         along, variance = weights.doubt(direction)
         error = value - float(weights.mean.dot(direction))
-        weights.learn(along, variance, error, variance + 0.01, 0.01 / memory)
+        weights.learn(direction, along, variance, error, variance + 0.01, 0.01 / memory)
 
     for _ in range(50):
         see(first, 2.0, 100)

@@ -109,7 +109,7 @@ class DeviceExecutor:
             {s.name: (s.weights, sizes[s.weights] if s.weights_bytes or hello.strict else 0) for s in stages},
             cache,
             times,
-            arbiter=GapArbiter(times.kernels, settings, account=account, learn=False),
+            arbiter=GapArbiter(times.kernels, settings, account=account, learn=False, pairs=times.pairs),
         )
         self._moving = Moving(account, self._machine, partial(answer, hello.ingress))
         self._lock = threading.Lock()

@@ -5,11 +5,12 @@ sure it is; `forward.py` runs the work integral for all who are there and all wh
 """
 
 from .forward import Piece, Work, ends_ns
-from .load import Beside, Load, quarter_octaves
+from .load import Beside, Load, fetch, quarter_octaves
 from .model import Interference
 from .records import Forecast
 from .state import InterferenceState
 
 __all__ = [
-    "Beside", "Forecast", "Interference", "InterferenceState", "Load", "Piece", "Work", "ends_ns", "quarter_octaves",
+    "Beside", "Forecast", "Interference", "InterferenceState", "Load", "Piece", "Work", "ends_ns", "fetch",
+    "quarter_octaves",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Final
 from .load import Load
 from .records import Effect
 
-__all__ = ["MOST", "Effects"]
+__all__ = ["FIRST", "MOST", "Effects"]
 
 #: So many effects are kept at most; pairs beyond that have no effect of their own. [our choice] Some megabytes.
 MOST: Final = 50_000
@@ -24,6 +24,8 @@ MOST: Final = 50_000
 #: the mean by 0.2 (Pitot) and by 0.02 (iGniter). [our choice] Between them, tuned on one
 #: split of each; the levels share it.
 _GENERAL, _OF_KIND, _OF_PAIR = 0.085, 0.075, 0.07
+#: The least variance that an effect begins with.
+FIRST: Final = _OF_PAIR**2
 
 
 class Effects:
@@ -70,7 +72,7 @@ class Effects:
         return tuple(
             Effect(*key, self.means[number], self.variances[number])
             for key, number in sorted(self._numbers.items())
-            if self.variances[number] != self._first[number]
+            if self.means[number] or self.variances[number] != self._first[number]
         )
 
 

@@ -34,6 +34,8 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
 
     pieces: tuple[Piece, ...]
     comes_ns: float = 0.0
+    #: Nobody slows it down: what is said of it was measured in company, as the time of a fetch is.
+    steady: bool = False
 
 
 def ends_ns(works: Sequence[Work], slowdown: Slowdown, slots: int = 1 << 30, room_pct: int = 0) -> list[float]:
@@ -58,7 +60,10 @@ def ends_ns(works: Sequence[Work], slowdown: Slowdown, slots: int = 1 << 30, roo
             now = next_ns
             continue
         loads = {j: works[j].pieces[at[j]].load for j in here}
-        slow = {j: max(1.0, slowdown(loads[j], [loads[i] for i in here if i != j])) for j in here}
+        slow = {
+            j: 1.0 if works[j].steady else max(1.0, slowdown(loads[j], [loads[i] for i in here if i != j]))
+            for j in here
+        }
         first = min(here, key=lambda j: left[j] * slow[j])
         until = now + left[first] * slow[first]
         if next_ns is not None and next_ns < until:

@@ -5,7 +5,8 @@ Rules of this file
   neighbours add up are corrected together by one error, each in proportion to its doubt (a Kalman filter whose
   covariance has blocks: one for the weights, one number for each effect).
 - An error beyond three deviations counts as three, unless the world has just changed.
-- Variances do not fall below what `memory` observations would leave. After a change the memory is short.
+- Variances do not fall below what `memory` observations would leave. After a change the memory is short. They do not
+  rise above what they were before anything was seen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from .drift import Drift
-from .effects import Effects
+from .effects import FIRST, Effects
 from .features import CROWD, NAMES, PRIOR_DEVIATION, PRIOR_MEAN, crowd_of, row
 from .load import Load
 from .margin import ENOUGH, Margin
@@ -211,7 +212,8 @@ class Kind:
         if abs(error) > _CLIP * deviation and drift.haste < 0.5:
             error = math.copysign(_CLIP * deviation, error)
         floor = noise / (MEMORY + (HASTY_MEMORY - MEMORY) * drift.haste)
-        self.weights.learn(along, of_weights, error, total, floor)
+        self.weights.learn(direction, along, of_weights, error, total, floor)
+        floor = min(floor, FIRST)
         means, variances = self.effects.means, self.effects.variances
         pull, all_of_them = error / total, 0.0
         for (_, effects), slope, cost in zip(pairs, by_cost, costs, strict=True):

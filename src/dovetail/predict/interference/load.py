@@ -16,7 +16,7 @@ import msgspec
 
 from ...units import MS
 
-__all__ = ["Beside", "Load", "quarter_octaves"]
+__all__ = ["Beside", "Load", "fetch", "quarter_octaves"]
 
 #: Nobody is beside another longer than this. A neighbour whose end is not known stays for ever.
 FOREVER_NS: Final = 1 << 62
@@ -41,6 +41,11 @@ class Load(msgspec.Struct, frozen=True, array_like=True, cache_hash=True, gc=Fal
     compute: float = -1.0
     cache: float = -1.0
     memory: float = -1.0
+
+
+def fetch(weights: str, ns: int) -> Load:
+    """A model that is brought into memory, as those feel it who run there; all such fetches are alike at first."""
+    return Load(f"fetch {weights}", 1, 0, quarter_octaves(ns), "fetch")
 
 
 class Beside(msgspec.Struct, frozen=True, array_like=True, gc=False):
