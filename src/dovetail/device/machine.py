@@ -59,8 +59,7 @@ __all__ = ["Device"]
 
 #: Model of a stage that this worker does not know.
 _UNKNOWN: Final = ("", -1)
-_RUNNING: Final = TaskState.RUNNING
-_STOPPING: Final = TaskState.STOPPING
+_RUNNING, _STOPPING = TaskState.RUNNING, TaskState.STOPPING
 _SLACK: Final = GapSettings(order="slack")
 
 
