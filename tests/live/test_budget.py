@@ -10,8 +10,8 @@ MB = 1_000_000
 WHOLE, SLACK = 100 * MB, (2 << 20) + 5 * MB
 
 
-def budget(*models_mb: int, load_mb: int = 1) -> Budget:
-    made = Budget(WHOLE, [size * MB for size in models_mb], load_mb * MB)
+def budget(*models_mb: int, load_mb: int = 1, shared: bool = True) -> Budget:
+    made = Budget(WHOLE, [size * MB for size in models_mb], load_mb * MB, shared=shared)
     first = made.room.reserve_bytes
     made.room = WorkingMemory(WHOLE, first, resident=lambda: 0, give_back=lambda: None, peak=FakePeak)
     return made
@@ -25,7 +25,7 @@ def nothing_measured():
 def test_half_is_set_aside_while_nothing_is_known_and_then_what_batches_take():
     made = budget(30, 30)
     assert made.usable_bytes == WHOLE - WHOLE // 2 - SLACK
-    assert made.expect(("a",)) is None, "half is set aside already"
+    assert made.expect("a", 10) is None, "half is set aside already"
     learn(made.room, "a", 20 * MB)
     usable, reason = made.changed()
     assert usable == made.usable_bytes == WHOLE - made.room.reserve_bytes - SLACK and "take up to" in reason
@@ -35,20 +35,21 @@ def test_half_is_set_aside_while_nothing_is_known_and_then_what_batches_take():
 
 def test_before_a_stage_runs_that_is_not_known_half_is_set_aside_again():
     made = budget(30, 30)
-    made.expect(("a",))
+    made.expect("a", 10)
     learn(made.room, "a", 10 * MB)
     made.changed()
-    usable, reason = made.expect(("b", "b in kernels"))
+    usable, reason = made.expect("b", 10)
     assert usable == WHOLE - WHOLE // 2 - SLACK and "nothing is known" in reason
-    assert made.expect(("b", "b in kernels")) is None and made.changed() is None, "it has not run yet"
-    learn(made.room, "b in kernels", 15 * MB)
+    assert made.expect("b", 10) is None and made.changed() is None, "it has not run yet"
+    learn(made.room, "b", 15 * MB)
     assert made.changed()[0] >= 60 * MB
-    assert made.expect(("b", "b in kernels")) is None
+    assert made.expect("b", 10) is None
+    assert made.expect("b", 11)[0] == usable, "its inputs are larger"
 
 
 def test_a_batch_that_takes_more_than_half_takes_it_from_models():
     made = budget(30, 10)
-    made.expect(("a",))
+    made.expect("a", 10)
     learn(made.room, "a", 60 * MB)
     assert made.changed()[0] == WHOLE - made.room.known_bytes - SLACK
     assert made.room.reserve_bytes == made.room.known_bytes
@@ -57,7 +58,7 @@ def test_a_batch_that_takes_more_than_half_takes_it_from_models():
 def test_models_that_all_fit_take_nothing_from_batches_that_they_do_not_need():
     made = budget(5, 5, load_mb=4)
     before = made.usable_bytes
-    made.expect(("a",))
+    made.expect("a", 10)
     learn(made.room, "a", 10 * MB)
     assert made.changed() is None and made.usable_bytes == before
 
@@ -86,3 +87,15 @@ def test_what_stopped_batches_have_is_set_aside_once_and_not_given_to_models_and
     with made.room.run("low", 10, low) as low:
         low.done = True
     assert made.room.known_bytes > 23 * MB and made.changed() is None
+
+
+def test_with_weights_of_its_own_half_stays_set_aside_and_more_if_a_batch_takes_more():
+    made = budget(30, 30, shared=False)
+    before = made.usable_bytes
+    learn(made.room, "a", 10 * MB)
+    assert made.changed() is None and made.expect("b", 10) is None and made.usable_bytes == before
+    learn(made.room, "a in kernels", 60 * MB)
+    assert not made.too_large("a", "a in kernels")
+    assert made.changed()[0] < before
+    learn(made.room, "c", 10 * MB)
+    assert made.changed() is None

@@ -109,7 +109,7 @@ def trouble_of(state: EstimatorState) -> str:
     """What is wrong with run and load times that come from elsewhere; empty if nothing is."""
     rows: tuple[LearnedRun | LearnedLoad, ...] = (*state.runs, *state.loads)
     for row in rows:
-        if not (0 < row.count <= _MOST_COUNT and 0 <= row.mean_ns <= _MOST_NS and 0 <= row.squares < math.inf):
+        if not (0 <= row.count <= _MOST_COUNT and 0 <= row.mean_ns <= _MOST_NS and 0 <= row.squares < math.inf):
             return f"{row.count} times of {row.mean_ns} ns"
     for run in state.runs:
         if not (0 < run.items <= _MOST_COUNT and 0 <= run.cpus <= _MOST_COUNT and 0 < run.share_pct <= 100):

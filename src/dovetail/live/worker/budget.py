@@ -4,7 +4,10 @@ Rules of this file
 - Half of it is set aside for loads and batches as long as it is not known what they take.
 - Once batches have been measured, only as much is set aside as the largest of them takes, or a load, and both at once
   if all models fit beside that. The rest is for models: one that has to go is loaded again, which takes a core.
-- Before a stage runs of which nothing is known, half is set aside again.
+- Before a batch begins of which that is not known, because it is the first of its stage or its inputs are larger than
+  any before, half is set aside again until it has run.
+- Where every worker has weights of its own (`--weights own`), half stays set aside, and more if a batch takes more: a
+  load takes up to twice its model then, and begins whenever somebody needs it.
 - A model that takes so much more in kernels than whole that others would have to go for it stays whole: its kernels
   keep what is between them.
 """
@@ -30,8 +33,12 @@ SLACK_BYTES, SLACK_PART = 2 << 20, 20
 class Budget:
     """The parts of one worker's memory."""
 
-    def __init__(self, whole_bytes: int, models_bytes: Collection[int], load_bytes: int) -> None:
-        """`models_bytes` is what each model takes, `load_bytes` what the heaviest load takes beside its model."""
+    def __init__(self, whole_bytes: int, models_bytes: Collection[int], load_bytes: int, *, shared: bool) -> None:
+        """`models_bytes` is what each model takes, `load_bytes` what the heaviest load takes beside its model.
+
+        `shared`: weights are read from a copy that others read, too.
+        """
+        self._shared = shared
         self.whole_bytes = whole_bytes
         self.load_bytes = load_bytes
         self._largest_bytes = max(models_bytes, default=0)
@@ -42,8 +49,8 @@ class Budget:
         self._first_bytes = max(load_bytes, runs_bytes, min(load_bytes + runs_bytes, self._ample_bytes))
         self._reserve_bytes = self._first_bytes
         self.room = WorkingMemory(anonymous_bytes() + whole_bytes - self._slack_bytes, self._first_bytes)
-        #: Stages that are going to run, and of which it is not known what they take: names of the ways to run each.
-        self._awaited: set[tuple[str, ...]] = set()
+        #: Ways of running stages, and sizes of inputs, that are about to run and of which nothing is known.
+        self._awaited: set[tuple[str, int]] = set()
 
     @property
     def usable_bytes(self) -> int:
@@ -54,17 +61,17 @@ class Budget:
         """What a budget has to be for a model of this size."""
         return max(model_bytes + self.load_bytes, model_bytes * RUNS_PART // (RUNS_PART - 1)) + 2 * self._slack_bytes
 
-    def expect(self, ways: tuple[str, ...]) -> tuple[int, str] | None:
-        """A stage is going to run in one of these ways: as `changed`."""
-        if ways in self._awaited or self.room.knows(ways):
+    def expect(self, way: str, input_bytes: int) -> tuple[int, str] | None:
+        """A batch with such inputs is about to run: as `changed`."""
+        if not self._shared or self.room.knows(way, input_bytes):
             return None
-        self._awaited.add(ways)
+        self._awaited.add((way, input_bytes))
         return self.changed()
 
     def too_large(self, whole: str, kernels: str) -> bool:
         """Whether a stage takes too much memory in kernels; if so, it is not expected to run so any more."""
         fair_bytes = max(self._first_bytes * PART_PCT // 100, self._ample_bytes, self.room.needs(whole))
-        if self.room.needs(kernels) <= fair_bytes:
+        if not self._shared or self.room.needs(kernels) <= fair_bytes:
             return False
         self.room.forget(kernels)
         return True
@@ -73,7 +80,7 @@ class Budget:
         """What models may take from now on, and why, if something else is to be set aside than before."""
         room = self.room
         if self._awaited:
-            self._awaited = {ways for ways in self._awaited if not room.knows(ways)}
+            self._awaited = {(way, size) for way, size in self._awaited if not room.knows(way, size)}
         wanted = self._wanted_bytes()
         if wanted == self._reserve_bytes:
             return None
@@ -96,6 +103,8 @@ class Budget:
     def _wanted_bytes(self) -> int:
         """What is to be set aside."""
         known_bytes = self.room.known_bytes
+        if not self._shared:
+            return max(self._reserve_bytes, self.room.reserve_bytes)
         if self._awaited:
             return max(self._first_bytes, known_bytes)
         ample_bytes = min(self._ample_bytes, max(self._first_bytes, known_bytes + self.load_bytes))

@@ -126,11 +126,10 @@ class DeviceExecutor:
         #: What it was told last, beside the row.
         self._told: tuple[int, ...] = ()
         self._ingresses = {hello.ingress}
-        name = hello.spec.name
         log = KernelLog(hello.kernel_log) if hello.kernel_log else None
         self._kernel_log, self._watched = log, WatchedKernels(log, answer)
         self._learning = learning = Learning(self._predictor, models, self._lock, partial(answer, hello.ingress))
-        self._lanes = Lanes(name, models, values, answer, now_ns, self._planned, log, Tracebacks(now_ns))
+        self._lanes = Lanes(self._name, models, values, answer, now_ns, self._planned, log, Tracebacks(now_ns))
         threads = 1 if app is not None else LOADERS
         tell = (answer, now_ns, self._load_ended, hand, learning.want_cut)
         self._loaders = Loaders(name, threads, models, *tell, self._ingresses, self._lock)
@@ -160,13 +159,7 @@ class DeviceExecutor:
             event = events.PlannedBatch(batch, taken.expected, idents, len(idents))
         with self._lock:
             self._batches[taken.task] = taken
-            answers = self._resize(batch.stage, now_ns) + self._machine.step(event, now_ns)
-            return self._perform(answers, task_of(batch.ingress, batch.cause), now_ns)
-
-    def _resize(self, stage: str, now_ns: int) -> list[events.DeviceAction]:
-        """Give models what they may have now; `stage` is going to run."""
-        resized = self._models.resized(stage)
-        return [] if resized is None else self._machine.step(events.BudgetChanged(*resized), now_ns)
+            return self._perform(self._machine.step(event, now_ns), task_of(batch.ingress, batch.cause), now_ns)
 
     def load(self, message: Load, ingress: int, now_ns: int) -> Work | None:
         """A model is wanted here: by order, or as a hint. A hint is answered if it leads to a load or never can."""
@@ -363,7 +356,9 @@ class DeviceExecutor:
                 if ended.over:
                     self._batches.pop(batch.task, None)
                 self._ran_ns = now_ns
-                answers = self._machine.step(ended, now_ns) + self._resize("", now_ns)
+                answers = self._machine.step(ended, now_ns)
+                if (resized := self._models.resized()) is not None:
+                    answers += self._machine.step(events.BudgetChanged(*resized), now_ns)
                 self._moving.look(now_ns)
                 self._busy -= 1
                 work = self._perform(answers, 0, now_ns)
@@ -376,19 +371,25 @@ class DeviceExecutor:
 
     def _planned(self, batch: TakenBatch, plan: BatchRun | WholeRun) -> None:
         """The kernels of a batch that begins are known."""
-        message = batch.message
+        message, known = batch.message, list[events.DeviceEvent]()
         if (model := self._models.unknown(message, plan)) is not None:
             self._learning.want_cut([model])
-        if plan.name == batch.expected and (plan.name or len(plan.kernels) == 1):
+        if (resized := self._models.resized(message.batch.stage, plan)) is not None:
+            known.append(events.BudgetChanged(*resized))
+        if (plan.name != batch.expected or not (plan.name or len(plan.kernels) == 1)) and (
+            len(plan.kernels) > 1 or batch.expected or self._models.asks(message, len(plan.kernels))
+        ):
+            known.append(events.TaskPlanned(batch.task, plan.name, tuple(plan.idents), len(plan.idents)))
+        if not known:
             return
-        if len(plan.kernels) > 1 or batch.expected or self._models.asks(message, len(plan.kernels)):
+        with self._lock:
             now_ns = self._now_ns()
-            with self._lock:
-                planned = events.TaskPlanned(batch.task, plan.name, tuple(plan.idents), len(plan.idents))
-                cause = task_of(message.batch.ingress, message.batch.cause)
-                work = self._perform(self._machine.step(planned, now_ns), cause, now_ns)
-            if work is not None:
-                self._hand(work)
+            answers = [answer for event in known for answer in self._machine.step(event, now_ns)]
+            work = self._perform(answers, task_of(message.batch.ingress, message.batch.cause), now_ns)
+        if resized is not None:
+            self._models.free()  # what has to go for it is gone before it begins
+        if work is not None:
+            self._hand(work)
 
     def _load_ended(self, weights: str, problem: str, took_ns: int) -> Work | None:
         """A load has ended, well or not; under the lock."""

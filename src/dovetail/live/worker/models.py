@@ -93,7 +93,8 @@ class Models:
             one_heap()
             self._weigh()
             load_bytes = max((w.transient_bytes for w in self.measured.values()), default=0)
-            self.budget = Budget(self.budget_bytes, [self.nbytes(w) for w in self.stages], load_bytes)
+            sizes = [self.nbytes(weights) for weights in self.stages]
+            self.budget = Budget(self.budget_bytes, sizes, load_bytes, shared=self._files is not None)
             self._check_sizes(self.budget)
 
     # -- what they take -----------------------------------------------------------------------------------------
@@ -153,15 +154,15 @@ class Models:
             )
             self.first_words.append(LoadFailure(stage.name, detail, 0))
 
-    def resized(self, stage: str = "") -> tuple[int, str] | None:
-        """What models may take from now on, and why, if that has changed; `stage` is going to run."""
+    def resized(self, stage: str = "", run: BatchRun | WholeRun | None = None) -> tuple[int, str] | None:
+        """What models may take from now on, and why, if that has changed; `run` of a stage is about to begin."""
         if self.budget is None:
             return None
-        if not stage or self._app is not None:
-            if self._kernels == "auto" and self._app is None:
-                self._heavy.update([s.weights for s in self.specs.values() if self._too_large(self.budget, s.name)])
-            return self.budget.changed()
-        return self.budget.expect((_way(stage, whole=True), _way(stage, whole=False)))
+        if run is not None:
+            return self.budget.expect(_way(stage, whole=len(run.kernels) == 1), run.together_bytes)
+        if self._kernels == "auto" and self._app is None:
+            self._heavy.update([s.weights for s in self.specs.values() if self._too_large(self.budget, s.name)])
+        return self.budget.changed()
 
     @staticmethod
     def _too_large(budget: Budget, stage: str) -> bool:

@@ -17,7 +17,7 @@ Rules of this file
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -137,9 +137,10 @@ class WorkingMemory:
         finally:
             self._leave(need_bytes, use)
 
-    def knows(self, ways: Iterable[str]) -> bool:
-        """Whether one of these was measured."""
-        return any(way in self._known for way in ways)
+    def knows(self, way: str, input_bytes: int) -> bool:
+        """Whether it was measured with inputs of this size."""
+        known = self._known.get(way)
+        return known is not None and input_bytes <= known.input_bytes
 
     @property
     def known_bytes(self) -> int:
