@@ -130,9 +130,8 @@ class DeviceExecutor:
         self._kernel_log, self._watched = log, WatchedKernels(log, answer)
         self._learning = learning = Learning(self._predictor, models, self._lock, partial(answer, hello.ingress))
         self._lanes = Lanes(self._name, models, values, answer, now_ns, self._planned, log, Tracebacks(now_ns))
-        threads = 1 if app is not None else LOADERS
         tell = (answer, now_ns, self._load_ended, hand, learning.want_cut)
-        self._loaders = Loaders(name, threads, models, *tell, self._ingresses, self._lock)
+        self._loaders = Loaders(self._name, 1 if app else LOADERS, models, *tell, self._ingresses, self._lock)
         self._tells = app is None and hello.kernels != "never"
         if self._tells:
             wake_at(now_ns() + TELL_NS, _Tell())
