@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.record.recorded import header, run
 
 from dovetail.record.follow import Follower
-from dovetail.record.story import story
+from dovetail.record.story import Moment, Story, story
 from dovetail.record.window import Window
 from dovetail.wiring import PolicySpec, make_controller
 
@@ -68,6 +71,15 @@ def test_who_begins_in_the_middle_tells_the_same_of_all_that_arrives_later(
         assert set(late.requests) == set(whole.requests) - before
 
 
+def told_of(told: Story) -> list[Moment]:
+    """Its moments without how many others waited: of those who came before the window nothing is counted."""
+    return [
+        msgspec.structs.replace(m, text=re.sub(r"; \d+ other items? waiting for it", "", m.text))
+        for m in told.moments
+    ]
+
+
+@example(seed=32445, most=3)
 @given(seed=st.integers(0, 10**6), most=st.integers(1, 300))
 @settings(deadline=None, max_examples=5)
 def test_a_window_that_forgets_tells_the_same_stories(
@@ -90,4 +102,4 @@ def test_a_window_that_forgets_tells_the_same_stories(
                 told += 1
                 ours = window.story(request.id)
                 whole = story(steps, request.id, graphs)
-                assert (ours.outcome, ours.moments, ours.path) == (whole.outcome, whole.moments, whole.path)
+                assert (ours.outcome, told_of(ours), ours.path) == (whole.outcome, told_of(whole), whole.path)

@@ -101,7 +101,7 @@ def bad(**changed: object) -> bytes:
         b"",
         b"\x00",
         "text",
-        bad(count=0),
+        bad(count=-1),
         bad(mean_ns=-1),
         bad(squares=float("nan")),
         bad(share_pct=101),
