@@ -40,8 +40,8 @@ class LearnedRun(msgspec.Struct, frozen=True, array_like=True):
     items: int
     cpus: int
     share_pct: int
-    #: Batches that were seen (0: only first runs in a worker), and the weighted mean and sum of squares of the last of
-    #: them (`running.Seen`).
+    #: Batches that were seen (0: only first runs in a worker), and the weighted mean and sum of squares of the last
+    #: of them (`running.Seen`).
     count: int
     mean_ns: int
     squares: float
