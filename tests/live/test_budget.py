@@ -40,7 +40,9 @@ def test_before_a_stage_runs_that_is_not_known_half_is_set_aside_again():
     made.changed()
     usable, reason = made.expect("b", 10)
     assert usable == WHOLE - WHOLE // 2 - SLACK and "nothing is known" in reason
-    assert made.expect("b", 10) is None and made.changed() is None, "it has not run yet"
+    assert made.expect("b", 10) is None, "half is set aside already"
+    with made.room.load(1):
+        assert made.changed() is None, "it has not run yet"
     learn(made.room, "b", 15 * MB)
     assert made.changed()[0] >= 60 * MB
     assert made.expect("b", 10) is None
@@ -99,3 +101,25 @@ def test_with_weights_of_its_own_half_stays_set_aside_and_more_if_a_batch_takes_
     assert made.changed()[0] < before
     learn(made.room, "c", 10 * MB)
     assert made.changed() is None
+
+
+def test_what_was_expected_and_did_not_run_takes_nothing_from_models_for_long():
+    made = budget(30, 30)
+    learn(made.room, "a", 10 * MB)
+    usable, _ = made.changed()
+    assert made.expect("b", 10)[0] < usable
+    assert made.changed()[0] == usable, "its batch was refused, say"
+
+
+def test_what_a_forgotten_way_had_when_it_was_stopped_is_given_back_when_it_has_ended():
+    made = budget(40, 40)
+    learn(made.room, "a", 10 * MB)
+    learn(made.room, "a in kernels", 80 * MB)
+    FakePeak.kept = 60 * MB
+    with made.room.run("a in kernels", 10) as low:
+        low.stopped = True
+    assert made.too_large("a", "a in kernels")
+    assert made.room.known_bytes > 80 * MB, "it still has it"
+    with made.room.run("a", 10, low) as low:
+        low.done = True
+    assert made.room.known_bytes < 12 * MB

@@ -66,7 +66,7 @@ class Budget:
         if not self._shared or self.room.knows(way, input_bytes):
             return None
         self._awaited.add((way, input_bytes))
-        return self.changed()
+        return self.changed(ended=False)
 
     def too_large(self, whole: str, kernels: str) -> bool:
         """Whether a stage takes too much memory in kernels; if so, it is not expected to run so any more."""
@@ -76,11 +76,14 @@ class Budget:
         self.room.forget(kernels)
         return True
 
-    def changed(self) -> tuple[int, str] | None:
-        """What models may take from now on, and why, if something else is to be set aside than before."""
+    def changed(self, *, ended: bool = True) -> tuple[int, str] | None:
+        """What models may take from now on, and why, if something else is to be set aside than before.
+
+        `ended`: a batch has ended or was stopped; otherwise one is about to begin.
+        """
         room = self.room
-        if self._awaited:
-            self._awaited = {(way, size) for way, size in self._awaited if not room.knows(way, size)}
+        if ended and room.idle:  # also what was expected and did not come to its end
+            self._awaited.clear()
         wanted = self._wanted_bytes()
         if wanted == self._reserve_bytes:
             return None

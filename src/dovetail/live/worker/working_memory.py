@@ -80,6 +80,7 @@ class WorkingMemory:
         self._taken: list[int] = []
         self._held: list[int] = []
         self._most_held = 0
+        self._forgets = False
         #: A batch runs alone, or is about to.
         self._alone = False
         self._batches_waiting = 0
@@ -152,11 +153,22 @@ class WorkingMemory:
         known = self._known.get(way)
         return 0 if known is None else known.nbytes
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is at work, and nothing was stopped that goes on."""
+        return not self._taken and not self._alone and not self._held
+
     def forget(self, way: str) -> None:
-        """Nothing runs in this way any more."""
+        """Nothing runs in this way any more, but what was stopped: what that has counts until it has ended."""
         with self._changed:
             self._known.pop(way, None)
-            self._most_held = sum(self._held)
+            self._forgets = True
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget what stopped batches had once none is left, if that is to be forgotten."""
+        if self._forgets and not self._held:
+            self._forgets, self._most_held = False, 0
 
     def at_once(self, stage: str, item_bytes: int) -> int:
         """How many items of a batch may run together: as many as the reserve was made for, and at least one."""
@@ -181,6 +193,7 @@ class WorkingMemory:
         if use.held_bytes:
             self._held.remove(use.held_bytes)
             use.held_bytes = 0
+            self._let_go()
 
     @contextmanager
     def _run_alone(self, stage: str, input_bytes: int, use: Use) -> Iterator[None]:
