@@ -49,8 +49,8 @@ class Budget:
         self._first_bytes = max(load_bytes, runs_bytes, min(load_bytes + runs_bytes, self._ample_bytes))
         self._reserve_bytes = self._first_bytes
         self.room = WorkingMemory(anonymous_bytes() + whole_bytes - self._slack_bytes, self._first_bytes)
-        #: Ways of running stages, and sizes of inputs, that are about to run and of which nothing is known.
-        self._awaited: set[tuple[str, int]] = set()
+        #: A batch is about to run, or runs, of which it is not known what it takes.
+        self._awaited = False
 
     @property
     def usable_bytes(self) -> int:
@@ -65,7 +65,7 @@ class Budget:
         """A batch with such inputs is about to run: as `changed`."""
         if not self._shared or self.room.knows(way, input_bytes):
             return None
-        self._awaited.add((way, input_bytes))
+        self._awaited = True
         return self.changed(ended=False)
 
     def too_large(self, whole: str, kernels: str) -> bool:
@@ -83,7 +83,7 @@ class Budget:
         """
         room = self.room
         if ended and room.idle:  # also what was expected and did not come to its end
-            self._awaited.clear()
+            self._awaited = False
         wanted = self._wanted_bytes()
         if wanted == self._reserve_bytes:
             return None
