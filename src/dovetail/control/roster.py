@@ -57,7 +57,8 @@ class Roster:
         self.scaling.joined(worker)
         spec = worker.spec
         budget = spec.memory_bytes
-        able = [s for s in self._stages.values() if s.kind in spec.runs and (not budget or s.weights_bytes <= budget)]
+        able = [s for s in self._stages.values() if spec.takes(s.kind, s.name)]
+        able = [s for s in able if not budget or s.weights_bytes <= budget]
         wanted = self._scaler.residents(worker, able)
         if wanted is None or (budget and sum({s.weights: s.weights_bytes for s in wanted}.values()) > budget):
             worker.swaps = True
@@ -118,7 +119,7 @@ class Roster:
                 worker.resident_bytes + stage.weights_bytes <= worker.spec.memory_bytes
             )
             here = stage.weights in worker.resident or stage.weights in worker.loading
-            if room and stage.kind in worker.spec.runs and not here:
+            if room and worker.spec.takes(stage.kind, name) and not here:
                 self._order(worker, stage)
         if wanted.next_ns > now and not self.scaler_timer:
             self.scaler_timer = step.set_timer(wanted.next_ns, None)

@@ -65,7 +65,7 @@ class Models:
         #: Weights -> the first stage that this worker can run on them.
         self.stages: dict[str, StageSpec] = {}
         for stage in hello.stages:
-            if stage.kind in hello.spec.runs:
+            if hello.spec.takes(stage.kind, stage.name):
                 self.stages.setdefault(stage.weights, stage)
         #: Where models were cut before, here or in other processes, by model; and what the front was told of ours.
         self._cuts = {cut.model: cut for cut in hello.cuts}
