@@ -2,7 +2,7 @@
 
 Work is counted for two resources: devices (share times nanoseconds, each item at its cheapest) and host processes
 (nanoseconds). Higher classes go first whatever their objectives are; inside a class the earlier objective goes first.
-Those of a higher class who come later go first, too. So it is also known how much work each class has brought of late.
+Those of higher classes who come later go first, too: so it is known how much work each class has brought of late.
 
 Rules of this file: integers only; objectives in steps, rounded down; memory is that of the open requests.
 """
