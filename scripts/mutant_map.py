@@ -27,6 +27,8 @@ class Reach:
     def __init__(self, path: Path) -> None:
         read = json.loads(path.read_text())
         self.digest: str = read["digest"]
+        #: Files of tests, and the digest of each as it was.
+        self.files: dict[str, str] = read["files"]
         #: Tests that fail although nothing was changed: they say nothing.
         self.failed: list[str] = read["failed"]
         self.tests: list[str] = read["tests"]
@@ -46,6 +48,10 @@ class Reach:
 def pytest_configure(config: pytest.Config) -> None:
     if MAP_FILE in os.environ:
         config.pluginmanager.register(_Recorder(Path(os.environ[MAP_SOURCE])), "mutant-recorder")
+
+    def usual(self, test: str, otherwise: float) -> float:
+        """Seconds that a test takes, or a file of tests of which that is not known."""
+        return self.seconds[self.tests.index(test)] if test in self.tests else otherwise
 
 
 class _Recorder:
@@ -86,7 +92,6 @@ class _Recorder:
                 for line, contexts in by_line.items()
             }
         found = {
-            "digest": "",
             "failed": sorted(self._failed),
             "tests": list(self._tests),
             "seconds": list(self._tests.values()),
