@@ -44,14 +44,14 @@ class Reach:
         """Tests that reach anything in a file."""
         return {test for tests in self._lines.get(file, {}).values() for test in tests}
 
+    def usual(self, test: str, otherwise: float) -> float:
+        """Seconds that a test takes, or a file of tests of which that is not known."""
+        return self.seconds[self.tests.index(test)] if test in self.tests else otherwise
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if MAP_FILE in os.environ:
         config.pluginmanager.register(_Recorder(Path(os.environ[MAP_SOURCE])), "mutant-recorder")
-
-    def usual(self, test: str, otherwise: float) -> float:
-        """Seconds that a test takes, or a file of tests of which that is not known."""
-        return self.seconds[self.tests.index(test)] if test in self.tests else otherwise
 
 
 class _Recorder:

@@ -14,6 +14,7 @@ from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.scale import LoadEverything
 from dovetail.schedule import Dovetail, PlannerSettings
+from dovetail.schedule.offers import Considered
 from dovetail.schedule.ranked import Ranked
 from dovetail.state import Config, Item, Queue, WorkerSpec
 from dovetail.units import MS
@@ -132,3 +133,14 @@ def test_if_nobody_is_ready_the_best_configuration_goes_where_it_starts_first() 
     built, scheduler = make(100, ready_pct=0)
     scheduler.choose = lambda queue, now_ns: HALF_OR_QUARTER  # type: ignore[method-assign]
     assert taken(built) == [(50, "fetches it first")]
+
+
+def test_who_watches_sees_the_offer_that_is_taken_first_and_every_other_one_once() -> None:
+    built, scheduler = make(100)
+    seen: list[Considered] = []
+    scheduler.watcher = seen.append
+    scheduler.choose = lambda queue, now_ns: (*HALF_OR_QUARTER, *HALF_OR_QUARTER)  # type: ignore[method-assign]
+    assert taken(built) == [(50, "")], "whoever watches changes nothing"
+    (considered,) = [one for one in seen if one.offers]
+    assert [(offer.config.share_pct, offer.score) for offer in considered.offers] == [(50, 1.0), (25, 3.0)]
+    assert (considered.queue, considered.waiting, considered.hold) == ("read", 1, "")

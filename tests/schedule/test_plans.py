@@ -10,7 +10,7 @@ from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.scale import LoadEverything
 from dovetail.schedule import Dovetail, PlannerSettings
-from dovetail.schedule.plans import _BUILD_EVERY_NS, _MOST_STEPS, _PATIENCE
+from dovetail.schedule.plans import _BUILD_EVERY_NS, _FIRST_BUILDS, _MOST_STEPS, _PATIENCE
 from dovetail.state import WorkerSpec
 from dovetail.units import MS, US
 from dovetail.workflow.graph import StageSpec, chain
@@ -108,3 +108,16 @@ def test_what_is_learned_first_counts_at_once() -> None:
     assert plan.stale and scheduler.plan_of("flow") is plan and not plan.stale, "made again for this very decision"
     idle(built, LONG_NS)
     assert scheduler._plans._making is None
+
+
+def test_what_is_learned_first_counts_at_once_so_many_times_and_then_beside_decisions() -> None:
+    _, scheduler = make(profiled=False)
+    at_once = 0
+    for _ in range(2 * _FIRST_BUILDS):
+        plan = scheduler.plan_of("flow")
+        assert plan is not None
+        plan.stale = True
+        scheduler._plans._note("flow", plan)
+        scheduler.plan_of("flow")
+        at_once += not plan.stale
+    assert at_once == _FIRST_BUILDS - 1, "the first were made before anything was learned"
