@@ -1,8 +1,8 @@
 """A copy of the tree in which one file at a time is changed, and a book of results on disk.
 
-Rules of this file: whether tests end is judged by the processor time that they take, never by the clock. A run that is
-paused, or that gets no processor because others are at work, takes as long as it takes. Only tests that sleep and take
-no processor time at all for a minute wait for ever. They stay in our process group: whoever pauses us pauses them.
+Rules of this file: whether tests end is judged by the processor time that they take, never by the clock. A run that
+is paused, or that gets no processor because others are at work, takes as long as it takes. Only tests that sleep and
+take no processor time at all for a minute wait for ever. They stay in our process group: who pauses us pauses them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,9 @@ def _family(pid: int) -> list[_Process]:
     """A process and all that it has started and that are still there."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        children = [c for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
+        children = [
+            c for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()
+        ]
     except (FileNotFoundError, ProcessLookupError):
         return []  # it has just ended
     ticks = sum(map(int, stat[11:15]))  # its own, and those of its children that have ended

@@ -151,7 +151,9 @@ def reach(*, as_it_is: bool) -> Reach:
     if verdict not in ("passed", "failed") or not fresh.exists():
         sys.exit(f"the tests have to end before anything is changed: {verdict} {by}")
     found = json.loads(fresh.read_text())
-    files = {str(p.relative_to(tree.root)): digest(p.read_text()) for t in there for p in (tree.root / t).rglob("*.py")}
+    files = {
+        str(p.relative_to(tree.root)): digest(p.read_text()) for t in there for p in (tree.root / t).rglob("*.py")
+    }
     fresh.write_text(json.dumps({**found, "digest": now, "files": files}))
     tree.close()
     fresh.replace(path)

@@ -96,7 +96,7 @@ def test_tests_that_have_to_notice_exist() -> None:
             assert (PROJECT / test.partition("::")[0]).exists(), rule["name"]
 
 
-# -- when tests of a change take too long -----------------------------------------------------------------------------
+# -- when tests of a change take too long ---------------------------------------------------------------------------
 
 STOPS = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
 
@@ -151,7 +151,9 @@ def test_a_run_that_is_paused_is_not_ended_however_long_that_takes() -> None:
     program.returncode = 0
 
 
-def test_a_clock_that_has_jumped_because_we_were_paused_ourselves_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_has_jumped_because_we_were_paused_ourselves_ends_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     jumps = itertools.count(0.0, 1000.0)
     monkeypatch.setattr(tree.time, "monotonic", lambda: next(jumps))
     assert ended("import time; time.sleep(0.3)", asleep_seconds=10.0) == 0
