@@ -164,3 +164,21 @@ def test_who_runs_a_lower_class_is_found_though_many_others_end_sooner() -> None
         found = shop.own._have["read"].soonest(whole, 2, shop.now_ns, 0)
         assert found is not None
         assert (found[0].id, found[1]) == ((9, shop.now_ns) if preempts else (1, 1 * MS))
+
+
+def test_the_next_end_of_some_is_not_that_of_others() -> None:
+    shop = Shop(40 * MS)
+    for ident, stage, ends_ns in ((1, SORT, 8 * MS), (2, READ, 80 * MS)):
+        shop.join(ident, swaps=True, memory_bytes=1500)
+        shop.load(ident, stage)
+        shop.run(ident, stage, Config(1, 1, 100), ends_ns)
+    assert shop.own._have["sort"].next_end_ns() <= 8 * MS < 40 * MS < shop.own._have["read"].next_end_ns() <= 80 * MS
+
+
+def test_of_those_that_end_at_the_same_time_the_one_that_joined_first_is_taken() -> None:
+    shop = Shop(40 * MS)
+    for ident in (1, 2, 3):
+        shop.join(ident, swaps=False)
+        shop.run(ident, READ, Config(1, 1, 100), 10 * MS)
+    found = shop.own._have["read"].soonest(Config(1, 1, 50), 1, shop.now_ns, 0)
+    assert found is not None and found[0].id == 1

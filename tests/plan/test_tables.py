@@ -435,3 +435,15 @@ def test_times_of_devices_that_are_gone_make_no_plan_old() -> None:
     told.old_ns = 90 * MS
     plan.saw_times()
     assert not plan.stale
+
+
+@pytest.mark.parametrize(("before", "after", "old"), [(2.0, 0.9, False), (0.1, 0.2, False), (0.1, 0.45, True)])
+def test_a_plan_is_old_when_a_learned_time_is_surer_or_less_sure_as_far_as_that_is_planned_with(
+    before: float, after: float, old: bool
+) -> None:
+    told = Told(lambda stage, config: Estimate(10 * MS, before, "learned"))
+    plan = WorkflowPlan(chain("flow", 200 * MS, [stage("read")]), told, SPACE, 0.99, None)  # type: ignore[arg-type]
+    plan.build({"read": {"v100": {1: Worker(1, GPU)}}}, {})
+    told.times = lambda stage, config: Estimate(10 * MS, after, "learned")
+    plan.saw_times()
+    assert plan.stale is old
