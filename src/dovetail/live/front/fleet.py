@@ -40,6 +40,7 @@ from ..links.wire import (
     arena_of,
 )
 from .cutter import Cutter
+from .isolation import Isolation
 from .link import WorkerLink
 from .memory import Memory
 from .process import WorkerProcess, is_stopped
@@ -122,6 +123,8 @@ class Fleet:
         self._cut_files: dict[str, str] = {}
         #: Whether a worker owes an answer; whoever keeps the batches says so.
         self.busy: Callable[[int], bool] = lambda _: False
+        #: The stage of the batch that a worker has owed for the longest; empty: it owes none.
+        self.works_at: Callable[[int], str] = lambda _: ""
         #: Whether a worker is to go; whoever decides says so. It is not started again.
         self.closing: Callable[[int], bool] = lambda _: False
         #: Names of workers that are to be started again, and workers that are told to stop.
@@ -130,6 +133,8 @@ class Fleet:
         #: Stuck workers that have a substitute: they are not started again.
         self._substituted: set[int] = set()
         self._substitutes = 0
+        #: Python stages that have processes of their own.
+        self._isolation = Isolation(settings.graphs)
         self._started_ns: dict[int, int] = {}
         #: Number of the last worker, where no directory keeps it.
         self._last = arena_of(self._ingress)
@@ -176,6 +181,7 @@ class Fleet:
 
     def _start(self, spec: WorkerSpec) -> None:
         settings, share = self._settings, self._share
+        spec = self._isolation.shared(spec)
         if share is None:
             self._last += 1
         else:
@@ -276,9 +282,13 @@ class Fleet:
         wait_s = RESTART_SECONDS[min(before, len(RESTART_SECONDS) - 1)]
         substituted = worker.ident in self._substituted
         self._substituted.discard(worker.ident)
+        stage = self.works_at(worker.ident) if worker.spec.on_host and worker.at_fault else ""
         worker.replaced = not substituted and not self.closing(worker.ident)
+        parted = bool(stage) and self._isolation.part(stage)
         if worker.replaced:
             self._start_later(worker.spec, wait_s)
+        if parted:
+            self._start_later(self._isolation.own(worker.spec, stage), 0.0)
         self._on_lost(worker, why)
         self.memory.lose(worker.ident)
         if self._share is not None:
@@ -290,6 +300,8 @@ class Fleet:
         elif not worker.replaced:
             again = "; it was to be stopped"
         self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
+        if parted:
+            self._say_parted(stage)
 
     def end_hung(self, ident: int, why: str, at_work: bool) -> None:
         """Kill a worker that hangs; `at_work`: at a batch, and not at a model that it brings."""
@@ -305,12 +317,16 @@ class Fleet:
             worker is None
             or not worker.spec.on_host
             or ident in self._substituted
+            or self._isolation.alone(worker.spec)
             or len(self._substituted) >= MOST_SUBSTITUTES
             or self._stopping
         ):
             return
         self._substitutes += 1
         name = f"{worker.spec.name.partition('+')[0]}+{self._substitutes}"
+        parted = self._isolation.part(stage)
+        if parted:
+            self._start_or_try_again(self._isolation.own(worker.spec, stage))
         try:
             self._start(msgspec.structs.replace(worker.spec, name=name))
         except OSError as error:
@@ -318,6 +334,11 @@ class Fleet:
             return
         self._substituted.add(ident)
         self._say(f"worker {worker.spec.name} is stuck in stage {stage!r}; {name} takes its place for the others")
+        if parted:
+            self._say_parted(stage)
+
+    def _say_parted(self, stage: str) -> None:
+        self._say(f"stage {stage!r} runs in a process of its own from now on, so that it is in nobody's way")
 
     def retire(self) -> None:
         """Stuck workers that have come to an end after all are not needed beside their substitutes."""
