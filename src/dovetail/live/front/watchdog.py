@@ -18,7 +18,7 @@ __all__ = ["Watchdog"]
 HANG_FACTOR = 50
 #: A batch that takes so long, and so many times longer than expected, keeps its worker from others: they get a worker
 #: of their own meanwhile [our choice: the start of a process takes about a second].
-STUCK_NS, STUCK_FACTOR = SECOND, 20
+STUCK_NS, STUCK_FACTOR = 2 * SECOND, 20
 _KILLED = ", so its worker was killed"
 
 
