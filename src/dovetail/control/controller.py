@@ -126,7 +126,7 @@ class Controller:
     @property
     def homes(self) -> Mapping[str, int]:
         """Stage with a quota -> the worker that its batches go to, where somebody said so; 0: any."""
-        return self._launcher.homes
+        return self.cluster.homes
 
     def asked_ns(self, queue: str) -> int:
         """When offers were last asked for; now, for a scheduler that is asked in every step."""

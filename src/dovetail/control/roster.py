@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from ..predict.progress import look_again
 from ..state import Cluster, Worker
+from ..state.slice import declared_slice
 from ..workflow.graph import StageSpec
 from .actions import EvictModel, LoadModel
 from .events import LoadFailed, MemoryChanged, ModelEvicted, ModelLoaded, PeerStateReceived, WorkerJoined
@@ -62,7 +63,7 @@ class Roster:
         if wanted is None or (budget and sum({s.weights: s.weights_bytes for s in wanted}.values()) > budget):
             worker.swaps = True
             for stage in able if wanted is None else wanted:
-                self._cluster.hold(stage.name, worker)
+                self._hold(stage, worker)
             wanted = ()
             self._launcher.freed = True
         self._scheduler.joined(worker)
@@ -81,6 +82,13 @@ class Roster:
             if ident in holders:
                 self._cluster.let_go(stage, ident)
         return worker
+
+    def _hold(self, stage: StageSpec, worker: Worker) -> None:
+        """A worker runs this stage from now on; one that declares a quota has its slice there."""
+        self._cluster.hold(stage.name, worker)
+        pieces = self._cluster.declared.get(stage.name)
+        if pieces is not None and worker.id not in pieces:
+            pieces[worker.id] = declared_slice(stage, worker.id)
 
     def _order(self, worker: Worker, stage: StageSpec) -> None:
         """Have a stage's model loaded; of several stages with the same weights each is asked for, one is loaded."""
@@ -137,7 +145,7 @@ class Roster:
                 worker.resident_bytes += event.nbytes - worker.loading.pop(weights)
                 worker.resident[weights] = event.nbytes
             if worker.id not in self._cluster.holders[event.stage]:
-                self._cluster.hold(event.stage, worker)
+                self._hold(self._stages[event.stage], worker)
                 self._scheduler.holds(worker, weights, True, event.at_ns)
                 self._launcher.freed = True
 
