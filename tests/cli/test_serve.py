@@ -118,7 +118,7 @@ def failing(*words: object, cwd: Path = PROJECT) -> str:
 def test_ageing_needs_kernels_and_a_time():
     said = failing("tests.live.apps:small", "--kernels", "never", "--ageing", "5ms")
     assert "--ageing lets waiting kernels of lower classes start, and --kernels never runs none" in said
-    assert "--ageing 'soon'" in failing("tests.live.apps:small", "--ageing", "soon")
+    assert "--ageing: duration 'soon'" in failing("tests.live.apps:small", "--ageing", "soon")
 
 
 @pytest.mark.parametrize(
