@@ -363,7 +363,7 @@ class Fleet:
             return
         self._substitutes += 1
         name = f"{worker.spec.name.partition('+')[0]}+{self._substitutes}"
-        parted = self._isolation.part(stage)
+        parted = not is_stopped(worker.pid) and self._isolation.part(stage)
         if parted:
             self._start_or_try_again(self._isolation.own(worker.spec, stage))
         try:
