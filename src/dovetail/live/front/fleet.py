@@ -14,17 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Literal
 
 import msgspec
 
-from ...device.tokens import QuotaMode
 from ...profile.kernelrows import pack
 from ...profile.kernels import Cut
-from ...profile.table import Entry
 from ...state import WorkerSpec
-from ...units import MS, SECOND, format_bytes
-from ...workflow.graph import Graph
+from ...units import SECOND, format_bytes
 from ..kernels.cutting import Found, Wanted
 from ..kernels.weight_files import WeightDirectory
 from ..links.wire import (
@@ -45,11 +41,12 @@ from .isolation import Isolation
 from .link import WorkerLink
 from .memory import Memory
 from .process import WorkerProcess, is_stopped
+from .settings import Settings
 from .share import FirstFront, JoinedFront
 from .spares import Spares
 from .stores import KernelStore
 
-__all__ = ["Fleet", "Settings"]
+__all__ = ["Fleet"]
 
 #: Wait before a worker that died is started again: at once the first time, then longer, never more than the last.
 RESTART_SECONDS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -60,37 +57,6 @@ HEALTHY_NS = 30 * SECOND
 NOISE_BYTES = 1 << 20
 #: Stuck workers for Python stages that have a substitute at once [our choice: each is a process of some 50 MB].
 MOST_SUBSTITUTES = 4
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """What a live system is started with."""
-
-    target: str
-    graphs: tuple[Graph, ...]
-    workers: tuple[WorkerSpec, ...]
-    entries: tuple[Entry, ...] = ()
-    #: Cores that a batch is given under the policy; empty is all of a device.
-    cpus: tuple[int, ...] = ()
-    arena_bytes: int = 1 << 30
-    #: A batch that has run for longer than this, and longer than 50 times what was expected, will never end.
-    hang_ns: int = 30_000 * MS
-    #: The budgets of devices hold for all that their processes have, and models are measured.
-    strict: bool = False
-    #: Whether models are run kernel by kernel: where a lower class could be in a higher one's way, always, or never.
-    kernels: Literal["auto", "always", "never"] = "auto"
-    #: File for the kernels that run; empty is none.
-    kernel_log: str = ""
-    #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
-    ageing_ns: int = 0
-    #: Most items of one request at one stage. A controller's step for so many takes some 20 ms.
-    max_fan_out: int = 1024
-    #: Whether a quota is also a limit.
-    quotas: QuotaMode = "conserving"
-    #: Whether workers share one copy of each model's weights.
-    shared_weights: bool = True
-    #: Workers for models that there may be at the most, and those of them that wait, started, to be asked for.
-    most: int = 0
-    spares: int = 0
 
 
 class Fleet:

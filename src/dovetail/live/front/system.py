@@ -47,7 +47,7 @@ from ..tensors.ref import Ref
 from ..tensors.values import LiveRequest
 from .answers import Answers, Result, Tell
 from .batches import Batches
-from .fleet import Fleet, Settings
+from .fleet import Fleet
 from .joined import JoinedFleet
 from .journal import Journal
 from .link import WorkerLink
@@ -55,6 +55,7 @@ from .memory_admission import MemoryAdmission
 from .messages import WorkerMessages
 from .output import never_raises
 from .readiness import Readiness
+from .settings import Settings
 from .share import FirstFront, JoinedFront
 from .slices import Slices
 from .statistics import Statistics
@@ -257,10 +258,7 @@ class LiveSystem:
         return ident
 
     def _make_room(self, workflow: int, priority: int, inputs: Sequence[Ref | Any]) -> tuple[list[Ref], list[Ref]]:
-        """Memory for a request: blocks of its inputs, and those of them that were made here.
-
-        Whatever is refused for want of memory is refused here, before any of its work is done.
-        """
+        """Memory for a request, or a refusal before any work is done: its inputs, and those that were made here."""
         if ident := self.memory.full(priority):
             raise Overloaded(f"the memory of worker {ident} is full of results still in use", 1000)
         refs, made = self.memory.place(inputs)
