@@ -55,7 +55,7 @@ def test_costs_are_compared_with_esg_alone_and_graph_by_graph() -> None:
 
 
 def test_answers_in_time_are_what_cost_is_for() -> None:
-    # A tenth dearer and in time a quarter more often; as dear and as often; half as dear and in time a third as often.
+    # A tenth dearer and in time a quarter more often; as dear and as often; half as dear, a third as often.
     lab = judged(
         [(1.0, 1.1), (0.8, 2.0), (0.3, 0.5)],
         [(0.8, 1.0), (0.8, 2.0), (0.9, 1.0)],
