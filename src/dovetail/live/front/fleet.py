@@ -149,19 +149,20 @@ class Fleet:
         if shares and any(spec.enforcement == "cooperative" for spec in settings.workers):
             self._weights = WeightDirectory()
         self._loop = asyncio.get_running_loop()
-        self._spares = Spares(settings.spares, self._stages.values(), self._next_spare, self._process, say)
+        #: Those that wait to be the next.
+        self.spares = Spares(settings.spares, self._stages.values(), self._next_spare, self._process, say)
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
         """Start a process for each."""
         for spec in specs:
             self._start(spec)
-        self._spares.look()
+        self.spares.look()
 
     def grow(self, reason: str) -> None:
         """Start one more worker for models, like those that there are, under the next free name."""
         if self._stopping:
             return
-        if (spare := self._spares.take()) is not None:
+        if (spare := self.spares.take()) is not None:
             worker, heard = spare
             self._say(f"starting worker {worker.spec.name}, which was there as a spare: {reason}")
             self.workers[worker.ident] = worker
@@ -171,19 +172,19 @@ class Fleet:
         spec = self._next()
         self._say(f"starting worker {spec.name}: {reason}")
         self._start_or_try_again(spec)
-        self._spares.look()
+        self.spares.look()
 
     def _next(self) -> WorkerSpec:
         """One more like those that there are, under the next free name."""
         like = next(spec for spec in self._settings.workers if not spec.on_host)
-        there = (*self.workers.values(), *self._spares.workers.values())
+        there = (*self.workers.values(), *self.spares.workers.values())
         taken = {worker.spec.name for worker in there} | self._coming
         prefix = like.name.rpartition("-")[0]
         name = next(name for i in count() if (name := f"{prefix}-{i}") not in taken)
         return msgspec.structs.replace(like, name=name)
 
     def _next_spare(self) -> WorkerSpec | None:
-        there = sum(not w.spec.on_host for w in self.workers.values()) + len(self._spares.workers) + len(self._coming)
+        there = sum(not w.spec.on_host for w in self.workers.values()) + len(self.spares.workers) + len(self._coming)
         return None if self._stopping or there >= self._settings.most else self._next()
 
     def shrink(self, ident: int, reason: str) -> None:
@@ -195,7 +196,7 @@ class Fleet:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         self._say(f"stopping worker {worker.spec.name} (pid {worker.pid}): {reason}")
-        self._spares.look()
+        self.spares.look()
 
     def sweep(self) -> None:
         """Called now and then: nobody comes by himself here."""
@@ -247,8 +248,8 @@ class Fleet:
 
     def _message(self, worker: WorkerLink, message: FromWorker) -> None:
         if worker.ident not in self.workers and not isinstance(message, Learned):
-            if (spare := self._spares.workers.get(worker.ident)) is not None:
-                self._spares.heard(spare, message)
+            if (spare := self.spares.workers.get(worker.ident)) is not None:
+                self.spares.heard(spare, message)
             return  # it is being stopped, or has not joined
         if type(message) is Done:  # nearly all are
             self._on_message(worker, message)
@@ -298,13 +299,13 @@ class Fleet:
         for worker in self.workers.values():
             if not worker.spec.on_host and worker.arena is not None:
                 worker.send(Recut([cut], [wanted.files]))
-        self._spares.tell(Recut([cut], [wanted.files]))
+        self.spares.tell(Recut([cut], [wanted.files]))
 
     def _lost(self, worker: WorkerProcess, why: str) -> None:
         name = worker.spec.name
-        if worker.ident in self._spares.workers:
+        if worker.ident in self.spares.workers:
             del self._started_ns[worker.ident]
-            self._spares.lost(worker, why)
+            self.spares.lost(worker, why)
             return
         del self.workers[worker.ident]
         lived_ns = time.monotonic_ns() - self._started_ns.pop(worker.ident)
@@ -386,7 +387,7 @@ class Fleet:
         for handle in self._restarts:
             handle.cancel()
         await self.cutter.close()
-        await self._spares.stop()
+        await self.spares.stop()
         await asyncio.gather(*(w.stop() for w in self.workers.values()), *self._ending)
         if self._kernels is not None:
             await self._kernels.close()
