@@ -65,6 +65,19 @@ def test_what_is_left_out_was_not_seen(tmp_path: Path) -> None:
     assert max(errors["ours"]) < 3 < max(errors["constant"])
 
 
+def test_a_prior_is_chosen_without_a_look_at_what_is_left_out(tmp_path: Path) -> None:
+    path = str(igniter_file(tmp_path))
+    pairs = read_igniter(Path(path))
+    for left_out in ("pair of models", "model"):
+        for fold in public._folds(left_out, pairs, range(len(pairs))):
+            kept = [n for n in range(len(pairs)) if n not in fold]
+            unseen = [[] if n in fold else pair for n, pair in enumerate(pairs)]
+            with_all, without = public._chosen(pairs, kept), public._chosen(unseen, kept)
+            assert with_all.model.state() == without.model.state()
+    errors = public.held_out(public.Held(public.NESTED, "pairs", 1, path))
+    assert len(errors) == 36 and max(errors) < 3
+
+
 def pitot_file(folder: Path) -> Path:
     """Twenty platforms on which a pair takes 1.5 times as long, whoever it is; one of the workloads is rougher."""
     rng = np.random.default_rng(1)

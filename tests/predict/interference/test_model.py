@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dovetail.errors import ProfileError
-from dovetail.predict.interference import Beside, Forecast, Interference, InterferenceState, Load
+from dovetail.predict.interference import Beside, Forecast, Interference, InterferenceState, Load, effects
 from dovetail.predict.interference.effects import Effects
 from dovetail.predict.interference.kind import Kind
 from dovetail.predict.interference.margin import ENOUGH
@@ -71,54 +71,16 @@ def test_how_neighbours_add_up_is_learned(adds: bool) -> None:
     assert together == pytest.approx(2.8, rel=0.1) if adds else together < 2.2
 
 
-def settled() -> Interference:
-    """A model that knows A beside B well, and was right every time."""
-    model, rng = Interference(), random.Random(3)
-    while model.kind("k").settled.get("a", 0) < 300:
-        see(model, A, [B], 1.5 * rng.lognormvariate(0, 0.05))
-        assert model.kind("k").seen < 1000
-    return model
-
-
-def test_what_was_foretold_well_corrects_every_eighth_time_only() -> None:
-    model = settled()
-    kind, corrections = model.kind("k"), 0
-    expected = model.slowdown("k", A, [B])
-    for _ in range(32):
-        before = kind.weights.mean.tolist()
-        see(model, A, [B], expected)
-        corrections += kind.weights.mean.tolist() != before
-    assert corrections <= 4, "one in eight, and if it was right to the bit there is nothing to correct"
-    assert kind.noise["a"][0] == kind.seen, "it counts for scatter each time"
-    certain = [*kind.weights.covariance.diagonal(), *model._effects.variances]
-    for _ in range(8):
-        see(model, A, [B], expected * 1.01)
-    assert [*kind.weights.covariance.diagonal(), *model._effects.variances] != certain, "one of eight does"
-
-
-def test_what_was_foretold_badly_corrects_at_once() -> None:
-    model = settled()
-    expected = model.slowdown("k", A, [B])
-    for _ in range(3):
-        before = model.slowdown("k", A, [B])
-        see(model, A, [B], expected * 1.2)
-        assert model.slowdown("k", A, [B]) > before
-
-
-def test_a_victim_is_known_well_only_while_nobody_new_is_beside_it() -> None:
-    model = settled()
-    see(model, A, [D], 2.0)
-    assert model.kind("k").settled["a"] == 0
-
-
-def test_a_restored_model_that_knows_well_goes_on_the_same() -> None:
-    model, rng = settled(), random.Random(4)
-    restored = Interference(model.state())
+def test_beyond_what_is_kept_pairs_have_no_effect_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effects, "MOST", 5)
+    model = Interference()
     for _ in range(40):
-        slow = 1.5 * rng.lognormvariate(0, 0.05)
-        see(model, A, [B], slow)
-        see(restored, A, [B], slow)
-    assert restored.state() == model.state()
+        see(model, A, [B], 2.0)
+        see(model, C, [D, B], 1.2)
+    assert len(model._effects.rows()) == 5
+    assert (model._effects.means[effects.NOWHERE], model._effects.variances[effects.NOWHERE]) == (0.0, 0.0)
+    assert model.slowdown("k", A, [B]) == pytest.approx(2.0, rel=0.1), "weights and what is kept say the rest"
+    assert Interference(model.state()).state() == model.state()
 
 
 def test_partial_overlap_is_weighed_by_work_not_by_time() -> None:

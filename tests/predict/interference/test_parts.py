@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.predict.interference import Load, Piece, Work, ends_ns
-from dovetail.predict.interference.crowd import forward_ns, over_time, slopes_over_time, together
+from dovetail.predict.interference.crowd import forward_ns, over_time, together
 from dovetail.predict.interference.drift import Drift
 from dovetail.predict.interference.features import NAMES, PRIOR_DEVIATION, PRIOR_MEAN, row
 from dovetail.predict.interference.load import quarter_octaves
@@ -51,30 +51,27 @@ def test_over_time_is_harmonic_and_its_derivatives_are_right(
     drawn: list[tuple[float, float, float]], data: st.DataObject
 ) -> None:
     costs = [cost for cost, _, _ in drawn]
-    begins, ends = [begin for _, begin, _ in drawn], [begin + length for _, begin, length in drawn]
+    spans = [(begin, begin + length) for _, begin, length in drawn]
     shares, power, weight = [60] * len(drawn), data.draw(st.floats(0.5, 2)), 0.4
-
-    def value_of(costs: list[float], weight: float = weight, power: float = power) -> float:
-        return over_time(costs, begins, ends, 1.0, shares, 60, weight, power)[0]
-
-    value, growth, steps = over_time(costs, begins, ends, 1.0, shares, 60, weight, power)
-    by_cost, by_crowd, by_power = slopes_over_time(costs, begins, ends, growth, steps, weight, power)
+    value, by_cost, by_crowd, by_power = over_time(costs, spans, shares, 60, weight, power)
     # By hand: a thousand thin slices.
     rate = 0.0
     for slice_ in range(2000):
         at = (slice_ + 0.5) / 2000
-        there = [cost for cost, begin, end in zip(costs, begins, ends, strict=True) if begin <= at < end]
+        there = [cost for cost, (begin, end) in zip(costs, spans, strict=True) if begin <= at < end]
         crowd = weight * math.log(0.6 * (len(there) + 1)) if len(there) > 1 else 0.0
         rate += math.exp(-together(there, crowd, power)[0]) / 2000
     assert value == pytest.approx(-math.log(rate), abs=5e-3)
-    times = ([1000 * at for at in begins], [1000 * at for at in ends], 1000.0)
-    assert over_time(costs, *times, shares, 60, weight, power)[0] == pytest.approx(value), "times, not parts"
     step = 1e-6
     for j in range(len(costs)):
-        moved = value_of([*costs[:j], costs[j] + step, *costs[j + 1 :]])
+        moved = over_time([*costs[:j], costs[j] + step, *costs[j + 1 :]], spans, shares, 60, weight, power)[0]
         assert (moved - value) / step == pytest.approx(by_cost[j], abs=1e-3)
-    assert (value_of(costs, weight=weight + step) - value) / step == pytest.approx(by_crowd, abs=1e-3)
-    assert (value_of(costs, power=power + step) - value) / step == pytest.approx(by_power, abs=1e-3)
+    assert (over_time(costs, spans, shares, 60, weight + step, power)[0] - value) / step == pytest.approx(
+        by_crowd, abs=1e-3
+    )
+    assert (over_time(costs, spans, shares, 60, weight, power + step)[0] - value) / step == pytest.approx(
+        by_power, abs=1e-3
+    )
 
 
 def test_work_falls_at_the_rate_of_those_who_are_still_there() -> None:
@@ -96,9 +93,7 @@ def test_work_falls_at_the_rate_of_those_who_are_still_there() -> None:
 def test_what_a_crowd_costs_is_learned_from_nothing() -> None:
     """Its derivative is there where its weight is nought: else it would stay nought for ever."""
     assert together([0.0, 0.0], 0.0, 1.0)[2] == pytest.approx(1.0)
-    there = [0.0, 0.0], [0.0, 0.0], [1.0, 1.0]
-    _, growth, steps = over_time(*there, 1.0, [50, 50], 50, 0.0, 1.0)
-    by_crowd = slopes_over_time(*there, growth, steps, 0.0, 1.0)[1]
+    by_crowd = over_time([0.0, 0.0], [(0.0, 1.0)] * 2, [50, 50], 50, 0.0, 1.0)[2]
     assert by_crowd == pytest.approx(math.log(1.5))
 
 

@@ -90,11 +90,12 @@ def judge(lab: Lab, courses: Mapping[Change, Sequence[Sample]]) -> None:
         for name, found in stationary.items()
         if name != "ours"
     )
+    floor = _alone([s for samples in courses.values() for s in samples])
     for ident, at, limit in (("median", 50, 5.0), ("p95", 95, 20.0)):
         lab.claim(
             f"live.stationary.{ident}",
-            f"error as it came, up to four at once on this machine's cores, percentile {at}; median and 95th "
-            f"percentile of the rivals in per cent: {medians}",
+            f"error as it came, up to four at once on this machine's cores, percentile {at}; {floor}; median and "
+            f"95th percentile of the rivals in per cent: {medians}",
             source=OURS,
             goal=Goal("at most", limit, "%"),
             measured=_percentile(stationary["ours"], at),
@@ -137,6 +138,17 @@ def judge(lab: Lab, courses: Mapping[Change, Sequence[Sample]]) -> None:
             goal=Goal("within", limit, "points"),
             measured=Estimate(value, value, value),
         )
+
+
+def _alone(samples: Sequence[Sample]) -> str:
+    """How far batches are from their time alone that had nobody beside them: the machine itself, and no predictor."""
+    off = [100 * abs(sample.slowdown - 1) for sample in samples if not sample.beside]
+    if not off:
+        return "no batch was alone"
+    return (
+        f"{len(off)} batches that were alone were off their time alone by {statistics.median(off):.1f} % in the "
+        f"median and {np.percentile(off, 95):.0f} % at the 95th percentile"
+    )
 
 
 def judge_new(lab: Lab, courses: Mapping[str, Sequence[Sample]]) -> None:

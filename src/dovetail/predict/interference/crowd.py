@@ -5,7 +5,6 @@ Rules of this file
 - Of several, s^p = 1 + Σ (s_j^p − 1). With p = 1 what neighbours cost is added (iGniter's form), with p near 0 it is
   multiplied, with a large p only the worst counts. p is learned. One more neighbour never makes anybody faster.
 - Over time, work alone flows at the rate 1/s of whoever is there: the mean slow-down is harmonic, not arithmetic.
-- How it changes with each cost is worked out apart, because most batches are not learned from that closely.
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ from typing import Final
 
 from .features import FULL_PCT, crowd_of
 
-__all__ = ["Slope", "Step", "forward_ns", "over_time", "slopes_over_time", "together"]
+__all__ = ["Slope", "forward_ns", "over_time", "together"]
 
 #: (logarithm of the slow-down, its derivatives by each cost, by the crowd's cost, and by p).
 Slope = tuple[float, list[float], float, float]
-#: One stretch of time with the same neighbours: work alone that is done in it, s^p, what the crowd grows by and its
-#: size, and who comes (j) or leaves (~j) at its end.
-Step = tuple[float, float, float, float, int]
 #: Stands for the end of the batch itself.
 _LAST: Final = 1 << 30
 
@@ -49,102 +45,79 @@ def together(costs: Sequence[float], crowd: float, power: float) -> Slope:
 
 def over_time(
     costs: Sequence[float],
-    begins: Sequence[float],
-    ends: Sequence[float],
-    whole: float,
+    spans: Sequence[tuple[float, float]],
     shares_pct: Sequence[int],
     own_pct: int,
     crowd_weight: float,
     power: float,
-) -> tuple[float, list[float], list[Step]]:
-    """The slow-down over a `whole` time of neighbours who come and leave at these times.
+) -> Slope:
+    """The same for neighbours that were there only in these spans, as parts of the whole from 0 to 1.
 
-    With it comes what `slopes_over_time` needs: what each adds to s^p, and the steps.
+    The derivative that belongs to the crowd is the one by its weight.
     """
-    exp = math.exp
-    total, there, share_pct = 1.0, 0, own_pct
+    exp, log = math.exp, math.log
+    # Weighted: the sum of what each costs times how it grows. Both are kept up to date as neighbours come and leave.
+    total, weighted, there, share_pct = 1.0, 0.0, 0, own_pct
     growth: list[float] = []
     edges: list[tuple[float, int]] = []
-    for j, cost in enumerate(costs):
-        grow = exp(power * cost) - 1 if cost > 0 else 0.0
+    for j, (begin, end) in enumerate(spans):
+        cost = costs[j]
+        grow = exp(power * cost) if cost > 0 else 1.0
         growth.append(grow)
-        begin, end = begins[j], ends[j]
-        if end <= 0 or begin >= whole or end <= begin:
+        if end <= 0 or begin >= 1 or end <= begin:
             continue
         if begin > 0:
             edges.append((begin, j))
         else:
-            total += grow
+            total += grow - 1
+            if cost > 0:
+                weighted += cost * grow
             there += 1
             share_pct += shares_pct[j]
-        if end < whole:
-            edges.append((end, ~j))
+        edges.append((end if end < 1 else 1.0, ~j))
     edges.sort()
-    edges.append((whole, _LAST))
-    steps: list[Step] = []
-    rate = at = 0.0
-    slower = -1 / power
+    by_cost = [0.0] * len(growth)
+    rate = grown = by_crowd = by_power = at = 0.0
+    edges.append((1.0, _LAST))
     for edge, j in edges:
-        # Sums of differences may be a little below what they should be.
-        crowded = total if total > 1 else 1.0
-        crowd = extra = 0.0
-        if there > 1 and share_pct > FULL_PCT:
-            crowd = crowd_of(share_pct, there)
-            extra = exp(power * crowd_weight * crowd) if crowd_weight > 0 else 1.0
-            crowded += extra - 1
-        speed = (edge - at) * crowded**slower
-        rate += speed
-        steps.append((speed, crowded, extra, crowd, j))
-        at = edge
+        if edge > at:
+            # Sums of differences may be a little below what they should be.
+            crowded, weighs = (total if total > 1 else 1.0), (weighted if weighted > 0 else 0.0)
+            crowd = extra = 0.0
+            if there > 1 and share_pct > FULL_PCT:
+                crowd = crowd_of(share_pct, there)
+                extra = exp(power * crowd_weight * crowd) if crowd_weight > 0 else 1.0
+                crowded += extra - 1
+                weighs += max(0.0, crowd_weight) * crowd * extra
+            value = log(crowded) / power
+            speed = (edge - at) * exp(-value)
+            part = speed / crowded
+            rate += speed
+            grown += part
+            by_power += weighs * part - speed * value
+            if crowd:
+                by_crowd += crowd * extra * part
+            at = edge
+        if j == _LAST:
+            break
         if j >= 0:
-            if j != _LAST:
-                total += growth[j]
-                there += 1
-                share_pct += shares_pct[j]
+            total += growth[j] - 1
+            if costs[j] > 0:
+                weighted += costs[j] * growth[j]
+            there += 1
+            share_pct += shares_pct[j]
+            by_cost[j] = -grown
         else:
-            total -= growth[~j]
+            j = ~j
+            total -= growth[j] - 1
+            if costs[j] > 0:
+                weighted -= costs[j] * growth[j]
             there -= 1
-            share_pct -= shares_pct[~j]
-    return -math.log(rate / whole), growth, steps
-
-
-def slopes_over_time(
-    costs: Sequence[float],
-    begins: Sequence[float],
-    ends: Sequence[float],
-    growth: Sequence[float],
-    steps: Sequence[Step],
-    crowd_weight: float,
-    power: float,
-) -> tuple[list[float], float, float]:
-    """The derivatives of that by each cost, by the crowd's weight, and by p."""
-    rate = grown = by_crowd = by_power = 0.0
-    #: Work over s^p that was done when each came, and when each left.
-    came, left = [0.0] * len(costs), [-1.0] * len(costs)
-    for speed, crowded, extra, crowd, j in steps:
-        part = speed / crowded
-        rate += speed
-        grown += part
-        by_power -= speed * math.log(crowded)
-        if crowd:
-            by_crowd += crowd * extra * part
-        if j < 0:
-            left[~j] = grown
-        elif j != _LAST:
-            came[j] = grown
+            share_pct -= shares_pct[j]
+            by_cost[j] += grown
     scale = 1 / rate
-    by_power = by_power / power + max(0.0, crowd_weight) * by_crowd
-    by_cost = []
-    for cost, begin, end, grow, first, last in zip(costs, begins, ends, growth, came, left, strict=True):
-        part = 0.0
-        if last >= 0:
-            part = (last - first) * (grow + 1)
-        elif end > begin and end > 0 and (first or begin <= 0):
-            part = (grown - first) * (grow + 1)
-        if cost > 0:
-            by_power += cost * part
-        by_cost.append(part * scale)
-    return by_cost, by_crowd * scale, by_power * scale / power
+    by_cost = [part * grow * scale for part, grow in zip(by_cost, growth, strict=True)]
+    return -log(rate), by_cost, by_crowd * scale, by_power * scale / power
 
 
 def forward_ns(

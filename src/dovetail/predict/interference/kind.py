@@ -5,8 +5,6 @@ Rules of this file
   neighbours add up are corrected together by one error, each in proportion to its doubt (a Kalman filter whose
   covariance has blocks: one for the weights, one number for each effect).
 - An error beyond three deviations counts as three, unless the world has just changed.
-- What was foretold well by a model that knows it well teaches nothing new: of such batches every eighth corrects, and
-  all others count for scatter and bounds only (data-selective updates).
 - Variances do not fall below what `memory` observations would leave. After a change the memory is short. They do not
   rise above what they were before anything was seen.
 """
@@ -45,12 +43,6 @@ _POWER, _POWER_DEVIATION, _LEAST_POWER, _MOST_POWER = 1.0, 0.3, 0.25, 4.0
 _CLIP: Final = 3.0
 #: Weights that come from another kind of device are doubted so much more, as a factor of their deviation.
 _ELSEWHERE: Final = 3.0
-#: A victim is known well after so many batches in a row of which its doubt was at most this part of scatter. While
-#: it is, of those that are within one deviation every eighth corrects. With 16 and 0.5, what is said of pairs of
-#: models that had never met became 9 % worse (iGniter's), with 32 and 0.2 still 4 %. [our choice]
-_SETTLED, _DOUBTFUL, _EVERY = 256, 0.2, 8
-#: A change of the world that is so far behind is over.
-_CALM: Final = 0.05
 #: A cost that is so far below nought already is not lowered any more.
 _DEEP: Final = -0.02
 #: No neighbour makes anybody more than 55 times slower; a span that is too short says nothing.
@@ -104,8 +96,6 @@ class Kind:
         self.seen = self.said = 0
         #: victim -> [batches, variance of logarithms].
         self.noise: dict[str, tuple[int, float]] = {}
-        #: victim -> batches in a row of which little was in doubt.
-        self.settled: dict[str, int] = {}
         self.margins: dict[str, Margin] = {}
         self.presence = Presence()
         self.stretches = Stretches()
@@ -209,22 +199,6 @@ class Kind:
 
     # -- observations ---------------------------------------------------------------------------------------------
 
-    def confirms(self, model: str, error: float) -> float:
-        """Whether an error teaches nothing new: then it counts as scatter, and its expected deviation is returned.
-
-        Nought if it is to be learned from.
-        """
-        if self.settled.get(model, 0) < _SETTLED or self.drift.haste > _CALM or self.seen % _EVERY == 0:
-            return 0.0
-        noise = self.noise_of(model)
-        if error * error > noise:
-            return 0.0
-        deviation = math.sqrt(noise)
-        self.drift.seen(error / deviation)
-        self._scatter(model, noise, error, 0.0)
-        self.seen += 1
-        return deviation
-
     def learn(
         self,
         model: str,
@@ -242,7 +216,6 @@ class Kind:
         noise = self.noise_of(model)
         total = noise + known
         deviation = math.sqrt(total)
-        self.settled[model] = self.settled.get(model, 0) + 1 if known <= _DOUBTFUL * noise else 0
         drift = self.drift
         drift.seen(error / deviation)
         self._scatter(model, noise, error, known)
@@ -342,7 +315,7 @@ class Kind:
             self.drift.alarms,
             self.churn,
             self.said,
-            tuple(NoiseState(name, *self.noise[name], self.settled.get(name, 0)) for name in sorted(self.noise)),
+            tuple(NoiseState(victim, *self.noise[victim]) for victim in sorted(self.noise)),
             tuple(ClassState(name, self.margins[name].state()) for name in sorted(self.margins)),
             self.presence.state(),
             self.stretches.rows(),
@@ -355,7 +328,6 @@ class Kind:
         self.drift = Drift(state.drift_total, state.haste, state.alarms)
         self.churn, self.said = state.churn, state.said
         self.noise = {row.victim: (row.count, row.variance) for row in state.noise}
-        self.settled = {row.victim: row.settled for row in state.noise}
         self.margins = {row.name: Margin(row.margin) for row in state.classes}
         self.presence, self.stretches = Presence(state.presence), Stretches(state.stretches)
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from .crowd import forward_ns, over_time, slopes_over_time, together
+from .crowd import forward_ns, over_time, together
 from .effects import Effects
 from .forward import Slowdown
 from .kind import Kind, crowd_beside, direction_of
@@ -186,26 +186,20 @@ class Interference:
         pairs = of.pairs(who, victim, others)
         rows = of.rows(pairs)
         costs = of.costs(who, pairs, rows)
-        weight, power = of.crowd_weight, of.power
-        always = _all_the_time(beside, duration_ns)
-        if always:
+        weight = of.crowd_weight
+        if _all_the_time(beside, duration_ns):
             crowd = crowd_beside(victim, others)
-            value, by_cost, by_crowd, by_power = together(costs, weight * crowd, power)
+            value, by_cost, by_crowd, by_power = together(costs, weight * crowd, of.power)
             by_crowd *= crowd
         else:
-            begins, ends = [other.begin_ns for other in beside], [other.end_ns for other in beside]
+            spans = [(other.begin_ns / duration_ns, other.end_ns / duration_ns) for other in beside]
             shares = [other.share_pct for other in others]
-            value, growth, steps = over_time(
-                costs, begins, ends, duration_ns, shares, victim.share_pct, weight, power
-            )
-        error = math.log(duration_ns / solo_ns) - value
+            value, by_cost, by_crowd, by_power = over_time(costs, spans, shares, victim.share_pct, weight, of.power)
+        seen = math.log(duration_ns / solo_ns)
+        error = seen - value
+        direction = direction_of(rows, by_cost, by_crowd)
         caution = 1 + of.drift.haste
-        deviation = of.confirms(victim.model, error)
-        if not deviation:
-            if not always:
-                by_cost, by_crowd, by_power = slopes_over_time(costs, begins, ends, growth, steps, weight, power)
-            direction = direction_of(rows, by_cost, by_crowd)
-            deviation = of.learn(victim.model, who, pairs, costs, direction, by_cost, by_power, error)
+        deviation = of.learn(victim.model, who, pairs, costs, direction, by_cost, by_power, error)
         if forecast is None:
             new = deviation * deviation > 2 * of.noise_of(victim.model)
             of.missed(_situation(len(beside), new=new), error, math.sqrt(deviation**2 + of.churn), caution)

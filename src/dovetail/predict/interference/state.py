@@ -24,8 +24,6 @@ class NoiseState(msgspec.Struct, frozen=True, array_like=True):
     victim: str
     count: int
     variance: float
-    #: Batches in a row of which little was in doubt.
-    settled: int = 0
 
 
 class ClassState(msgspec.Struct, frozen=True, array_like=True):
