@@ -30,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +233,7 @@ def _tail(values: list[float]) -> dict[str, float]:
 
 
 #: Title -> figure of a run.
-_FIGURES = {
+_FIGURES: dict[str, Callable[[dict[str, Any]], float]] = {
     "class 1 missed %": lambda row: row["bought"]["class_1_missed_pct"],
     "class 2 missed %": lambda row: row["bought"]["class_2_missed_pct"],
     "in time per s": lambda row: row["bought"]["in_time_per_s"],
@@ -265,7 +266,7 @@ def show(rounds: list[dict[str, Any]]) -> None:
 
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """All rounds: what became of each arm."""
-    rounds = []
+    rounds: list[dict[str, Any]] = []
     for number in range(args.rounds):
         seed = args.seed + number
         arms = [arm for arm in ARMS if arm in args.arms]

@@ -247,10 +247,11 @@ def _paired(lab: Lab, by: Mapping[str, Sequence[Outcome]]) -> None:
 
     The best of eight means over five seeds is lower than the mean of the best: the luckiest of eight is taken.
     """
-    for ident, what, of, sign in (
+    figures: tuple[tuple[str, str, Callable[[Outcome], float], int], ...] = (
         ("first-class", "requests of the first class not in time, in points", lambda o: o.missed[1], 1),
         ("goodput", "answers in time per second", lambda o: o.goodput, -1),
-    ):
+    )
+    for ident, what, of, sign in figures:
         apart = {
             name: over_seeds([of(own) - of(other) for own, other in zip(by["ours"], outcomes, strict=True)])
             for name, outcomes in by.items()
