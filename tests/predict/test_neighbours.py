@@ -47,21 +47,6 @@ def test_neighbours_count_in_the_answer_and_are_taken_off_what_is_seen() -> None
     assert knows.observed_ratio("a", "gpu") == pytest.approx(1.0, abs=0.1), "the neighbour's part is taken off"
 
 
-def test_what_is_taken_off_goes_by_who_was_there_when() -> None:
-    """Beside B it takes twice as long. If B was there for the first half of 20 ms, 5 + 10 ms of work were done."""
-    knows = Estimator(TABLE, interference=Interference())
-    neighbours, model = knows._neighbours, knows.interference
-    assert neighbours is not None and model is not None
-    load, other = knows.load_of(A, "gpu", 1, HALF), knows.load_of(B, "gpu", 1, HALF)
-    alone = knows.run(A, "gpu", 1, HALF)
-    for _ in range(200):
-        neighbours.saw("gpu", load, alone, 20 * MS, [Beside(other, 0, 20 * MS)])
-    before = model.kind("gpu").seen
-    found_ns = neighbours.saw("gpu", load, alone, 20 * MS, [Beside(other, 0, 10 * MS)])
-    assert found_ns == pytest.approx(15 * MS, rel=0.03)
-    assert model.kind("gpu").seen == before + 1, "it is worked out once, and learned from"
-
-
 def test_a_stage_without_a_profile_is_learned_as_if_it_had_been_alone() -> None:
     knows, plain = Estimator(TABLE, interference=Interference()), Estimator(TABLE)
     stage, other = StageSpec("new", "model", (1,)), knows.load_of(B, "gpu", 1, HALF)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
 
 from dovetail.lab.experiments.interference_world import CHANGES, World, samples
 from dovetail.lab.rivals.interference import RIVALS, Sample
-from dovetail.lab.rivals.interference.served import Served
 from dovetail.predict.interference import Beside, Load
 
 V = Load("v", 1, 50, 53, "", 0.5, 0.2, 0.4)
@@ -36,15 +34,6 @@ def test_what_each_of_them_can_tell_apart() -> None:
     assert said["constant"][0] == said["constant"][1] == pytest.approx(1.6, abs=0.02)
     for name in set(RIVALS) - {"none", "constant", "ewma", "sgd"}:
         assert said[name] == pytest.approx([1.2, 2.0], abs=0.12), name
-
-
-def test_in_our_place_a_rival_says_how_far_it_was_off_before_it_learns() -> None:
-    """What is taken off a time for its neighbours goes by that."""
-    served = Served(fitted("rls"))  # type: ignore[arg-type]
-    load = Beside(ROUGH)
-    assert served.observe("k", V, 1_000_000, 2_200_000, [load]) == pytest.approx(math.log(1.1), abs=0.02)
-    nobody = Served(RIVALS["none"]())
-    assert nobody.observe("k", V, 1_000_000, 3_000_000, [load]) == pytest.approx(math.log(3))
 
 
 @pytest.mark.parametrize("name", sorted(set(RIVALS) - {"none", "boosting"}))

@@ -115,13 +115,13 @@ class Neighbours:
             return duration_ns
         of = model.kind(kind)
         of.presence.saw_beside(math.log(duration_ns / alone.mean_ns))
-        # What is known of its neighbours is worked out once: to learn from it, and to take it off the time.
-        error = model.observe(kind, load, alone.mean_ns, duration_ns, beside)
         if not of.presence.felt:
+            model.observe(kind, load, alone.mean_ns, duration_ns, beside)
             return 0 if self._knows_better(kind, load, alone) else duration_ns
-        slow = max(1.0, duration_ns / alone.mean_ns * math.exp(-error))
+        slow = model.over(kind, load, alone.mean_ns, beside) / alone.mean_ns
         if load.share_pct < FULL_SHARE:
             of.stretches.add(load.model, math.log(slow))
+        model.observe(kind, load, alone.mean_ns, duration_ns, beside)
         return 0 if self._knows_better(kind, load, alone) else round(duration_ns / slow)
 
     def _knows_better(self, kind: str, load: Load, alone: Estimate) -> bool:
