@@ -7,7 +7,8 @@ without, sleep at the same time. Then one request is sent to each, one after the
 the next round. Shown is the time from the request to its answer, and that of a second request right after it. The
 memory is that of all processes that wait: the spare's, at rest (proportional, `Pss`).
 
-Results go to stdout. Needs a quiet machine, which is idle most of the time; results: docs/results/scaling.md.
+Results go to stdout, progress to stderr. Needs a quiet machine, which is idle most of the time. Results:
+docs/results/scaling.md.
 """
 
 from __future__ import annotations
@@ -69,8 +70,10 @@ async def measure(app: App, target: str, rounds: int) -> dict[str, Any]:
             options = Options(
                 port=0, workers=0, most_workers=1, spare_workers=spares, slices=True, zero_s=1, dashboard=False
             )
+            print(f"starting the server {way} a spare worker", file=sys.stderr, flush=True)
             servers[way] = await launch(app, target, options)
         for number in range(rounds):
+            print(f"round {number + 1}: both fall asleep", file=sys.stderr, flush=True)
             for served in servers.values():
                 await ask(served, name, values)
             await asleep(servers)

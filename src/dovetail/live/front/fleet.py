@@ -14,17 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Literal
 
 import msgspec
 
-from ...device.tokens import QuotaMode
 from ...profile.kernelrows import pack
 from ...profile.kernels import Cut
-from ...profile.table import Entry
 from ...state import WorkerSpec
-from ...units import MS, SECOND, format_bytes
-from ...workflow.graph import Graph
+from ...units import SECOND, format_bytes
 from ..kernels.cutting import Found, Wanted
 from ..kernels.weight_files import WeightDirectory
 from ..links.wire import (
@@ -41,14 +37,16 @@ from ..links.wire import (
     arena_of,
 )
 from .cutter import Cutter
+from .isolation import Isolation
 from .link import WorkerLink
 from .memory import Memory
 from .process import WorkerProcess, is_stopped
+from .settings import Settings
 from .share import FirstFront, JoinedFront
 from .spares import Spares
 from .stores import KernelStore
 
-__all__ = ["Fleet", "Settings"]
+__all__ = ["Fleet"]
 
 #: Wait before a worker that died is started again: at once the first time, then longer, never more than the last.
 RESTART_SECONDS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -59,37 +57,6 @@ HEALTHY_NS = 30 * SECOND
 NOISE_BYTES = 1 << 20
 #: Stuck workers for Python stages that have a substitute at once [our choice: each is a process of some 50 MB].
 MOST_SUBSTITUTES = 4
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """What a live system is started with."""
-
-    target: str
-    graphs: tuple[Graph, ...]
-    workers: tuple[WorkerSpec, ...]
-    entries: tuple[Entry, ...] = ()
-    #: Cores that a batch is given under the policy; empty is all of a device.
-    cpus: tuple[int, ...] = ()
-    arena_bytes: int = 1 << 30
-    #: A batch that has run for longer than this, and longer than 50 times what was expected, will never end.
-    hang_ns: int = 30_000 * MS
-    #: The budgets of devices hold for all that their processes have, and models are measured.
-    strict: bool = False
-    #: Whether models are run kernel by kernel: where a lower class could be in a higher one's way, always, or never.
-    kernels: Literal["auto", "always", "never"] = "auto"
-    #: File for the kernels that run; empty is none.
-    kernel_log: str = ""
-    #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
-    ageing_ns: int = 0
-    #: Most items of one request at one stage. A controller's step for so many takes some 20 ms.
-    max_fan_out: int = 1024
-    #: Whether a quota is also a limit.
-    quotas: QuotaMode = "conserving"
-    #: Whether workers share one copy of each model's weights.
-    shared_weights: bool = True
-    #: Workers for models that there may be at the most, and those of them that wait, started, to be asked for.
-    most: int = 0
-    spares: int = 0
 
 
 class Fleet:
@@ -127,6 +94,8 @@ class Fleet:
         self._cut_files: dict[str, str] = {}
         #: Whether a worker owes an answer; whoever keeps the batches says so.
         self.busy: Callable[[int], bool] = lambda _: False
+        #: The stage of the batch that a worker has owed for the longest; empty: it owes none.
+        self.works_at: Callable[[int], str] = lambda _: ""
         #: Whether a worker is to go; whoever decides says so. It is not started again.
         self.closing: Callable[[int], bool] = lambda _: False
         #: Names of workers that are to be started again, and workers that are told to stop.
@@ -135,6 +104,8 @@ class Fleet:
         #: Stuck workers that have a substitute: they are not started again.
         self._substituted: set[int] = set()
         self._substitutes = 0
+        #: Python stages that have processes of their own.
+        self._isolation = Isolation(settings.graphs)
         self._started_ns: dict[int, int] = {}
         #: Number of the last worker, where no directory keeps it.
         self._last = arena_of(self._ingress)
@@ -208,6 +179,7 @@ class Fleet:
     def _process(self, spec: WorkerSpec) -> WorkerProcess:
         """A new process, which nobody knows yet."""
         settings, share = self._settings, self._share
+        spec = self._isolation.shared(spec)
         if share is None:
             self._last += 1
         else:
@@ -315,9 +287,13 @@ class Fleet:
         wait_s = RESTART_SECONDS[min(before, len(RESTART_SECONDS) - 1)]
         substituted = worker.ident in self._substituted
         self._substituted.discard(worker.ident)
+        stage = self.works_at(worker.ident) if worker.spec.on_host and worker.at_fault else ""
         worker.replaced = not substituted and not self.closing(worker.ident)
+        parted = bool(stage) and self._isolation.part(stage)
         if worker.replaced:
             self._start_later(worker.spec, wait_s)
+        if parted:
+            self._start_later(self._isolation.own(worker.spec, stage), 0.0)
         self._on_lost(worker, why)
         self.memory.lose(worker.ident)
         if self._share is not None:
@@ -329,6 +305,8 @@ class Fleet:
         elif not worker.replaced:
             again = "; it was to be stopped"
         self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
+        if parted:
+            self._say_parted(stage)
 
     def end_hung(self, ident: int, why: str, at_work: bool) -> None:
         """Kill a worker that hangs; `at_work`: at a batch, and not at a model that it brings."""
@@ -344,12 +322,16 @@ class Fleet:
             worker is None
             or not worker.spec.on_host
             or ident in self._substituted
+            or self._isolation.alone(worker.spec)
             or len(self._substituted) >= MOST_SUBSTITUTES
             or self._stopping
         ):
             return
         self._substitutes += 1
         name = f"{worker.spec.name.partition('+')[0]}+{self._substitutes}"
+        parted = not is_stopped(worker.pid) and self._isolation.part(stage)
+        if parted:
+            self._start_or_try_again(self._isolation.own(worker.spec, stage))
         try:
             self._start(msgspec.structs.replace(worker.spec, name=name))
         except OSError as error:
@@ -357,6 +339,11 @@ class Fleet:
             return
         self._substituted.add(ident)
         self._say(f"worker {worker.spec.name} is stuck in stage {stage!r}; {name} takes its place for the others")
+        if parted:
+            self._say_parted(stage)
+
+    def _say_parted(self, stage: str) -> None:
+        self._say(f"stage {stage!r} runs in a process of its own from now on, so that it is in nobody's way")
 
     def retire(self) -> None:
         """Stuck workers that have come to an end after all are not needed beside their substitutes."""
