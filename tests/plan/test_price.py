@@ -123,7 +123,7 @@ def test_a_ladder_ends_where_more_would_be_late_than_may_be(monkeypatch: pytest.
 
 def test_where_the_budget_cannot_be_kept_certainty_that_costs_little_is_bought_back() -> None:
     """Work costs this much at the price of 64 dollars for a late answer, at half of it, and so on."""
-    works_usd = [100.0, 60.0 * (1 + LITTLE), 60.0 * (1 + LITTLE / 2), 60.0]
+    works_usd = [100.0, 60.0 * (1 + LITTLE * 1.5), 60.0 * (1 + LITTLE * 0.75), 60.0]
 
     class Told:
         def at(self, price_usd: float) -> Any:
@@ -134,4 +134,4 @@ def test_where_the_budget_cannot_be_kept_certainty_that_costs_little_is_bought_b
 
     tables: Any = Told()
     found = finish(_affordable(tables, 64.0, 50.0, 0.0, 0.1))
-    assert found.late_usd == 32.0, "the surest that costs hardly more than the cheapest; 100 dollars are too many"
+    assert found.late_usd == 16.0, "the surest that costs hardly more than the cheapest of all"

@@ -126,6 +126,7 @@ def test_what_is_learned_first_counts_at_once_so_many_times_and_then_beside_deci
 def test_a_step_that_starts_nothing_ends_the_patience() -> None:
     built, scheduler = make()
     idle(built, 1 * MS)
+    scheduler._plans._busy = 0
     for number in range(_PATIENCE - 1):
         scheduler._plans.stepped(2 * MS + number)
     scheduler.idle(3 * MS)
