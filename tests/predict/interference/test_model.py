@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dovetail.errors import ProfileError
-from dovetail.predict.interference import Beside, Forecast, Interference, InterferenceState, Load
+from dovetail.predict.interference import Beside, Forecast, Interference, InterferenceState, Load, effects
 from dovetail.predict.interference.effects import Effects
 from dovetail.predict.interference.kind import ALL, Kind
 from dovetail.predict.interference.margin import ENOUGH
@@ -70,6 +70,18 @@ def test_how_neighbours_add_up_is_learned(adds: bool) -> None:
     assert 0.7 < power < 1.3 if adds else power > 1.5
     together = model.slowdown("k", A, [B, C, D])
     assert together == pytest.approx(2.8, rel=0.1) if adds else together < 2.2
+
+
+def test_beyond_what_is_kept_pairs_have_no_effect_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effects, "MOST", 5)
+    model = Interference()
+    for _ in range(40):
+        see(model, A, [B], 2.0)
+        see(model, C, [D, B], 1.2)
+    assert len(model._effects.rows()) == 5
+    assert (model._effects.means[effects.NOWHERE], model._effects.variances[effects.NOWHERE]) == (0.0, 0.0)
+    assert model.slowdown("k", A, [B]) == pytest.approx(2.0, rel=0.1), "weights and what is kept say the rest"
+    assert Interference(model.state()).state() == model.state()
 
 
 def test_partial_overlap_is_weighed_by_work_not_by_time() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.plan.support import Everything, chain, option, random_options
 
-from dovetail.plan.astar import fastest_first, minimum, search
+from dovetail.lab.rivals.astar import fastest_first, minimum, search
 from dovetail.plan.options import Option
 from dovetail.state import Config
 
