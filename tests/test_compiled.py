@@ -17,8 +17,9 @@ HOOK = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"][
 MODULES: list[str] = HOOK["custom"]["modules"]
 #: Records of compiled modules: none of them is ever decoded.
 INSIDE = {
-    "Candidate", "Considered", "HttpRequest", "HttpResponse", "Known", "Limits", "Outputs", "Result", "Settings",
-    "Spot", "Summary", "Victim", "_Delivery", "_Entry", "_Fetch", "_Hint",
+    "Candidate", "Choice", "Considered", "HttpRequest", "HttpResponse", "Known", "Limits", "Need", "Outputs",
+    "Result", "Run", "Settings", "Spot", "StageOptions", "Summary", "Victim", "Way", "_Delivery", "_Entry", "_Fetch",
+    "_Hint", "_Known",
 }  # fmt: skip
 
 
