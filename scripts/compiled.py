@@ -24,27 +24,19 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 #: How it is compiled, with compilers that know these words:
-#: - mypyc gives every function a name that other libraries could replace, so a compiler may neither put one into another
-#:   nor call it directly. Nobody replaces them: they are hidden.
-#: - Two of five instructions are for errors. What only errors reach is `cold`, and lies apart from what always runs.
-#: - Each module is a file of its own, so that all processors have something to compile. One file for all is four times
-#:   as long.
+#: - mypyc gives every function a name that other libraries could replace, so a compiler may neither put one into
+#:   another nor call it directly. Nobody replaces them: they are hidden.
+#: - mypyc looks names and fields up anew each time. `inline_caches.h` remembers where they were, as CPython does.
+#: - Each module is a file of its own, so that all processors have something to compile. One file for all is four
+#:   times as long.
 SETUP = """
 import os, sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from mypyc.build import mypycify
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
-COLD = Path("cold.h").resolve()
-ERRORS = ("CPy_AddTraceback", "CPy_AttributeError", "CPy_DecRef", "CPy_TypeError", "CPy_TypeErrorTraceback")
-COLD.write_text(
-    "#if __has_include(<CPy.h>)\\n#include <Python.h>\\n#include <CPy.h>\\n"
-    + "".join(f"__typeof__({name}) {name} __attribute__((cold));\\n" for name in ERRORS)
-    + "#endif\\n"
-)
-WORDS = ["-fvisibility=hidden", "-fno-semantic-interposition", "-include", str(COLD)]
+WORDS = ["-fvisibility=hidden", "-fno-semantic-interposition", "-include", os.path.abspath("inline_caches.h")]
 extensions = mypycify(
     sys.argv.pop().splitlines(), opt_level="2", debug_level="0", multi_file=True, group_name="dovetail"
 )
@@ -97,6 +89,7 @@ class CompiledWheel(BuildHookInterface):  # type: ignore[type-arg]
         shutil.rmtree(work / "dovetail", ignore_errors=True)
         shutil.copytree(root / "src" / "dovetail", work / "dovetail", ignore=shutil.ignore_patterns("__pycache__"))
         (work / "setup.py").write_text(SETUP, encoding="utf-8")
+        shutil.copy(root / "scripts" / "inline_caches.h", work)
         files = [f"dovetail/{name.replace('.', '/')}.py" for name in self.config["modules"]]
         words = ["--config-file", str(root / "pyproject.toml"), *files]
         command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "\n".join(words)]
