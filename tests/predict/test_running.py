@@ -55,7 +55,7 @@ def test_many_at_once_fade_what_was_before() -> None:
 
 
 def test_squares_are_rounded_once_compiled_or_not() -> None:
-    """Sums of squares of nanoseconds are more than a float holds exactly; an order of events must not depend on it."""
+    """Squares of nanoseconds are more than a float holds exactly; what follows must not depend on the build."""
     values = [700_000_001, 700_000_024, 700_000_027]
     seen = Seen(64)
     seen.add_many(values)
