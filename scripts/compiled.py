@@ -36,7 +36,8 @@ from mypyc.build import mypycify
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
-WORDS = ["-fvisibility=hidden", "-fno-semantic-interposition", "-include", os.path.abspath("inline_caches.h")]
+WORDS = ["-fvisibility=hidden", "-fno-semantic-interposition"]
+REMEMBERS = ["-include", os.path.abspath("inline_caches.h")]  # what mypyc made, and not its own library
 extensions = mypycify(
     sys.argv.pop().splitlines(), opt_level="2", debug_level="0", multi_file=True, group_name="dovetail"
 )
@@ -55,8 +56,14 @@ class Together(build_ext):
                 output_dir, macros, include_dirs, sources, depends, extra_postargs
             )
             words = compiler._get_cc_args(options, debug, extra_preargs)
+
+            def one(result):
+                source, ending = build[result]
+                more = REMEMBERS if os.path.basename(source).startswith("__native_") else []
+                compiler._compile(result, source, ending, words, extra_postargs + more, options)
+
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                list(pool.map(lambda to: compiler._compile(to, *build[to], words, extra_postargs, options), build))
+                list(pool.map(one, build))
             return objects
 
         compiler.compile = compile
