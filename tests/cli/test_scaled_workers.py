@@ -76,7 +76,19 @@ def said(serving: Serving, text: str) -> list[str]:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
 def test_load_starts_a_worker_and_quiet_stops_one_and_no_request_is_lost(serve, tmp_path: Path, capsys) -> None:
     log = tmp_path / "run.log"
-    serving = serve(APP, "--workers", "1..2", "--device", "cpu:2", "--log", log, "--store", tmp_path / "store")
+    serving = serve(
+        APP,
+        "--workers",
+        "1..2",
+        "--spare-workers",
+        0,
+        "--device",
+        "cpu:2",
+        "--log",
+        log,
+        "--store",
+        tmp_path / "store",
+    )
     (first,) = worker_pids(serving)
     clients = Clients(serving)
     try:

@@ -41,7 +41,8 @@ def test_a_server_sets_slices_sleeps_without_a_worker_and_wakes_with_the_next_re
     serve, tmp_path: Path, capsys
 ) -> None:
     log = tmp_path / "run.log"
-    flags = ("--slices", "--workers", "0..1", "--zero-after", 1, "--device", "cpu:1", "--store", tmp_path / "store")
+    workers = ("--workers", "0..1", "--spare-workers", 0, "--zero-after", 1)
+    flags = ("--slices", *workers, "--device", "cpu:1", "--store", tmp_path / "store")
     serving = serve(APP, *flags, "--log", log)
     assert len(worker_pids(serving)) == 1 and slices(serving) == [], "nothing has come"
     assert serving.infer("one", 1.0) == 200

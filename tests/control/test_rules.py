@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from tests.schedule.almost_first_come import AlmostFirstCome
 
@@ -244,6 +245,31 @@ def test_a_worker_loads_only_what_it_can_run() -> None:
     c = joined(controller([stage("read"), stage("crop", kind="python")], scaler))
     scaler.wish = Adjustment(loads=((1, "crop"), (1, "read")))
     assert [a.stage for a in of(LoadModel, c.step(RequestCancelled(0, 0, 99)))] == ["read"]
+
+
+def test_a_worker_that_is_for_some_stages_is_given_no_others() -> None:
+    scaler = Wishes(["read", "crop"])
+    c = controller([stage("read"), stage("crop")], scaler)
+    own, rest = (msgspec.structs.replace(SPEC, stages=(name,)) for name in ("read", "crop"))
+    assert [a.stage for a in of(LoadModel, c.step(WorkerJoined(0, 0, 1, own)))] == ["read"]
+    assert [a.stage for a in of(LoadModel, c.step(WorkerJoined(0, 0, 2, rest)))] == ["crop"]
+    assert [a.stage for a in of(LoadModel, c.step(WorkerJoined(0, 0, 3, SPEC)))] == ["read", "crop"]
+    c.step(ModelLoaded(0, 0, 1, "read", 0))
+    scaler.wish = Adjustment(loads=((1, "crop"), (2, "crop")))
+    assert of(LoadModel, c.step(RequestCancelled(0, 0, 99))) == [], "one may not, the other has it coming"
+    c.step(RequestArrived(0, 0, 1, 0))
+    c.step(RequestArrived(0, 0, 2, 1))
+    assert [(b.queue.key, b.worker.id) for b in c.batches.values()] == [("read", 1)]
+    validate(c)
+
+
+def test_what_comes_and_ends_in_one_step_is_kept_until_the_next_ends() -> None:
+    c = joined(controller([stage("read")]), "read")
+    assert c.closed is None
+    c.step(RequestArrived(0, 0, 1, 0))
+    assert c.closed is None, "it is open"
+    c.step(BatchFinished(10 * MS, 1, 1, 0, 10 * MS))
+    assert c.closed is not None and (c.closed.id, c.closed.outcome) == (1, "ok")
 
 
 def test_the_scaler_is_asked_when_work_waits_and_when_its_time_has_come() -> None:

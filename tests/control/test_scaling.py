@@ -138,7 +138,7 @@ def test_a_lost_worker_that_is_started_again_anyway_is_not_asked_for() -> None:
 
 def test_a_stage_whose_worker_is_to_go_may_run_elsewhere() -> None:
     w = World()
-    w.step(SliceChanged(MS, 0, "held", 0, 50, 1))
+    w.step(SliceChanged(MS, 0, "held", 100, 50, 1))
     (run,) = runs(w.step(RequestArrived(2 * MS, 0, 1, 1), Adjustment(drains=((1, "not needed"),))))
     assert run.worker == 1
     (run,) = runs(w.step(RequestArrived(3 * MS, 0, 2, 1)))

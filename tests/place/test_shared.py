@@ -21,7 +21,7 @@ from dovetail.place.transfer import SIMULATOR, Delays
 from dovetail.predict import Estimate, Predictor
 from dovetail.sim.driver import Simulation
 from dovetail.sim.state_table import Staleness
-from dovetail.state import Batch, CompiledGraph, Config, Item, Queue, Request, WorkerRow
+from dovetail.state import Batch, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
 from dovetail.units import MS, SECOND
 from dovetail.workflow.graph import StageSpec
 
@@ -41,6 +41,15 @@ def router_for(
     router = SharedWorkers(predictor(times_ms, delays), chosen, ingress=ingress, home=home, delays=delays)
     join(router, *range(1, workers + 1))  # type: ignore[arg-type]
     return router
+
+
+def test_a_worker_that_is_for_some_stages_is_sent_no_others() -> None:
+    router = router_for({"fast": 10, "slow": 20})
+    for worker, stages in ((1, ("slow",)), (2, ("fast",)), (3, ("slow",))):
+        router.joined(Worker(worker, msgspec.structs.replace(SPEC, stages=stages)))
+    for name, workers in (("fast", {2}), ("slow", {1, 3})):
+        (kind,) = router.fleet.able(stage(name))
+        assert {w for w, of in router.fleet._kind_of.items() if of is kind} == workers
 
 
 def holding(worker: int, wait_ms: float = 0.0, at_ms: float = 0.0, **fetch_ms: float) -> WorkerRow:

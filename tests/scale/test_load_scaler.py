@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.scale.scaled import STAGE, Scaled, every, poisson
+from tests.scale.scaled import CURVE, STAGE, Scaled, every, poisson
 
 from dovetail.control import SetSlice, StartWorker, StopWorker
-from dovetail.profile.table import ProfileTable
+from dovetail.profile.table import Entry, ProfileTable
 from dovetail.scale import ScaleSettings
 from dovetail.scale.points import ScalePoint
 from dovetail.units import MS, SECOND
@@ -167,3 +167,16 @@ GOLDEN = [
     (0, 1, 30, 13, 1), (1000, 1, 60, 13, 2), (5200, 1, 100, 83, 4), (10600, 1, 100, 35, 4), (11600, 1, 40, 7, 1),
     (30600, 1, 0, 0, 0),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("load_s", "stays_s"), [(0, 5), (20, 20.5)])
+def test_a_device_that_is_not_needed_stays_for_as_long_as_another_would_take(load_s: int, stays_s: float) -> None:
+    """The scaler is told that a model takes so long to load; in the world that is run it takes no time."""
+    table = ProfileTable([Entry("look", "gpu", curve=CURVE, load_ns=load_s * SECOND)])
+    s = Scaled(TWO, table=table).run(iter([*poisson([(10, 400)], 1), *every(100 * MS, 400, 10 * SECOND)]))
+    started = [at_ns for at_ns, action in s.told if isinstance(action, StartWorker)]
+    stopped = [(at_ns, action) for at_ns, action in s.told if isinstance(action, StopWorker)]
+    assert started and len(stopped) == len(started)
+    at_ns, first = stopped[0]
+    assert 10 + stays_s <= at_ns / SECOND < 10 + stays_s + 5, "the load falls after ten seconds"
+    assert f"has been enough for {round(stays_s)} s" in first.reason or "have been enough" in first.reason

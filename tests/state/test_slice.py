@@ -37,8 +37,8 @@ def test_it_is_ready_when_the_account_of_its_device_says_so(quota_pct: int, ran:
 def test_a_whole_quota_is_always_ready_and_closing_takes_nothing() -> None:
     piece = Slice(7, "look", 1, 25, 100, 4)
     piece.charge(0, 500 * MS)
-    assert piece.ready_ns() == 0 and piece.idle() and piece.client == "look#7" and piece.area == 2500
+    assert piece.ready_ns() == 0 and piece.has_room() and piece.client == "look#7" and piece.area == 2500
     piece.closing = True
-    assert not piece.idle()
-    piece.closing, piece.running = False, 3
-    assert not piece.idle()
+    assert not piece.has_room()
+    piece.closing, piece.running = False, [3]
+    assert not piece.has_room()

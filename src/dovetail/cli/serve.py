@@ -112,6 +112,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds without a request until a stage has no slice, and with --workers 0..M no worker (60)",
     )
+    parser.add_argument(
+        "--spare-workers", type=whole(0, 8), metavar="N", help="with --workers 0..3: started ahead (1)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="the scaler only says what it would do")
     parser.add_argument(
         "--kernels",
@@ -295,6 +298,8 @@ def _options(args: argparse.Namespace, app: App, tenants: dict[str, Tenant]) -> 
     least, most = args.workers or (1, 1)
     if args.zero_after and not (args.slices or least < most):
         raise DeclarationError("--zero-after is for what the scaler takes away; add --slices or --workers 0..1")
+    if args.spare_workers is not None and least == most:
+        raise DeclarationError("--spare-workers wait until the load asks for more; add --workers 1..2")
     return Options(
         device=args.device or "cpu",
         host=args.host,
@@ -312,6 +317,7 @@ def _options(args: argparse.Namespace, app: App, tenants: dict[str, Tenant]) -> 
         hosts=args.hosts or 1,
         workers=least,
         most_workers=most if most > least else None,
+        spare_workers=1 if args.spare_workers is None else args.spare_workers,
         slices=args.slices,
         dry_run=args.dry_run,
         zero_s=args.zero_after or 60,

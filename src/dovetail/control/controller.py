@@ -98,6 +98,7 @@ class Controller:
         self.binds_at_once = policy.scheduler.bind_ns == NEVER_NS
         self._scaler_adjusts = policy.scaler.adjusts
         self.draining = False
+        self.closed: Request | None = None  #: The last one: what comes and ends in one step is seen here only.
         self._drained = False
         self._handlers = {
             RequestArrived: self._request_arrived,
@@ -125,7 +126,7 @@ class Controller:
     @property
     def homes(self) -> Mapping[str, int]:
         """Stage with a quota -> the worker that its batches go to, where somebody said so; 0: any."""
-        return self._launcher.homes
+        return self.cluster.homes
 
     def asked_ns(self, queue: str) -> int:
         """When offers were last asked for; now, for a scheduler that is asked in every step."""
@@ -232,7 +233,7 @@ class Controller:
             self._touched[queue] = None
 
     def _close(self, request: Request, outcome: str, reason: str = "", retry_ns: int = 0) -> None:
-        request.outcome = outcome
+        request.outcome, self.closed = outcome, request
         del self.requests[request.id]
         if request.timer:
             del self.timers[request.timer]

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from ..place.slices import sliced_config, sliced_worker
 from ..predict.progress import look_again
 from ..schedule.protocol import Hold, Offer
 from ..state import Batch, Cluster, CompiledNode, Item, Queue, Request
@@ -35,7 +34,7 @@ MAX_REFUSALS: Final = 4
 #: Why a timer is set for an offer that waits for its time.
 LOOK: Final = "a worker is about to be free"
 
-#: Lines in which queues wait: of devices (0), of host processes, and of stages with a quota.
+#: Lines in which queues wait: of devices (0), of host processes, and of stages with slices.
 _HOST, _SLICED = 1, 2
 #: (order of the head, when that came about, queue)
 _Entry = tuple[int, int, Queue]
@@ -47,9 +46,7 @@ class Launcher:
     def __init__(self, cluster: Cluster, policy: Policy, step: Step, ingress: int = 0) -> None:
         self._ingress = ingress
         self._cluster = cluster
-        #: Stage with a quota -> the worker that its batches go to, where somebody said so.
-        self.homes: dict[str, int] = {}
-        self._batches, self._holders = cluster.batches, cluster.holders
+        self._batches = cluster.batches
         self._scheduler, self._predictor = scheduler, predictor = policy.scheduler, policy.predictor
         self._offers, self._started, self._run_of = scheduler.offers, scheduler.started, predictor.run
         self._bind_ns = policy.scheduler.bind_ns
@@ -60,8 +57,8 @@ class Launcher:
         #: Queues whose work has changed in this step, and whether there is more room than before.
         self.touched: dict[Queue, None] = {}
         self.freed = False
-        #: Queues with work by the order of their heads: those of devices, of host processes, and of stages with a
-        #: quota, which are not the scheduler's to place. What does not hold any more is dropped when it comes up.
+        #: Queues with work by the order of their heads: those of devices, of host processes, and of stages with
+        #: slices, for which no room is reckoned. What does not hold any more is dropped when it comes up.
         self._waiting: tuple[list[_Entry], list[_Entry], list[_Entry]] = ([], [], [])
         #: Queue -> which of them it waits in, once it was asked where.
         self._lines: dict[Queue, list[_Entry]] = {}
@@ -94,7 +91,7 @@ class Launcher:
 
     def _line_of(self, queue: Queue) -> list[_Entry]:
         """Where a queue waits."""
-        sliced = queue.sliced or queue.stage.name in self._cluster.sliced
+        sliced = queue.stage.name in self._cluster.sliced
         self._lines[queue] = line = self._waiting[_SLICED if sliced else queue.stage.on_host]
         return line
 
@@ -221,14 +218,6 @@ class Launcher:
     def _start_batch(self, queue: Queue) -> bool:
         """Start one batch from the queue if there is an offer that begins soon enough; say whether it did."""
         now = self._step.now_ns
-        if queue.sliced:
-            name = queue.stage.name
-            worker = sliced_worker(self._holders[name], queue.stage, self.homes.get(name, 0))
-            if worker is None:
-                return False
-            config = sliced_config(queue, worker)
-            self._launch(queue, Offer(worker, config, now), queue.pop(config.batch))
-            return True
         if not self._restless:
             self.asked_ns[queue.key] = now
         answer = self._offers(queue, now)
@@ -270,7 +259,7 @@ class Launcher:
             accept_ns = 0  # whoever was refused so often goes where it is sent, however long it takes there
         batch = Batch(ident, queue, worker, config, items, now, mean_ns, offer.beside, piece)
         if piece is not None:
-            piece.running = ident
+            piece.running.append(ident)
         self._batches[ident] = batch
         worker.enter(batch)
         if len(worker.running) > 1 and self._predictor.felt(kind) and not batch.sliced:
@@ -320,7 +309,8 @@ class Launcher:
         worker = batch.worker
         worker.leave(batch, self._step.now_ns)
         if batch.slice is not None:
-            batch.slice.running, batch.slice.idle_ns = 0, self._step.now_ns
+            batch.slice.running.remove(ident)
+            batch.slice.idle_ns = self._step.now_ns
         if worker.running and self._predictor.felt(worker.spec.kind):
             look_again(self._predictor, worker, self._step.now_ns)
         self.freed = True

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from ..predict.progress import look_again
 from ..state import Cluster, Worker
+from ..state.slice import declared_slice
 from ..workflow.graph import StageSpec
 from .actions import EvictModel, LoadModel
 from .events import LoadFailed, MemoryChanged, ModelEvicted, ModelLoaded, PeerStateReceived, WorkerJoined
@@ -56,12 +57,13 @@ class Roster:
         self.scaling.joined(worker)
         spec = worker.spec
         budget = spec.memory_bytes
-        able = [s for s in self._stages.values() if s.kind in spec.runs and (not budget or s.weights_bytes <= budget)]
+        able = [s for s in self._stages.values() if spec.takes(s.kind, s.name)]
+        able = [s for s in able if not budget or s.weights_bytes <= budget]
         wanted = self._scaler.residents(worker, able)
         if wanted is None or (budget and sum({s.weights: s.weights_bytes for s in wanted}.values()) > budget):
             worker.swaps = True
             for stage in able if wanted is None else wanted:
-                self._cluster.hold(stage.name, worker)
+                self._hold(stage, worker)
             wanted = ()
             self._launcher.freed = True
         self._scheduler.joined(worker)
@@ -80,6 +82,13 @@ class Roster:
             if ident in holders:
                 self._cluster.let_go(stage, ident)
         return worker
+
+    def _hold(self, stage: StageSpec, worker: Worker) -> None:
+        """A worker runs this stage from now on; one that declares a quota has its slice there."""
+        self._cluster.hold(stage.name, worker)
+        pieces = self._cluster.declared.get(stage.name)
+        if pieces is not None and worker.id not in pieces:
+            pieces[worker.id] = declared_slice(stage, worker.id)
 
     def _order(self, worker: Worker, stage: StageSpec) -> None:
         """Have a stage's model loaded; of several stages with the same weights each is asked for, one is loaded."""
@@ -110,7 +119,7 @@ class Roster:
                 worker.resident_bytes + stage.weights_bytes <= worker.spec.memory_bytes
             )
             here = stage.weights in worker.resident or stage.weights in worker.loading
-            if room and stage.kind in worker.spec.runs and not here:
+            if room and worker.spec.takes(stage.kind, name) and not here:
                 self._order(worker, stage)
         if wanted.next_ns > now and not self.scaler_timer:
             self.scaler_timer = step.set_timer(wanted.next_ns, None)
@@ -136,7 +145,7 @@ class Roster:
                 worker.resident_bytes += event.nbytes - worker.loading.pop(weights)
                 worker.resident[weights] = event.nbytes
             if worker.id not in self._cluster.holders[event.stage]:
-                self._cluster.hold(event.stage, worker)
+                self._hold(self._stages[event.stage], worker)
                 self._scheduler.holds(worker, weights, True, event.at_ns)
                 self._launcher.freed = True
 

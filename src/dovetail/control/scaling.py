@@ -36,8 +36,8 @@ class Scaling:
         self._dry = policy.scaler.dry
         managed = [name for name, stage in stages.items() if policy.scaler.manages(stage)]
         cluster.slices = {name: {} for name in managed}
-        if not self._dry:
-            cluster.sliced = frozenset(managed)
+        cluster.declared = {name: {} for name, stage in stages.items() if stage.sliced and name not in cluster.slices}
+        cluster.sliced = frozenset([*cluster.declared, *(() if self._dry else managed)])
         self._last_slice = 0
         #: Workers that are closing, and why.
         self._closing: dict[int, str] = {}
@@ -118,7 +118,7 @@ class Scaling:
                 if piece.worker == ident and not piece.closing:
                     piece.closing = True
                     self._tell(piece, reason)
-        homes = self._launcher.homes
+        homes = self._cluster.homes
         moved = [stage for stage, home in homes.items() if home == ident]
         for stage in moved:
             del homes[stage]

@@ -1,7 +1,7 @@
 """Slices that somebody changes while the system runs: resized, or moved to a worker.
 
 Rules of this file
-- Only a slice that was declared can be changed: stages with a quota wait at devices, others do not.
+- Only a slice that was declared can be changed: the others are the scaler's.
 - A change counts from the next batch on, which tells its device what its client asks for now (`RunBatch.share_pct`,
   `quota_pct`). What the client used, owes and is behind with stays in the device's account.
 - A slice is moved by sending its next batches elsewhere. What is at the old worker is answered there, so that nothing
@@ -43,10 +43,12 @@ class Slicing:
                 if queue.stage.name == stage.name:
                     queue.stage = sized
                     self._launcher.touched[queue] = None
-            self._launcher.homes[stage.name] = event.worker
+            for piece in self._cluster.declared[stage.name].values():
+                piece.share_pct, piece.quota_pct = event.share_pct, event.quota_pct
+            self._cluster.homes[stage.name] = event.worker
 
     def lost(self, worker: int) -> None:
         """A worker is gone."""
-        homes = self._launcher.homes
+        homes = self._cluster.homes
         for stage in [name for name, home in homes.items() if home == worker]:
             del homes[stage]

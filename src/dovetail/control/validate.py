@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..place.slices import sliced_worker
 from ..schedule.protocol import Hold
 from ..state import Queue
 from ..state.run_batch import FULL_QUOTA
@@ -117,19 +116,24 @@ def _workers(c: Controller) -> None:
 
 def _slices(c: Controller) -> None:
     """A slice is on a worker that is there, and what runs in it knows it."""
-    for pieces in c.cluster.slices.values():
+    cluster = c.cluster
+    for stage, holders in cluster.holders.items():
+        pieces = cluster.declared.get(stage)
+        assert pieces is None or set(holders) <= set(pieces), f"stage {stage} has no slice where it has its model [2]"
+    for pieces in (*cluster.slices.values(), *cluster.declared.values()):
         for ident, piece in pieces.items():
             assert piece.id == ident and piece.worker in c.workers, f"slice {ident} is on a lost worker [2]"
             assert 0 < piece.share_pct <= FULL_SHARE and 0 < piece.quota_pct <= FULL_QUOTA, (
                 f"slice {ident} is none [2]"
             )
-            batch = c.batches.get(piece.running) if piece.running else None
-            assert not piece.running or (batch is not None and batch.slice is piece), (
-                f"slice {ident} runs nothing [2]"
-            )
+            assert len(piece.running) <= piece.at_once, f"slice {ident} has batches {piece.running} at once [2]"
+            for number in piece.running:
+                assert number in c.batches and c.batches[number].slice is piece, f"slice {ident} runs nothing [2]"
     for batch in c.batches.values():
         if batch.slice is not None:
-            assert batch.slice.running == batch.id, f"batch {batch.id} is not in its slice [2]"
+            assert batch.id in batch.slice.running, f"batch {batch.id} is not in its slice [2]"
+        sliced = batch.queue.stage.name in cluster.sliced
+        assert sliced == (batch.slice is not None), f"batch {batch.id} is not where its stage has slices [2]"
 
 
 def _work_conserving(c: Controller) -> None:
@@ -138,11 +142,6 @@ def _work_conserving(c: Controller) -> None:
     scheduler = c.policy.scheduler
     for queue in c.queues.values():
         if not queue.size:
-            continue
-        if queue.stage.sliced:
-            name = queue.stage.name
-            room = sliced_worker(c.holders[name], queue.stage, c.homes.get(name, 0))
-            assert room is None, f"queue {queue.key} has a slice with room and waits [4]"
             continue
         if queue.held_until_ns > c.now_ns:
             assert queue.key in held, f"queue {queue.key} is held without an end [4]"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from ..predict import Predictor
-from ..state import Config, Worker, WorkerRow
+from ..state import Config, Worker, WorkerRow, WorkerSpec
 from ..state.worker import FULL_SHARE
 from ..workflow.graph import StageSpec
 from .belief import Belief
@@ -41,15 +41,15 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 class _Kind:
     """Workers that are equal in everything but load and memory."""
 
-    __slots__ = ("index", "memory_bytes", "name", "parts", "runs")
+    __slots__ = ("index", "memory_bytes", "name", "parts", "spec")
 
-    def __init__(self, name: str, runs: tuple[str, ...], memory_bytes: int) -> None:
+    def __init__(self, spec: WorkerSpec) -> None:
         #: By when all of a worker is free; and, once they are asked for, by when a share of it is.
         self.index = WorkerIndex()
         self.parts: dict[int, WorkerIndex] = {}
-        self.name = name
-        self.runs = runs
-        self.memory_bytes = memory_bytes
+        self.name = spec.kind
+        self.spec = spec
+        self.memory_bytes = spec.memory_bytes
 
     def indexes(self) -> list[WorkerIndex]:
         """All of them."""
@@ -71,7 +71,7 @@ class KnownWorkers:
         #: Cores of a device -> the whole of it.
         self._whole: dict[int, Config] = {}
         self.beliefs: dict[int, Belief] = {}
-        self._kinds: dict[tuple[str, tuple[str, ...], int], _Kind] = {}
+        self._kinds: dict[tuple[str, tuple[str, ...], int, tuple[str, ...]], _Kind] = {}
         self._kind_of: dict[int, _Kind] = {}
         #: Stage -> kinds that could run it.
         self._able: dict[str, tuple[_Kind, ...]] = {}
@@ -85,11 +85,11 @@ class KnownWorkers:
     def join(self, worker: Worker) -> bool:
         """It is idle and holds nothing, as far as is known. Returns whether it is the first of its kind."""
         spec = worker.spec
-        key = spec.kind, spec.runs, spec.memory_bytes
+        key = spec.kind, spec.runs, spec.memory_bytes, spec.stages
         kind = self._kinds.get(key)
         new = kind is None
         if kind is None:
-            kind = self._kinds[key] = _Kind(spec.kind, spec.runs, spec.memory_bytes)
+            kind = self._kinds[key] = _Kind(spec)
             kind.index.know(self._sizes.values())
             self._able.clear()
         self.workers[worker.id] = worker
@@ -191,7 +191,8 @@ class KnownWorkers:
             found = self._able[stage.name] = tuple(
                 kind
                 for kind in self._kinds.values()
-                if stage.kind in kind.runs and (not kind.memory_bytes or stage.weights_bytes <= kind.memory_bytes)
+                if kind.spec.takes(stage.kind, stage.name)
+                and (not kind.memory_bytes or stage.weights_bytes <= kind.memory_bytes)
             )
         return found
 

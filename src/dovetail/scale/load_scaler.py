@@ -8,6 +8,8 @@ Rules of this file
   by more than a band (hysteresis). On a constant load nothing changes.
 - A stage never has less than its latency filter asks for, unless it has nothing: scaled to zero. Then its requests
   are held. The first one wakes it in the same step, if a device is there: models stay in memory (the warm pool).
+- A device that is not needed stays for as long as another one would take: to start, and to load its models. So it
+  never costs more than twice what it would have cost to know the future (ski rental, Karlin et al. 1988).
 - A device that is to go is emptied first. Its slices are opened elsewhere before they are closed here.
 - It reads the cluster and the predictor, and changes neither. The same questions have the same answers.
 """
@@ -61,6 +63,8 @@ class LoadScaler:
         self._next_ns = 0
         #: Since when fewer devices would do; -1: they would not.
         self._spare_ns = -1
+        #: For so long before one goes.
+        self._settle_ns = self.settings.device_settle_ns
         self._quiet = False
         self._looked_ns = 0
 
@@ -142,6 +146,9 @@ class LoadScaler:
             if s.on_host
         }
         limits = limits_ns(self.graphs, {**host, **alone}, self.settings.part)
+        models = {s.weights: s.weights_bytes for s in specs.values()}
+        load_ns = sum(self._predictor.load(weights, size, kind).mean_ns for weights, size in models.items())
+        self._settle_ns = max(self.settings.device_settle_ns, self.settings.start_ns + load_ns)
         for name, spec in specs.items():
             points = points_of(spec, kind, cores, self._predictor, limits[name], self.settings.shares_pct)
             lead_ns = self.settings.tick_ns + self.settings.start_ns
@@ -286,7 +293,7 @@ class LoadScaler:
             return 0
         if self._spare_ns < 0:
             self._spare_ns = now_ns
-        return emptiest if now_ns - self._spare_ns >= settings.device_settle_ns else 0
+        return emptiest if now_ns - self._spare_ns >= self._settle_ns else 0
 
     def _drains(
         self,
@@ -306,7 +313,7 @@ class LoadScaler:
 
     def _not_needed(self, enough: int) -> str:
         devices = "1 device has" if enough == 1 else f"{enough} devices have"
-        return f"{devices} been enough for {self.settings.device_settle_ns / 1e9:.0f} s"
+        return f"{devices} been enough for {self._settle_ns / 1e9:.0f} s"
 
     def _count(self, workers: Sequence[Worker], area: int, reason: str, now_ns: int) -> Adjustment:
         """Without slices: as many devices as the work is worth."""
@@ -317,7 +324,7 @@ class LoadScaler:
             return Adjustment(devices=devices, reason=reason)
         if self._spare_ns < 0:
             self._spare_ns = now_ns
-        if now_ns - self._spare_ns < settings.device_settle_ns:
+        if now_ns - self._spare_ns < self._settle_ns:
             return Adjustment()
         self._spare_ns = -1
         # One whose models have not come yet goes before one that has them.

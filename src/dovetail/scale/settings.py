@@ -37,7 +37,7 @@ class ScaleSettings(msgspec.Struct, frozen=True):
     part: float = 0.8
     #: Changes of less than this are not made (hysteresis); of the whole, in per cent.
     band_pct: int = 10
-    #: A device that is not needed for so long goes.
+    #: A device that is not needed for so long goes, or for as long as another one takes if that is longer.
     device_settle_ns: int = 15 * SECOND
     shares_pct: tuple[int, ...] = SHARES_PCT
     demand: DemandSettings = DemandSettings()

@@ -15,6 +15,7 @@ from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request,
 from ..state.worker import FULL_SHARE
 from ..units import MS
 from ..workflow.graph import Graph, Node
+from .in_slices import plain_slice_offers
 from .protocol import Hint, Hold, Offer, Refusal
 
 __all__ = ["FirstCome"]
@@ -56,7 +57,8 @@ class FirstCome:
         return node.stage
 
     def bind(self, cluster: Cluster) -> None:
-        """The number of open requests is looked at, and who holds what."""
+        """The number of open requests is looked at, who holds what, and slices."""
+        self._cluster = cluster
         self._requests = cluster.requests
         self._holders = cluster.holders
 
@@ -96,8 +98,10 @@ class FirstCome:
         return ()
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
-        """The stage's fixed configuration on the first worker that has room, or will have it first."""
+        """The stage's fixed configuration on the first worker that has room, or will have it first; or its slices."""
         stage = queue.stage
+        if stage.name in self._cluster.sliced:
+            return plain_slice_offers(self._cluster, queue, now_ns)
         fixed = self._fixed.get(stage.name)
         if fixed is None:
             largest = self._batch.get(stage.name, stage.batch[-1])

@@ -170,10 +170,13 @@ class Dovetail(DovetailPlanner):
         return offers
 
     def _in_slices(self, queue: Queue, now_ns: int) -> Sequence[Offer]:
-        """What the scaler has given its stage; where that is no limit, the planner says what more it could use."""
+        """What its stage declares, or the scaler has given it; where that is no limit, the planner says how much."""
         cluster = self._cluster
+        pieces = cluster.slices_with_room(queue.stage.name)
+        if not pieces:
+            return ()
         planned: Sequence[Ranked] = ()
-        if any(not piece.limits for piece in cluster.slices[queue.stage.name].values()):
+        if any(not piece.limits for piece in pieces):
             choice = self.choose(queue, now_ns)
             planned = () if isinstance(choice, Hold) else list(choice)
         offers = slice_offers(cluster, queue, self._predictor, planned, now_ns)

@@ -85,6 +85,8 @@ class Options(msgspec.Struct, frozen=True):
     workers: int = 1
     #: So many of them at the most, as the load asks for; None: their number stays.
     most_workers: int | None = None
+    #: Of those that are not there yet, so many are started and wait to be asked for.
+    spare_workers: int = 1
     #: Stages have slices of the workers, which follow the load; otherwise they share them freely.
     slices: bool = False
     #: The scaler only says what it would do.
@@ -332,6 +334,8 @@ async def start_system(
         max_fan_out=options.max_fan_out,
         quotas=options.quotas,
         shared_weights=options.weights == "shared" and not joined,
+        most=options.most_workers or 0,
+        spares=options.spare_workers if options.most_workers is not None and not options.dry_run else 0,
     )
     kernels = None
     if options.kernels != "never" and not emulated and not joined:

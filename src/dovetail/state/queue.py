@@ -26,14 +26,12 @@ class Queue:
     """Items in the scheduler's order. Items of closed requests stay inside until they come up, but do not count."""
 
     __slots__ = (
-        "_classes", "_heap", "_sequence", "_waiting", "arrived", "held_until_ns", "key", "size", "sliced", "stage",
+        "_classes", "_heap", "_sequence", "_waiting", "arrived", "held_until_ns", "key", "size", "stage",
     )  # fmt: skip
 
     def __init__(self, key: str, stage: StageSpec) -> None:
         self.key = key
         self.stage = stage
-        #: Its batches wait for tokens at the device.
-        self.sliced = stage.sliced
         #: Items of open requests.
         self.size = 0
         #: Items that were ever asked for: those of refused requests count, those that come back do not.

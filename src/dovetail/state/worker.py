@@ -241,10 +241,10 @@ class Batch:
         piece: Slice | None = None,
     ) -> None:
         self.id = ident
-        #: The slice that it runs in, where the scaler has set one.
+        #: The slice that it runs in, if its stage has slices. Then it waits for tokens at the device, whose account
+        #: its share is.
         self.slice = piece
-        #: It waits for tokens at the device, whose account its share is.
-        self.sliced = piece is not None or queue.sliced
+        self.sliced = piece is not None
         self.queue = queue
         self.worker = worker
         self.config = config
@@ -286,8 +286,8 @@ class Cluster:
     """Open requests, queues, workers and batches. The controller changes them; policies only look."""
 
     __slots__ = (
-        "batches", "holders", "hosts", "kinds", "moves", "queues", "requests", "sliced", "slices", "starting",
-        "waiting", "workers",
+        "batches", "declared", "holders", "homes", "hosts", "kinds", "moves", "queues", "requests", "sliced",
+        "slices", "starting", "waiting", "workers",
     )  # fmt: skip
 
     def __init__(self, queues: dict[str, Queue], stages: list[str]) -> None:
@@ -309,7 +309,11 @@ class Cluster:
         self.moves = 0
         #: Stage -> its slices, as far as they are the scaler's to set.
         self.slices: dict[str, dict[int, Slice]] = {}
-        #: Stages whose batches run in these slices and nowhere else.
+        #: Stage that declares a quota -> worker -> its slice there, from when it first holds the model.
+        self.declared: dict[str, dict[int, Slice]] = {}
+        #: Stage that declares a quota -> the worker that its batches go to, where somebody said so.
+        self.homes: dict[str, int] = {}
+        #: Stages whose batches run in slices of either kind and nowhere else.
         self.sliced: frozenset[str] = frozenset()
         #: Workers that were asked for and are not there yet.
         self.starting = 0
@@ -324,6 +328,8 @@ class Cluster:
         worker = self.workers.pop(ident, None)
         if worker is not None:
             self.hosts -= worker.spec.on_host
+            for pieces in self.declared.values():
+                pieces.pop(ident, None)
         return worker
 
     def hold(self, stage: str, worker: Worker) -> None:
@@ -331,6 +337,16 @@ class Cluster:
         self.holders[stage][worker.id] = worker
         self.kinds[stage].setdefault(worker.spec.kind, {})[worker.id] = worker
         self.moves += 1
+
+    def slices_with_room(self, stage: str) -> list[Slice]:
+        """Slices of a stage that could take a batch now, on workers that hold its model."""
+        holders, declared = self.holders[stage], self.declared.get(stage)
+        if declared is None:
+            return [p for p in self.slices[stage].values() if p.worker in holders and p.has_room()]
+        home = self.homes.get(stage, 0)
+        if home in holders:
+            return [p for p in (declared[home],) if p.has_room()]
+        return [p for ident, p in declared.items() if ident in holders and p.has_room()]
 
     def let_go(self, stage: str, worker: int) -> None:
         """The worker does not hold it any more."""

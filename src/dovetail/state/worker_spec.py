@@ -40,11 +40,17 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     usd_per_core_hour: float = 0.0
     #: It may stop a batch between two kernels: one of a higher class takes the device from a lower one.
     preempts: bool = False
+    #: Stages that it is for; empty: all that it can run.
+    stages: tuple[str, ...] = ()
 
     @property
     def on_host(self) -> bool:
         """Whether it runs ordinary Python instead of models."""
         return "python" in self.runs
+
+    def takes(self, kind: str, stage: str) -> bool:
+        """Whether it runs this stage, which is of this kind."""
+        return kind in self.runs and (not self.stages or stage in self.stages)
 
 
 class WorkerRow(msgspec.Struct, frozen=True, gc=False, array_like=True):

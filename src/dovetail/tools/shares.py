@@ -221,9 +221,9 @@ async def verify_shares(
 
 
 async def _warm_up(load: _Load, names: Iterable[str], system: LiveSystem) -> None:
-    """Under load, until nothing is being found out any more: models of lower classes are cut when they are known."""
+    """Under load, until nothing is being found out any more: models are cut when it is known which are to be."""
     give_up_s = time.monotonic() + WARM_UP_SECONDS
-    await load.run(names, 1.0)
+    await load.run(names, 2.0)
     while system.fleet.cutter.busy and time.monotonic() < give_up_s:
         await load.run(names, 0.5)
     load.took_ns = {}

@@ -142,8 +142,12 @@ def measure_pair(
     work: bool = False,
     modes: Sequence[str] = tuple(MODES),
     watch: Callable[[float], None] = lambda _done: None,
+    note: Callable[[str, Sequence[KernelRecord]], None] = lambda _mode, _records: None,
 ) -> PairRun:
-    """Every mode in every round, about so many seconds each. With `work` the host runs Python in gaps."""
+    """Every mode in every round, about so many seconds each. With `work` the host runs Python in gaps.
+
+    `note` is told the kernels of every window.
+    """
     device, hosts = _cores()
     host: Host = partial(_work, gap_ns) if work else partial(time.sleep, gap_ns / SECOND)
     before = os.sched_getaffinity(0)
@@ -160,7 +164,7 @@ def measure_pair(
             ask("profile")
             gate.report()
             kernels = len(program.kernels), len(gate.stats[low.name].kernels)
-            run = _Run(gate, client, program, ask, host, round(seconds * SECOND))
+            run = _Run(gate, client, program, ask, host, round(seconds * SECOND), note)
             windows = [run.round(number, modes, rounds, watch) for number in range(rounds)]
             return PairRun(high.name, low.name, gap_ns, *kernels, windows, run.records)
     finally:
@@ -178,7 +182,9 @@ class _Run:
         ask: Callable[[str], Any],
         host: Host,
         window_ns: int,
+        note: Callable[[str, Sequence[KernelRecord]], None],
     ) -> None:
+        self._note = note
         self._gate = gate
         self._client = client
         self._program = program
@@ -224,6 +230,7 @@ class _Run:
             self._ask("stop")
         foreign = (gate.run_delay_ns() - delay_ns) / (ended_ns - began_ns)
         records = gate.report()
+        self._note(mode, records)
         if mode == "ours":
             self.records = records
         return judged(mode, records, tuple(high_ns), began_ns, ended_ns, foreign, repeats)

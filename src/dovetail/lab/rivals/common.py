@@ -23,6 +23,7 @@ from ...plan.space import Space, configs_for
 from ...predict import Predictor
 from ...scale import LoadEverything, Scaler
 from ...schedule import Hint, Hold, Offer, Refusal
+from ...schedule.in_slices import plain_slice_offers
 from ...state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow, WorkerSpec
 from ...state.worker import FULL_SHARE
 from ...units import SECOND
@@ -167,7 +168,9 @@ class ConfigScheduler(ABC):
         return ()
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
-        """The first of the rival's configurations that finds a place."""
+        """The first of the rival's configurations that finds a place; or the slices that the stage has."""
+        if queue.stage.name in self.cluster.sliced:
+            return plain_slice_offers(self.cluster, queue, now_ns)
         holders = self.cluster.holders[queue.stage.name]
         if not any(worker.free_pct for worker in holders.values()):
             return ()

@@ -96,10 +96,11 @@ class RoutedScheduler:
         """Routers name workers by number."""
         self._plain.bind(cluster)
         self._workers = cluster.workers
+        self._cluster = cluster
 
     def offers(self, queue: Queue, now_ns: int) -> Sequence[Offer] | Hold:
-        """Where the router sends the first item."""
-        if queue.stage.on_host:
+        """Where the router sends the first item; a stage with slices runs in these."""
+        if queue.stage.on_host or queue.stage.name in self._cluster.sliced:
             return self._plain.offers(queue, now_ns)
         head = queue.head()
         assert head is not None, "the controller asks for queues with work"

@@ -1,6 +1,7 @@
 """The worker processes of one system: started, started again when they die, stopped. `joined` has another's beside.
 
-The scaler may ask for one more, or for one less. Who was told to stop is not started again.
+The scaler may ask for one more, or for one less. Who was told to stop is not started again. One more may be there
+already, as a spare (`spares`).
 
 A worker that comes back is a new worker with a new number and a new arena. Whoever dies at every start is tried more
 and more rarely, but for ever: the cause may be a full disk that somebody clears.
@@ -44,6 +45,7 @@ from .link import WorkerLink
 from .memory import Memory
 from .process import WorkerProcess, is_stopped
 from .share import FirstFront, JoinedFront
+from .spares import Spares
 from .stores import KernelStore
 
 __all__ = ["Fleet", "Settings"]
@@ -85,6 +87,9 @@ class Settings(msgspec.Struct, frozen=True):
     quotas: QuotaMode = "conserving"
     #: Whether workers share one copy of each model's weights.
     shared_weights: bool = True
+    #: Workers for models that there may be at the most, and those of them that wait, started, to be asked for.
+    most: int = 0
+    spares: int = 0
 
 
 class Fleet:
@@ -144,22 +149,42 @@ class Fleet:
         if shares and any(spec.enforcement == "cooperative" for spec in settings.workers):
             self._weights = WeightDirectory()
         self._loop = asyncio.get_running_loop()
+        self._spares = Spares(settings.spares, self._stages.values(), self._next_spare, self._process, say)
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
         """Start a process for each."""
         for spec in specs:
             self._start(spec)
+        self._spares.look()
 
     def grow(self, reason: str) -> None:
         """Start one more worker for models, like those that there are, under the next free name."""
         if self._stopping:
             return
+        if (spare := self._spares.take()) is not None:
+            worker, heard = spare
+            self._say(f"starting worker {worker.spec.name}, which was there as a spare: {reason}")
+            self.workers[worker.ident] = worker
+            for message in heard:
+                self._message(worker, message)
+            return
+        spec = self._next()
+        self._say(f"starting worker {spec.name}: {reason}")
+        self._start_or_try_again(spec)
+        self._spares.look()
+
+    def _next(self) -> WorkerSpec:
+        """One more like those that there are, under the next free name."""
         like = next(spec for spec in self._settings.workers if not spec.on_host)
-        taken = {worker.spec.name for worker in self.workers.values()} | self._coming
+        there = (*self.workers.values(), *self._spares.workers.values())
+        taken = {worker.spec.name for worker in there} | self._coming
         prefix = like.name.rpartition("-")[0]
         name = next(name for i in count() if (name := f"{prefix}-{i}") not in taken)
-        self._say(f"starting worker {name}: {reason}")
-        self._start_or_try_again(msgspec.structs.replace(like, name=name))
+        return msgspec.structs.replace(like, name=name)
+
+    def _next_spare(self) -> WorkerSpec | None:
+        there = sum(not w.spec.on_host for w in self.workers.values()) + len(self._spares.workers) + len(self._coming)
+        return None if self._stopping or there >= self._settings.most else self._next()
 
     def shrink(self, ident: int, reason: str) -> None:
         """Stop a worker that runs nothing, for good. What it has left in its arena can be read while it is needed."""
@@ -170,11 +195,17 @@ class Fleet:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         self._say(f"stopping worker {worker.spec.name} (pid {worker.pid}): {reason}")
+        self._spares.look()
 
     def sweep(self) -> None:
         """Called now and then: nobody comes by himself here."""
 
     def _start(self, spec: WorkerSpec) -> None:
+        worker = self._process(spec)
+        self.workers[worker.ident] = worker
+
+    def _process(self, spec: WorkerSpec) -> WorkerProcess:
+        """A new process, which nobody knows yet."""
         settings, share = self._settings, self._share
         if share is None:
             self._last += 1
@@ -212,11 +243,13 @@ class Fleet:
             weights=self._weights_path if not spec.on_host else "",
         )
         self._started_ns[self._last] = time.monotonic_ns()
-        self.workers[self._last] = WorkerProcess(hello, self.memory.front, self._message, self._lost, self._say)
+        return WorkerProcess(hello, self.memory.front, self._message, self._lost, self._say)
 
     def _message(self, worker: WorkerLink, message: FromWorker) -> None:
         if worker.ident not in self.workers and not isinstance(message, Learned):
-            return  # it is being stopped
+            if (spare := self._spares.workers.get(worker.ident)) is not None:
+                self._spares.heard(spare, message)
+            return  # it is being stopped, or has not joined
         if type(message) is Done:  # nearly all are
             self._on_message(worker, message)
             return
@@ -265,9 +298,14 @@ class Fleet:
         for worker in self.workers.values():
             if not worker.spec.on_host and worker.arena is not None:
                 worker.send(Recut([cut], [wanted.files]))
+        self._spares.tell(Recut([cut], [wanted.files]))
 
     def _lost(self, worker: WorkerProcess, why: str) -> None:
         name = worker.spec.name
+        if worker.ident in self._spares.workers:
+            del self._started_ns[worker.ident]
+            self._spares.lost(worker, why)
+            return
         del self.workers[worker.ident]
         lived_ns = time.monotonic_ns() - self._started_ns.pop(worker.ident)
         healthy = worker.answered or lived_ns > HEALTHY_NS or self.busy(worker.ident)
@@ -348,6 +386,7 @@ class Fleet:
         for handle in self._restarts:
             handle.cancel()
         await self.cutter.close()
+        await self._spares.stop()
         await asyncio.gather(*(w.stop() for w in self.workers.values()), *self._ending)
         if self._kernels is not None:
             await self._kernels.close()

@@ -67,7 +67,8 @@ class Slices:
         """What every client with a quota has now, those first that declare it."""
         found = list(self._declared().values())
         cluster = self._controller.cluster
-        for pieces in cluster.slices.values() if cluster.sliced else ():  # those that are only said are nobody's
+        dry = self._controller.policy.scaler.dry  # those that are only said are nobody's
+        for pieces in () if dry else cluster.slices.values():
             found += [Slice(p.client, p.share_pct, p.quota_pct, self._name_of(p.worker)) for p in pieces.values()]
         return found
 

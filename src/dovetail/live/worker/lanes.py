@@ -174,6 +174,8 @@ class Lanes:
         end_ns = self.now_ns()
         busy_ns = batch.busy_ns if batch.divided else 0
         self._warm.add((decided.stage, len(decided.items)))
+        if not batch.first:
+            self.models.wish.took(decided.stage, batch.busy_ns)
         done = Done(decided.batch, decided.cause, batch.begin_ns, end_ns, results, counted, busy_ns, batch.first)
         self.answer(decided.ingress, done)
 

@@ -3,10 +3,8 @@
 Rules of this file
 - A model is loaded once for all stages with the same weights, and once for each number of threads that batches have.
   All of them, here and in other workers, map one copy of the weights (`weight_files`). Every worker counts it.
-- It is cut into kernels where a batch of a lower class could be in the way of a higher one, by what workflows declare
-  or requests ask for, and stays whole where that would cost more than a twentieth. How it was cut before is known
-  from the store; else it is served whole until it is cut, beside what runs. `kernels` of "always" and "never"
-  override that.
+- It is cut into kernels where that is of use (`cut_wish`), and stays whole where it would cost more than a twentieth.
+  How it was cut before is known from the store; else it is served whole until it is cut, beside what runs.
 - With a strict budget bytes are measured: every model is loaded alone once and let go again. Part of the budget is
   for models; the rest is for what loads and batches take at their peak (`working_memory`). Nothing is cut here then,
   which would take several times the model: what was cut elsewhere is read from files, and takes less than the whole.
@@ -40,6 +38,7 @@ from ..kernels.cut_model import CutModel
 from ..kernels.weight_files import WeightFiles
 from ..links.wire import FromWorker, Hello, LoadFailure, Ready, Run, Weighed
 from .budget import Budget
+from .cut_wish import CutWish
 from .executor import error_text
 from .footprint import blocks_apart, one_heap, trim, weigh
 from .working_memory import Use
@@ -58,14 +57,15 @@ class Models:
         self._app = app
         self._strict = hello.strict
         self._kernels = hello.kernels
-        self._lowest, self._highest = dict(hello.lowest), hello.highest
-        self._several = self._meet()
+        quotas = {} if app is not None else {stage.name: stage.quota_pct for stage in hello.stages}
+        #: Which are to be cut.
+        self.wish = CutWish(hello.kernels, hello.lowest, hello.highest, quotas)
         self._cpus = hello.cpus if app is None else (1,)
         self.specs = {s.name: s for s in hello.stages}
         #: Weights -> the first stage that this worker can run on them.
         self.stages: dict[str, StageSpec] = {}
         for stage in hello.stages:
-            if stage.kind in hello.spec.runs:
+            if hello.spec.takes(stage.kind, stage.name):
                 self.stages.setdefault(stage.weights, stage)
         #: Where models were cut before, here or in other processes, by model; and what the front was told of ours.
         self._cuts = {cut.model: cut for cut in hello.cuts}
@@ -212,11 +212,10 @@ class Models:
         return model
 
     def _wanted(self, weights: str) -> bool:
-        """Whether it is to be cut: a lower class runs on it than another one that is served."""
-        if self._kernels != "auto" or weights in self._heavy:
-            return self._kernels == "always"
-        classes = [self._lowest.get(s.name, 1) for s in self.specs.values() if s.weights == weights]
-        return max(classes, default=1) > self._highest
+        """Whether it is to be cut."""
+        return self.wish.wanted(
+            [s.name for s in self.specs.values() if s.weights == weights], heavy=weights in self._heavy
+        )
 
     def recut(self, cut: Cut, files: str) -> None:
         """Cut the models of which it was found out how."""
@@ -240,14 +239,9 @@ class Models:
             self._cuts.setdefault(cut.model, cut)
 
     def saw(self, stage: str, priority: int) -> list[CutModel]:
-        """A batch of this class has come for a stage; models that are to be cut because of that."""
-        if self._kernels != "auto" or self._app is not None:
+        """A batch of this class has come for a stage; models that are to be cut since."""
+        if self._app is not None or not self.wish.saw(stage, priority):
             return []
-        if priority >= self._highest and priority <= self._lowest.get(stage, 1):
-            return []
-        self._highest = min(self._highest, priority)
-        self._lowest[stage] = max(self._lowest.get(stage, 1), priority)
-        self._several = self._meet()
         return [model for weights in list(self._loaded) for model in self._to_be_cut(weights)]
 
     def evict(self, weights: str) -> None:
@@ -299,14 +293,8 @@ class Models:
         Nobody does of a whole batch of the highest class with the device to itself: nothing is learned of its kernel.
         """
         batch = message.batch
-        alone = batch.priority <= self._highest and batch.share_pct == FULL_SHARE
-        return self._several and (kernels > 1 or not alone)
-
-    def _meet(self) -> bool:
-        """Whether batches of several classes may meet here, so that it matters how long kernels take."""
-        return self._kernels == "always" or (
-            self._kernels == "auto" and max(self._lowest.values(), default=1) > self._highest
-        )
+        alone = batch.priority <= self.wish.highest and batch.share_pct == FULL_SHARE
+        return self.wish.several and (kernels > 1 or not alone)
 
     def expected(self, message: Run) -> tuple[str, tuple[str, ...]] | None:
         """What the kernels of a batch will be, as far as one that looks alike has shown."""
@@ -332,8 +320,8 @@ class Models:
 
     def unknown(self, message: Run, run: BatchRun | WholeRun) -> CutModel | None:
         """The model of a batch, if the shapes that it came with make it possible to cut it now."""
-        if not self._several or not isinstance(run, BatchRun):
-            return None  # where no two classes meet, nothing is to be cut (`_wanted`)
+        if not self.wish.several or not isinstance(run, BatchRun):
+            return None  # nothing is to be cut
         made = self._loaded.get(self.specs[message.batch.stage].weights, {})
         model = made.get(message.batch.cpus)
         if isinstance(model, CutModel) and self._wanted(model.spec.weights) and model.saw(run.shapes[0]):
