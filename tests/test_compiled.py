@@ -22,9 +22,8 @@ HOOK = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"][
 MODULES: list[str] = HOOK["custom"]["modules"]
 #: Records of compiled modules: none of them is ever decoded.
 INSIDE = {
-    "Candidate", "Choice", "Considered", "HttpRequest", "HttpResponse", "Known", "Limits", "Need", "Outputs",
-    "Result", "Run", "Settings", "Spot", "StageOptions", "Summary", "Victim", "Way", "_Delivery", "_Entry", "_Fetch",
-    "_Hint", "_Known",
+    "Candidate", "Considered", "HttpRequest", "HttpResponse", "Known", "Limits", "Outputs", "Result", "Settings",
+    "Spot", "Summary", "Victim", "_Delivery", "_Entry", "_Fetch", "_Hint", "_Known",
 }  # fmt: skip
 
 
@@ -140,6 +139,6 @@ def test_a_name_of_a_module_is_looked_up_again_when_the_module_has_changed(monke
     usual = outcomes("flow")
     assert outcomes("flow") == usual
     with monkeypatch.context() as changed:
-        changed.setattr(importlib.import_module("dovetail.record.ledger"), "OUTCOMES", ("ok", "odd"))
-        assert outcomes("flow") == ["ok", "odd"]
+        changed.setattr(importlib.import_module("dovetail.record.ledger"), "OUTCOMES", ("ok", *"abcde"))
+        assert outcomes("flow") == ["ok", *"abcde"]
     assert outcomes("flow") == usual
