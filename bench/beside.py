@@ -1,17 +1,21 @@
-"""What a server says of its batches, and what that is worth: ours, nobody, and a coarse factor for each model.
+"""What a server says of its batches beside others, and what that is worth: ours in the place of each of its rivals.
 
-    python bench/beside.py [--arms ours none ewma rls] [--rounds 2] [--seconds 20] [--load 1] [--seed 1] [--json]
+    python bench/beside.py [--arms ours none rls] [--rounds 2] [--seconds 20] [--load 2.4] [--slo-ms 100]
+                            [--seed 1] [--json FILE]
+    python bench/beside.py --read FILE [FILE ...]
 
 `dovetail serve` with six real models gets requests of two classes over HTTP. Each model declares half of the device:
 left to itself, the default policy gives every batch the whole of a machine with two cores, and nobody has neighbours.
-The arms take turns in every round, each with a server of its own that knows nothing at the beginning and has the same
-requests. They differ in who says how long a batch takes beside others: ours; nobody (`interference = false`); rivals
-of the lab that learn while running: `ewma`, a running factor for each model, and `rls`, least squares on coarse
-features. The first half of a run does not count.
+The arms take turns in every round, in another order each time, and have the same requests. They differ in who says
+how long a batch takes beside others, and in nothing else: ours; nobody (`interference = false`); rivals of the lab.
+Before each round one more server runs in which nobody predicts. Its batches are what all arms but `none` begin with:
+static rivals are fitted on them, the others go on from there. The first half of a run does not count.
 
 Errors are of the log of the server: what was said when a batch was sent, and what it took. "Beside" are batches that
 ran beside another one. Coverage is the server's own: batches within the 95 % bound of what was said when they began.
-It needs a quiet machine. One run takes `--seconds` and about ten seconds more.
+Each figure is a mean over rounds. Differences to ours are within rounds, with Student's t interval of 95 %.
+It needs a quiet machine. A run takes `--seconds` and about five seconds more. `--read` shows results that were kept,
+those of several files together.
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +38,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from _figures import over_rounds
 from dovetail.control.actions import RunBatch
 from dovetail.control.events import BatchFinished
+from dovetail.lab.experiment import over_seeds
+from dovetail.lab.rivals.interference import RIVALS
 from dovetail.record.log import LogReader
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -55,7 +62,7 @@ def flow(path, name, priority, *shape):
         return first(model(x))
 
     run.__annotations__["x"] = tensor("float32", *shape)
-    return workflow(slo="250ms", name=f"flow_{name}", priority=priority)(run)
+    return workflow(slo="SLO", name=f"flow_{name}", priority=priority)(run)
 
 app = App(
     flow(weights.page_way(), "page_way", 1, 3, 224, 224),
@@ -71,34 +78,59 @@ ASKED = (
     ("page_way", 1, 16.0), ("read", 1, 16.0), ("line_way", 2, 30.0), ("detect", 2, 8.0), ("read_carefully", 2, 6.0),
     ("nudity", 2, 6.0),
 )  # fmt: skip
-#: Who says how long beside others -> what a server does before it begins.
-ARMS = {
-    "ours": "",
-    "none": """
+#: Before a server begins, by who says how long beside others. WATCHED is where batches of the first run are kept.
+_NOBODY = """
 import msgspec
 from dovetail.cli import serve
 policy = serve._policy
 serve._policy = lambda args, app: msgspec.structs.replace(policy(args, app), interference=False)
-""",
-}
-for _rival in ("ewma", "rls"):
-    ARMS[_rival] = f"""
+"""
+_WATCHER = """
+import atexit, pathlib, msgspec
 from dovetail import wiring
 from dovetail.lab.rivals.interference import RIVALS
 from dovetail.lab.rivals.interference.served import Served
-wiring.Interference = lambda: Served(RIVALS["{_rival}"]())
+watcher = Served(RIVALS["none"]())
+wiring.Interference = lambda: watcher
+atexit.register(lambda: pathlib.Path(WATCHED).write_bytes(msgspec.json.encode(watcher.told)))
 """
+_FITTED = """
+import pathlib, msgspec
+from dovetail import wiring
+from dovetail.predict.interference import Interference
+from dovetail.lab.rivals.interference import RIVALS, Sample
+from dovetail.lab.rivals.interference.served import Served
+samples = msgspec.json.decode(pathlib.Path(WATCHED).read_bytes(), type=list[Sample])
+if ARM == "ours":
+    model = Interference()
+    for s in samples:
+        model.observe(s.kind, s.victim, s.solo_ns, s.duration_ns, s.beside)
+else:
+    rival = RIVALS[ARM]()
+    rival.fit(samples)
+    model = Served(rival)
+wiring.Interference = lambda: model
+"""
+#: Boosting takes milliseconds for an answer, and a scheduler asks for many.
+ARMS = ("ours", *(name for name in RIVALS if name not in ("ours", "boosting")))
+WATCH = "watch"
 _MAIN = "import sys\nfrom dovetail.cli import main\nsys.exit(main())\n"
 _READY = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
-def run(arm: str, seconds: float, load: float, seed: int) -> dict[str, Any]:
+def _before(arm: str, watched: Path) -> str:
+    """What a server does before it begins."""
+    scripts = {"none": _NOBODY, WATCH: _WATCHER}
+    return f"ARM, WATCHED = {arm!r}, {str(watched)!r}\n" + scripts.get(arm, _FITTED)
+
+
+def run(arm: str, args: argparse.Namespace, seed: int, watched: Path) -> dict[str, Any]:
     """One server, and what became of it."""
     with tempfile.TemporaryDirectory(prefix="dovetail-beside-") as name:
         scratch = Path(name)
-        (scratch / "beside_app.py").write_text(APPLICATION)
+        (scratch / "beside_app.py").write_text(APPLICATION.replace("SLO", f"{args.slo_ms}ms"))
         paths = {**os.environ, "PYTHONPATH": f"{scratch}:{PROJECT}"}
-        command = [sys.executable, "-c", ARMS[arm] + _MAIN, "serve", "beside_app:app", "--port", "0"]
+        command = [sys.executable, "-c", _before(arm, watched) + _MAIN, "serve", "beside_app:app", "--port", "0"]
         command += ["--store", str(scratch / "store.sqlite"), "--log", str(scratch / "log"), "--no-dashboard"]
         lines = (scratch / "stderr").open("w+")
         server = subprocess.Popen(command, cwd=scratch, env=paths, stdout=lines, stderr=subprocess.STDOUT)
@@ -107,8 +139,9 @@ def run(arm: str, seconds: float, load: float, seed: int) -> dict[str, Any]:
             asks = [
                 subprocess.Popen(
                     _dovetail(
-                        f"load flow_{model} --url http://127.0.0.1:{port} --rate {rate * load:g}/s,{rate * load:g}/s "
-                        f"--classes {priority}:1 --seconds {seconds / 2:g} --seed {seed} --json"
+                        f"load flow_{model} --url http://127.0.0.1:{port} "
+                        f"--rate {rate * args.load:g}/s,{rate * args.load:g}/s --classes {priority}:1 "
+                        f"--seconds {args.seconds / 2:g} --seed {seed} --json"
                     ),
                     cwd=PROJECT,
                     stdout=subprocess.PIPE,
@@ -117,7 +150,7 @@ def run(arm: str, seconds: float, load: float, seed: int) -> dict[str, Any]:
                 )
                 for model, priority, rate in ASKED
             ]
-            answers = [json.loads(ask.communicate(timeout=seconds + 120)[0]) for ask in asks]
+            answers = [json.loads(ask.communicate(timeout=args.seconds + 120)[0]) for ask in asks]
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(30)
@@ -199,39 +232,74 @@ def _tail(values: list[float]) -> dict[str, float]:
     return {"median": float(np.median(values)), "p95": float(np.percentile(values, 95))} if values else {}
 
 
+#: Title -> figure of a run.
+_FIGURES: dict[str, Callable[[dict[str, Any]], float]] = {
+    "class 1 missed %": lambda row: row["bought"]["class_1_missed_pct"],
+    "class 2 missed %": lambda row: row["bought"]["class_2_missed_pct"],
+    "in time per s": lambda row: row["bought"]["in_time_per_s"],
+    "error beside, median %": lambda row: row["error_beside"].get("median", 0.0),
+    "p95 %": lambda row: row["error_beside"].get("p95", 0.0),
+}
+
+
+def show(rounds: list[dict[str, Any]]) -> None:
+    """Means over rounds, and by how much each arm differs from ours in the same round."""
+    arms = [arm for arm in ARMS if all(arm in one for one in rounds)]
+    table = Table(box=None)
+    for title in ("", "batches", "beside", *_FIGURES):
+        table.add_column(title, justify="right")
+    for arm in arms:
+        cells = [str(sum(one[arm][key] for one in rounds)) for key in ("batches", "beside")]
+        cells += [f"{np.mean([of(one[arm]) for one in rounds]):.1f}" for of in _FIGURES.values()]
+        table.add_row(arm, *cells)
+    Console().print(table)
+    if "ours" not in arms:
+        return
+    table = Table(box=None, title=f"more than ours, in {len(rounds)} rounds (95 % interval)")
+    for title in ("", *_FIGURES):
+        table.add_column(title, justify="right")
+    for arm in arms[1:]:
+        apart = [over_seeds([of(one[arm]) - of(one["ours"]) for one in rounds]) for of in _FIGURES.values()]
+        table.add_row(arm, *(f"{e.mean:+.1f} ({e.low:+.1f} to {e.high:+.1f})" for e in apart))
+    Console().print(table)
+
+
+def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rounds: what became of each arm."""
+    rounds: list[dict[str, Any]] = []
+    for number in range(args.rounds):
+        seed = args.seed + number
+        arms = [arm for arm in ARMS if arm in args.arms]
+        random.Random(seed).shuffle(arms)
+        with tempfile.TemporaryDirectory(prefix="dovetail-watched-") as name:
+            watched = Path(name) / "batches.json"
+            run(WATCH, args, seed + 1000, watched)
+            rounds.append({})
+            for arm in arms:
+                rounds[-1][arm] = run(arm, args, seed, watched)
+                print(f"round {number + 1}: {arm}", file=sys.stderr, flush=True)
+    return rounds
+
+
 def main() -> int:
     """All rounds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--load", type=float, default=1.0)
+    parser.add_argument("--load", type=float, default=2.4)
+    parser.add_argument("--slo-ms", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results there as well")
+    parser.add_argument("--read", type=Path, nargs="+", metavar="FILE", help="measure nothing; show these results")
     args = parser.parse_args()
-    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in args.arms}
-    for number in range(args.rounds):
-        for arm in args.arms:
-            found[arm].append(run(arm, args.seconds, args.load, args.seed + number))
-            print(f"round {number + 1}: {arm}", file=sys.stderr, flush=True)
-    if args.json:
-        print(json.dumps(found, indent=1))
-        return 0
-    table = Table(box=None)
-    titles = ("", "batches", "beside", "error %", "p95", "beside: error %", "p95")
-    for title in (*titles, "class 1 not in time %", "class 2", "in time per s"):
-        table.add_column(title, justify="right")
-    for arm, rows in found.items():
-        middle = [
-            over_rounds([row[key].get(at, 0.0) for row in rows])["median"]
-            for key in ("error", "error_beside")
-            for at in ("median", "p95")
-        ]
-        bought = ("class_1_missed_pct", "class_2_missed_pct", "in_time_per_s")
-        middle += [over_rounds([row["bought"][key] for row in rows])["median"] for key in bought]
-        counts = [str(sum(row[key] for row in rows)) for key in ("batches", "beside")]
-        table.add_row(arm, *counts, *(f"{value:.1f}" for value in middle))
-    Console().print(table)
+    if args.read:
+        rounds = [one for path in args.read for one in json.loads(path.read_text())]
+    else:
+        rounds = measure(args)
+        if args.json:
+            args.json.write_text(json.dumps(rounds))
+    show(rounds)
     return 0
 
 

@@ -8,21 +8,24 @@ ESG's and Compass's workflows in two classes on simulated T4s whose memory (8 GB
 that grows with the number of workers and keeps about two thirds of them busy. Workers begin with models, each with
 others, as many as fit. What is timed is a whole step of the controller in which batches are decided: batch, share,
 worker and memory, admission and all books included, per batch. A run is simulated, and its events are then put
-through a fresh controller, which decides the same: so the controller may be compiled. The steps before two thirds of
-the requests have come, in which the cluster fills, are not timed. Times are processor time of the thread. Runs with
-100, 1,000 and 10,000 workers take turns; a figure is the median over rounds, with the least and the most. Results go
-to stdout, progress to stderr. Takes three minutes.
+through a fresh controller, which decides the same: so the controller may be compiled. The steps before the cluster
+is full are not timed. Times are processor time of the thread.
+
+The controllers of 100, 1,000 and 10,000 workers take turns: in each round each of them makes as many decisions as the
+others, within about a second. So whatever disturbs a round disturbs all sizes, and what disturbs one of them shows as
+spread between rounds. A figure is the median over rounds, with the least and the most; the growth is that of each
+round. Results go to stdout, progress to stderr. Takes three minutes, of which the rounds are half a minute.
 """
 
 from __future__ import annotations
 
 import gc
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +38,13 @@ from dovetail.control import LoadModel, RequestArrived, RunBatch, WorkerJoined
 from dovetail.tools.simulate import ScenarioRun
 from dovetail.workflow.graph import StageSpec
 
-#: Workers -> requests: so many that the cluster is full when two thirds of them have come.
-SIZES = {100: 6_000, 1_000: 12_000, 10_000: 60_000}
+#: Workers -> requests, and those of them that come before the cluster is full. What comes then makes decisions for
+#: all rounds.
+SIZES = {100: (22_000, 4_000), 1_000: (24_000, 8_000), 10_000: (56_000, 40_000)}
 #: The same where all requests come at once and find no models.
-COLD = {100: 6_000, 1_000: 6_000, 10_000: 12_000}
-ROUNDS = 2
+COLD = {100: (24_000, 4_000), 1_000: (24_000, 4_000), 10_000: (24_000, 8_000)}
+#: Rounds, and decisions of each size in one of them.
+ROUNDS, DECISIONS = 15, 1_000
 #: Requests per second and device that keep about two thirds of them busy.
 RATE = 2.0
 #: Workflows with their objectives: what a T4 can do, with some time to spare.
@@ -104,62 +109,80 @@ class Calls:
         self.made += event == "call" or event == "c_call"
 
 
-def simulated(devices: int, seed: int, path: Path, cold: bool) -> tuple[list[Any], float]:
-    """All events of a run, and requests per second of processor time."""
-    requests = (COLD if cold else SIZES)[devices]
-    path.write_text(scenario(devices, seed, requests, cold=cold))
-    world = ScenarioRun(path)
-    events: list[Any] = []
-    observers = [lambda event, actions: events.append(event)]
-    begin = time.process_time()
-    world.go(observers if cold else [*observers, fill_memory(world)])
-    return events, requests / (time.process_time() - begin)
+class Replay:
+    """The events of a simulated run, put through a fresh controller bit by bit."""
+
+    def __init__(self, devices: int, seed: int, folder: Path, *, cold: bool) -> None:
+        requests, before = (COLD if cold else SIZES)[devices]
+        path = folder / f"{devices}-{seed}.toml"
+        path.write_text(scenario(devices, seed, requests, cold=cold))
+        world = ScenarioRun(path)
+        self._events: list[Any] = []
+        observers = [lambda event, actions: self._events.append(event)]
+        begin = time.process_time()
+        world.go(observers if cold else [*observers, fill_memory(world)])
+        #: Requests per second of processor time of the whole simulation.
+        self.rate = requests / (time.process_time() - begin)
+        arrivals = [i for i, event in enumerate(self._events) if type(event) is RequestArrived]
+        self._first, self._full = arrivals[0], arrivals[before]
+        self._step = ScenarioRun(path).controller.step
+        self._at = 0
+
+    def join(self) -> None:
+        """All that comes before the first request."""
+        self._until(self._first)
+
+    def fill(self) -> None:
+        """All that is not timed."""
+        self._until(self._full)
+
+    def _until(self, end: int) -> None:
+        for event in self._events[self._at : end]:
+            self._step(event)
+        self._at = end
+
+    def decide(self, most: int, calls: Calls | None = None) -> list[int]:
+        """Nanoseconds (or calls) per decision of the next so many steps that decide; fewer if the run ends."""
+        step, taken, at = self._step, list[int](), self._at
+        clock = time.thread_time_ns if calls is None else lambda: calls.made
+        for event in islice(self._events, at, None):
+            begin = clock()
+            sys.setprofile(calls)
+            actions = step(event)
+            sys.setprofile(None)
+            spent = clock() - begin
+            at += 1
+            decided = sum([type(action) is RunBatch for action in actions])
+            if decided:
+                taken.append(spent // decided)
+                if len(taken) == most:
+                    break
+        self._at = at
+        return taken
 
 
-def run(
-    devices: int, seed: int, folder: Path, *, cold: bool = False, calls: Calls | None = None
-) -> tuple[list[int], float]:
-    """Nanoseconds (or calls) per decision, and requests per second of processor time of the whole simulation.
-
-    The events of a simulation are put through a fresh controller, which decides the same.
-    """
-    path = folder / f"{devices}-{seed}.toml"
-    events, rate = simulated(devices, seed, path, cold)
-    first = next(i for i, event in enumerate(events) if type(event) is RequestArrived)
-    arrivals = [i for i, event in enumerate(events) if type(event) is RequestArrived]
-    full = arrivals[len(arrivals) * 2 // 3]
-    step = ScenarioRun(path).controller.step
-    clock = time.thread_time_ns if calls is None else lambda: calls.made
-    for event in events[:first]:
-        step(event)
+def filled(seed: int, cold: bool) -> dict[int, Replay]:
+    """All sizes, up to where they are timed, with the collector as `dovetail serve` sets it."""
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = track(SIZES, "simulating", console=Console(stderr=True), transient=True)
+        found = {size: Replay(size, seed, Path(folder), cold=cold) for size in sizes}
+    for replay in found.values():
+        replay.join()
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
-    for event in events[first:full]:
-        step(event)
-    taken: list[int] = []
-    for event in events[full:]:
-        begin = clock()
-        sys.setprofile(calls)
-        actions = step(event)
-        sys.setprofile(None)
-        spent = clock() - begin
-        decided = sum([type(action) is RunBatch for action in actions])
-        if decided:
-            taken.append(spent // decided)
-    gc.unfreeze()
-    gc.set_threshold(*THRESHOLDS)
-    return taken, rate
+    for replay in found.values():
+        replay.fill()
+    return found
 
 
 def counted(cold: bool) -> dict[str, Any]:
-    """Calls per decision, all sizes once."""
+    """Calls per decision, all that a run has."""
     rows = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for size in track(SIZES, "sizes", console=Console(stderr=True), transient=True):
-            ordered = sorted(run(size, 401, Path(folder), cold=cold, calls=Calls())[0])
-            p50, p99 = ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]
-            rows[str(size)] = {"p50": p50, "p99": p99, "most": ordered[-1], "decisions": len(ordered)}
+    for size, replay in filled(401, cold).items():
+        ordered = sorted(replay.decide(ROUNDS * DECISIONS, Calls()))
+        p50, p99 = ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]
+        rows[str(size)] = {"p50": p50, "p99": p99, "most": ordered[-1], "decisions": len(ordered)}
     return {"calls": rows}
 
 
@@ -172,26 +195,30 @@ def show_counted(result: dict[str, Any]) -> None:
 
 
 def measure(cold: bool) -> dict[str, Any]:
-    """All sizes in every round."""
-    p50s: dict[int, list[float]] = {size: [] for size in SIZES}
-    p99s: dict[int, list[float]] = {size: [] for size in SIZES}
-    rates: dict[int, list[float]] = {size: [] for size in SIZES}
-    with tempfile.TemporaryDirectory() as folder:
-        for number in track(range(ROUNDS), "rounds", console=Console(stderr=True), transient=True):
-            for size in SIZES:
-                taken, rate = run(size, 301 + number, Path(folder), cold=cold)
-                ordered = sorted(taken)
-                p50s[size].append(statistics.median(ordered) / 1e3)
-                p99s[size].append(ordered[len(ordered) * 99 // 100] / 1e3)
-                rates[size].append(rate)
+    """All sizes in every round, in turn from another one on."""
+    replays = filled(301, cold)
     small, large = min(SIZES), max(SIZES)
+    taken: dict[int, list[list[int]]] = {size: [] for size in SIZES}
+    for number in track(range(ROUNDS), "rounds", console=Console(stderr=True), transient=True):
+        turn = number % len(SIZES)
+        for size in (*list(SIZES)[turn:], *list(SIZES)[:turn]):
+            taken[size].append(sorted(replays[size].decide(DECISIONS)))
+    if any(len(row) < DECISIONS for rows in taken.values() for row in rows):
+        raise SystemExit("a run has ended before its rounds: it needs more requests")
+    parts = {"p50": 50, "p95": 95, "p99": 99}
+    us = {s: {p: [row[DECISIONS * pct // 100] / 1e3 for row in taken[s]] for p, pct in parts.items()} for s in SIZES}
+    whole = {s: sorted(chain.from_iterable(taken[s])) for s in SIZES}
     return {
         "rounds": ROUNDS,
-        "us": {str(s): {"p50": over_rounds(p50s[s]), "p99": over_rounds(p99s[s])} for s in SIZES},
-        "requests_per_s": {str(s): over_rounds(rates[s]) for s in SIZES},
+        "decisions": ROUNDS * DECISIONS,
+        "us": {str(s): {p: over_rounds(values) for p, values in us[s].items()} for s in SIZES},
+        "all_us": {
+            str(s): {p: round(rows[len(rows) * pct // 100] / 1e3, 1) for p, pct in parts.items()}
+            for s, rows in whole.items()
+        },
+        "requests_per_s": {str(s): replay.rate for s, replay in replays.items()},
         "growth": {
-            "p50": over_rounds([a / b for a, b in zip(p50s[large], p50s[small], strict=True)]),
-            "p99": over_rounds([a / b for a, b in zip(p99s[large], p99s[small], strict=True)]),
+            p: over_rounds([a / b for a, b in zip(us[large][p], us[small][p], strict=True)]) for p in ("p50", "p99")
         },
     }
 
@@ -202,15 +229,18 @@ def show(result: dict[str, Any]) -> None:
     def cell(row: dict[str, float], digits: int) -> str:
         return f"{row['median']:,.{digits}f} ({row['least']:,.{digits}f} to {row['most']:,.{digits}f})"
 
-    table = Table("workers", "a decision, p50 µs", "p99 µs", "simulated requests per s of processor time", box=None)
+    table = Table("workers", "a decision, p50 µs", "p95 µs", "p99 µs", "p99 of all rounds", box=None)
     for size, row in result["us"].items():
-        rate = result["requests_per_s"][size]
-        table.add_row(f"{int(size):,}", cell(row["p50"], 0), cell(row["p99"], 0), cell(rate, 0))
+        cells = [cell(row[part], 0) for part in ("p50", "p95", "p99")]
+        table.add_row(f"{int(size):,}", *cells, f"{result['all_us'][size]['p99']:,.0f}")
     console = Console(width=120)
-    console.print(f"{result['rounds']} rounds; median over rounds, least to most")
+    console.print(f"{result['rounds']} rounds, {result['decisions']:,} decisions of each size")
+    console.print("median over rounds, least to most")
     console.print(table)
     for what, row in result["growth"].items():
         console.print(f"{what}: 10,000 workers take {cell(row, 2)} times as long as 100")
+    rates = ", ".join(f"{rate:,.0f} with {int(size):,}" for size, rate in result["requests_per_s"].items())
+    console.print(f"simulated requests per second of processor time: {rates}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ the other. Requests are sent over HTTP at times that a seed gives (Poisson), whe
 latency counts from the time at which its request was due. Load 1 is what the models do in a bare loop on that core at
 a batch of one. Objectives are a multiple of that time; --slo-ms gives them. Systems take turns in every round, each
 with a fresh server that first gets requests at half load that do not count. Rows are added to --out; --report prints
-the table of all that is there. Results: docs/results/peers.md.
+the table of all that is there. So rounds may be run one by one, each with a --seed of its own: the objectives are
+those of the rows that are there. Results: docs/results/peers.md.
 """
 
 from __future__ import annotations
@@ -148,13 +149,19 @@ def started(system: str, app: str, models: Path, venvs: Path, slo_ms: float) -> 
     return peer_server(peer, install(venvs, peer), app, models, SERVER_CORE, slo_ms)
 
 
+def objectives_of(path: Path) -> dict[str, float]:
+    """What earlier rounds held the systems to, by application."""
+    rows = (json.loads(line) for line in path.read_text().splitlines()) if path.exists() else ()
+    return {row["app"]: row["slo_ms"] for row in rows}
+
+
 def run(args: argparse.Namespace) -> None:
     os.sched_setaffinity(0, {CLIENT_CORE})
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dovetail-peers-") as scratch, args.out.open("a") as out:
         models = Path(scratch)
         make_models(models)
-        given = dict(zip(MODELS, args.slo_ms or (), strict=False))
+        given = dict(zip(MODELS, args.slo_ms, strict=True)) if args.slo_ms else objectives_of(args.out)
         slo_ms = {app: given.get(app) or _objective_ms(app, bare_capacity(app, models)) for app in args.apps}
         for number in range(args.rounds):
             seed = args.seed + number

@@ -30,14 +30,15 @@ from rich.progress import track
 from rich.table import Table
 
 from _figures import over_rounds, ratio, table_or_json
+from dovetail.lab.rivals.astar import search
 from dovetail.lab.rivals.unverified import GROUP_SIZE, K_BEST
-from dovetail.plan.astar import search
 from dovetail.plan.distribute import average_normalised_lengths, distribute
 from dovetail.plan.frontier import Frontiers, build
-from dovetail.plan.options import Option, Prices, options_for, pareto
+from dovetail.plan.options import Option, Prices, item_cost_usd, pareto
 from dovetail.plan.quantile import z_value
 from dovetail.plan.series_parallel import Series, decompose
 from dovetail.profile import catalogue
+from dovetail.state import Config
 
 SEED = 2024
 ROUNDS = 5
@@ -70,7 +71,9 @@ def stage(rng: np.random.Generator, prices: Prices) -> list[Option]:
         on_host = host_ms * batch**by_batch / cpus**by_cpus
         return int((on_device + on_host) * 1e6 * rng.uniform(0.97, 1.03))
 
-    return options_for(latency_ns, prices, batches=BATCHES, cpus=CPUS, shares_pct=SHARES_PCT, spread=SPREAD)
+    configs = [Config(batch, cpus, pct) for batch in BATCHES for cpus in CPUS for pct in SHARES_PCT]
+    times = [(config, latency_ns(config.batch, config.cpus, config.share_pct)) for config in configs]
+    return [Option(config, ns, SPREAD, item_cost_usd(config, ns, prices)) for config, ns in times]
 
 
 def stages_of(count: int, seed: int) -> Stages:
@@ -165,12 +168,12 @@ def cost_of_groups_pct(count: int) -> list[float]:
         shares = distribute(
             chain(count), average_normalised_lengths([[o.mean_ns for o in s] for s in stages]), GROUP_SIZE
         )
-        groups = list(dict.fromkeys(share.group for share in shares.nodes))
+        groups = list(dict.fromkeys(share.group for share in shares))
         for tightness in TIGHTNESS:
             objective_ns = int(tightness * smallest_ns(stages))
             now_ns, cost_usd = 0, 0.0
             for group in groups:
-                leftover_ns = shares.group_deadlines_ns(objective_ns)[group[0]] - now_ns
+                leftover_ns = int(shares[group[0]].group_deadline * objective_ns) - now_ns
                 members = [stages[node] for node in group]
                 plan = build(chain(len(group)), members, objective_ns).plan(leftover_ns)
                 if plan is None:

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _figures import machine, over_rounds
 from _models import make_model
 from _serverproc import child
-from dovetail.live.front.fleet import Settings
+from dovetail.live.front.settings import Settings
 from dovetail.live.front.system import LiveSystem
 from dovetail.live.kernels.optimised import GRAPH
 from dovetail.live.kernels.weight_files import WeightDirectory, WeightFiles

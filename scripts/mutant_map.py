@@ -27,6 +27,8 @@ class Reach:
     def __init__(self, path: Path) -> None:
         read = json.loads(path.read_text())
         self.digest: str = read["digest"]
+        #: Files of tests, and the digest of each as it was.
+        self.files: dict[str, str] = read["files"]
         #: Tests that fail although nothing was changed: they say nothing.
         self.failed: list[str] = read["failed"]
         self.tests: list[str] = read["tests"]
@@ -41,6 +43,10 @@ class Reach:
     def of_file(self, file: str) -> set[int]:
         """Tests that reach anything in a file."""
         return {test for tests in self._lines.get(file, {}).values() for test in tests}
+
+    def usual(self, test: str, otherwise: float) -> float:
+        """Seconds that a test takes, or a file of tests of which that is not known."""
+        return self.seconds[self.tests.index(test)] if test in self.tests else otherwise
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,7 +92,6 @@ class _Recorder:
                 for line, contexts in by_line.items()
             }
         found = {
-            "digest": "",
             "failed": sorted(self._failed),
             "tests": list(self._tests),
             "seconds": list(self._tests.values()),

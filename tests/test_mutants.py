@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +29,7 @@ def module(name: str) -> ModuleType:
 
 
 points = module("mutant_points")
+tree = module("mutant_tree")
 RULES = [
     rule for path in sorted(SCRIPTS.glob("mutant_rules/*.toml")) for rule in tomllib.loads(path.read_text())["rule"]
 ]
@@ -86,3 +94,66 @@ def test_tests_that_have_to_notice_exist() -> None:
     for rule in RULES:
         for test in rule["tests"]:
             assert (PROJECT / test.partition("::")[0]).exists(), rule["name"]
+
+
+# -- when tests of a change take too long ---------------------------------------------------------------------------
+
+STOPS = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+def ended(code: str, seconds: float = 20.0, asleep_seconds: float = 20.0) -> int | None:
+    """The exit code of a Python program; None if it was ended because it took too long."""
+    program = subprocess.Popen([sys.executable, "-I", "-S", "-c", code])
+    found, _ = tree.wait_for(program.pid, seconds, asleep_seconds)
+    program.returncode = 0  # it is waited for
+    return found  # type: ignore[no-any-return]
+
+
+def test_who_takes_too_much_processor_time_is_ended_and_so_is_who_sleeps_for_ever() -> None:
+    assert ended("while True: pass", seconds=0.2) is None
+    assert ended("import time; time.sleep(3600)", asleep_seconds=0.2) is None
+
+
+def test_who_sleeps_and_goes_on_is_not_ended() -> None:
+    assert ended("import time; time.sleep(0.3)", seconds=10.0) == 0
+    assert ended("raise SystemExit(3)") == 3
+    assert ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)") == 1, "a death is a failure"
+
+
+def test_what_it_has_started_is_ended_with_it() -> None:
+    read, write = os.pipe()
+    child = "import time; time.sleep(3600)"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], pass_fds=[{write}])"
+    program = subprocess.Popen([sys.executable, "-c", start], pass_fds=[write])
+    os.close(write)
+    assert tree.wait_for(program.pid, 20.0, 1.0)[0] is None
+    program.returncode = 0
+    with os.fdopen(read, "rb") as pipe:
+        assert pipe.read() == b"", "nobody has the other end any more"
+
+
+def test_a_run_that_is_paused_is_not_ended_however_long_that_takes() -> None:
+    over = threading.Event()
+
+    def go_on(pid: int) -> None:
+        while not over.wait(0.5):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    program = subprocess.Popen([sys.executable, "-I", "-S", "-c", STOPS])
+    waker = threading.Thread(target=go_on, args=(program.pid,))
+    waker.start()
+    try:
+        assert tree.wait_for(program.pid, 20.0, 0.2)[0] == 0
+    finally:
+        over.set()
+        waker.join()
+    program.returncode = 0
+
+
+def test_a_clock_that_has_jumped_because_we_were_paused_ourselves_ends_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jumps = itertools.count(0.0, 1000.0)
+    monkeypatch.setattr(tree.time, "monotonic", lambda: next(jumps))
+    assert ended("import time; time.sleep(0.3)", asleep_seconds=10.0) == 0

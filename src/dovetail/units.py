@@ -35,6 +35,8 @@ def _parse(text: object, units: dict[str, float] | dict[str, int], what: str, ex
     if match is None:
         raise DeclarationError(f"{what} {text!r} is not a number with a unit; write for example {example!r}")
     number, unit = match.groups()
+    if not unit:
+        raise DeclarationError(f"{what} {text!r} has no unit; write for example {example!r}")
     if unit not in units:
         known = ", ".join(units)
         raise DeclarationError(

@@ -150,6 +150,6 @@ def test_a_range_of_workers_that_cannot_be_is_refused_with_the_reason(flags, why
 
 
 def test_emulated_devices_scale_too(serve) -> None:
-    serving = serve(APP, "--workers", "2..3", "--device", "emulated:v100")
+    serving = serve(APP, "--workers", "2..3", "--spare-workers", 0, "--device", "emulated:v100")
     assert len(worker_pids(serving)) == 2 and serving.infer("one", 1.0) == 200
     assert not said(serving, "starting worker"), "those that it starts with are not asked for"

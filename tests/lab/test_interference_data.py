@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from dovetail.lab.experiment import Lab, data_dir
 from dovetail.lab.experiments import interference_public as public
 from dovetail.lab.experiments.interference_data import read_igniter, read_pitot
+from dovetail.lab.rivals.interference.ours import Ours
 
 SHARES, SIZES, MODELS = (40, 60), (2, 4), ("x", "y", "z")
 
@@ -63,6 +65,31 @@ def test_what_is_left_out_was_not_seen(tmp_path: Path) -> None:
     errors = {rival: public.held_out(public.Held(rival, "pairs", 1, path)) for rival in ("constant", "ours")}
     assert len(errors["ours"]) == 36
     assert max(errors["ours"]) < 3 < max(errors["constant"])
+
+
+def test_a_prior_is_chosen_without_a_look_at_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(igniter_file(tmp_path))
+    pairs = read_igniter(Path(path))
+    for left_out in ("pair of models", "model"):
+        for fold in public._folds(left_out, pairs, range(len(pairs))):
+            kept = [n for n in range(len(pairs)) if n not in fold]
+            unseen = [[] if n in fold else pair for n, pair in enumerate(pairs)]
+            with_all, without = public._chosen(pairs, kept), public._chosen(unseen, kept)
+            assert with_all.model.state() == without.model.state()
+    errors = public.held_out(public.Held(public.NESTED, "pairs", 1, path))
+    assert len(errors) == 36 and max(errors) < 3
+    asked: list[tuple[set[int], int]] = []
+
+    def chosen(pairs: public.Pairs, kept: Sequence[int]) -> Ours:
+        asked.append((set(kept), len(pairs)))
+        return Ours()
+
+    monkeypatch.setattr(public, "_chosen", chosen)
+    public.held_out(public.Held(public.NESTED, "model", 1, path))
+    folds = public._folds("model", pairs, ())
+    assert [set(range(count)) - kept for kept, count in asked] == folds, "it is given what is not left out"
 
 
 def pitot_file(folder: Path) -> Path:

@@ -46,6 +46,33 @@ def test_what_can_be_known_is_known_and_what_scatters_fails() -> None:
     assert not judged(0.3).claimed("live.stationary.p95").holds
 
 
+def test_what_the_machine_itself_scatters_is_said() -> None:
+    lab = HandLab((1,), lambda job: job, quick=True)
+    alone = Sample("cpu", Load("m0", 1, 50), 10 * MS, 12 * MS, (), ())
+    live.judge(lab, {change: [*course(0.02), alone] for change in CHANGES})
+    assert "4 batches that were alone were off their time alone by 20.0 %" in lab.claims[0].text
+    assert "no batch was alone" in judged(0.02).claims[0].text
+
+
+def with_new(slow_at_first: float, later: float) -> list[Sample]:
+    """A course in which everything scatters by 2 % before a model comes on, and by this from then on."""
+    before, after = course(0.02, 180), course(slow_at_first, 280)[180:230] + course(later, 280)[230:]
+    return [*before, *after]
+
+
+def test_a_new_model_is_judged_by_the_median_of_all_models_that_were_new() -> None:
+    lab = HandLab((1,), lambda job: job, quick=True)
+    calm, wild = with_new(0.02, 0.02), with_new(0.3, 0.3)
+    live.judge_new(lab, {"a": calm, "b": calm, "c": wild})
+    claim = lab.claimed("live.new-models.back")
+    assert claim.holds and claim.measured < 1.5, "two of three came back"
+    assert "c " in claim.text.split("Each: ")[1], "and the one that did not is named"
+    lab = HandLab((1,), lambda job: job, quick=True)
+    live.judge_new(lab, {"a": calm, "b": wild, "c": wild, "d": course(0.02, 100)})
+    assert not lab.claimed("live.new-models.back").holds
+    assert [left.id for left in lab.left_out] == ["live.new-models.d"]
+
+
 def test_a_machine_that_was_too_slow_is_left_out() -> None:
     lab = HandLab((1,), lambda job: job, quick=True)
     live.judge(lab, {change: course(0.02, 200) for change in CHANGES})
@@ -89,6 +116,7 @@ def test_every_batch_runs_all_its_kernels_and_knows_who_was_there(change: machin
     assert {sample.slots for sample in samples[-10:]} == {8 if change == "more at once" else 4}
     later = {sample.victim.model for sample in samples[60:]}
     assert ("file_kind" in later) is (change == "new model")
+    assert "file_kind" not in {sample.victim.model for sample in samples[:20]}
 
 
 def outcome(missed: float, goodput: float) -> worth.Outcome:
@@ -107,3 +135,24 @@ def test_what_predictions_buy_is_judged_against_nobody_and_against_the_best(
     lab.expect("worth.goodput", goodput / 4.0, holds=holds)
     lab.expect("worth.goodput.best", goodput / 6.0, holds=holds)
     assert {job.rival for job in lab.asked["what predictions buy"]} == set(RIVALS) - {"boosting"}
+
+
+@pytest.mark.parametrize(("missed", "better"), [(1.0, 1), (0.1, 0)])
+def test_a_rival_is_better_only_if_it_is_within_seeds(missed: float, better: int) -> None:
+    """Seeds differ by far more than predictors; within seeds one rival is always a little better, or never."""
+
+    def of(job: worth.Worth) -> worth.Outcome:
+        luck = job.seed % 7
+        own = {"ours": missed, "sgd": 0.5}.get(job.rival, 2.0)
+        # A little of chance, so that there is an interval.
+        return outcome(own + luck + 0.01 * (job.seed % 3), 6.0 - 0.1 * own - luck / 10)
+
+    lab = HandLab((1, 2), of)
+    worth.bought(lab)
+    lab.expect("worth.first-class.paired", better, holds=not better)
+    lab.expect("worth.goodput.paired", better, holds=not better)
+    assert {job.seed for job in lab.asked["what predictions buy"]} == {1, 2, *worth.MORE_SEEDS}
+    assert "sgd" in lab.claimed("worth.goodput.paired").text
+    alone = HandLab((1,), of)
+    worth.bought(alone)
+    assert not any("paired" in claim.id for claim in alone.claims), "one seed has no interval"

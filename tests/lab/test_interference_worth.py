@@ -10,9 +10,9 @@ from dovetail.predict.interference import Interference
 
 
 def test_ours_keeps_more_promises_than_nobody_who_knows_of_neighbours() -> None:
-    none, ours = worth(Worth(1, "none", 0.3, 40.0)), worth(Worth(1, "ours", 0.3, 40.0))
-    assert ours.missed[1] < none.missed[1] / 3
-    assert ours.goodput > 1.3 * none.goodput
+    none, ours = ([worth(Worth(seed, rival, 0.3, 40.0)) for seed in (1, 2)] for rival in ("none", "ours"))
+    assert sum(run.missed[1] for run in ours) < sum(run.missed[1] for run in none) / 3
+    assert sum(run.goodput for run in ours) > 1.3 * sum(run.goodput for run in none)
 
 
 def test_a_rival_can_take_our_place() -> None:

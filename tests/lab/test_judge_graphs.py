@@ -54,6 +54,23 @@ def test_costs_are_compared_with_esg_alone_and_graph_by_graph() -> None:
     lab.expect("graphs.saving.esg", 40 / 3, holds=True)
 
 
+def test_answers_in_time_are_what_cost_is_for() -> None:
+    # A tenth dearer and in time a quarter more often; as dear and as often; half as dear, a third as often.
+    lab = judged(
+        [(1.0, 1.1), (0.8, 2.0), (0.3, 0.5)],
+        [(0.8, 1.0), (0.8, 2.0), (0.9, 1.0)],
+        [(0.1, 9.0)] * 3,
+    )
+    lab.expect("graphs.cost", 1, holds=False)
+    claim = lab.expect("graphs.cost-in-time", 1, holds=False)
+    assert "largest excess 50.00 %" in claim.text
+
+
+def test_who_has_nobody_in_time_is_dearer_than_anybody() -> None:
+    lab = judged([(0.5, 9.0)], [(0.0, 0.1)], [(0.0, 0.1)])
+    lab.expect("graphs.cost-in-time", 0, holds=True)
+
+
 def test_head_room_is_judged_by_itself() -> None:
     lab = judged([(0.9, 1.0)] * 2, [(0.8, 2.0)] * 2, [(0.8, 2.0)] * 2, roomy=[(0.95, 0.9), (0.9, 1.0)])
     lab.expect("graphs.hits", 0, holds=True)

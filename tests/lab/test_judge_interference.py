@@ -66,6 +66,7 @@ def test_what_has_no_data_is_left_out() -> None:
 
 
 def held(tmp_path: Path, errors: dict[str, float]) -> HandLab:
+    errors = {public.NESTED: 2.9, **errors}
     lab = HandLab((1, 2), lambda job: [errors[job.rival] - 0.1, errors[job.rival] + 0.1])
     public.igniter(with_data(lab, tmp_path, "igniter/v100_mps_pairs.jsonl"))
     return lab
@@ -78,6 +79,7 @@ def test_errors_on_pairs_are_means_and_are_compared_with_the_better_rival(tmp_pa
     lab.expect("igniter.model", 2.0, holds=True)
     for out in ("pairs", "pair-of-models", "model"):
         lab.expect(f"igniter.{out}.below", 0.8, holds=True)
+        lab.expect(f"igniter.{out}.nested", 2.9, holds=out == "model")
     lab = held(tmp_path, {"constant": 2.0, "gpulets": 4.0, "igniter": 1.0, "ours": 3.1})
     for out in ("pairs", "pair-of-models", "model"):
         lab.expect(f"igniter.{out}", 3.1, holds=False)

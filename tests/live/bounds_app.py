@@ -45,6 +45,11 @@ def each(rows: tensor("float32", -1, -1)):
 
 
 @workflow(slo="60s")
+def one_by_one(rows: tensor("float32", -1, -1)) -> tensor("float32", -1, -1):
+    return increase.map(rows)
+
+
+@workflow(slo="60s")
 def fan(x: ITEM):
     return total(increase.map(split(x)))
 
@@ -69,4 +74,4 @@ def words(texts: tensor("bytes", -1)):
     return total(texts)
 
 
-app = App(each, fan, tree, pixels, document, words)
+app = App(each, one_by_one, fan, tree, pixels, document, words)

@@ -44,6 +44,15 @@ def test_without_a_quota_or_with_one_that_is_enough_a_model_stays_whole(quota_pc
     assert not w.wanted(["slow"]) and not w.several
 
 
+def test_the_highest_of_several_classes_stays_whole_however_long_its_batches_are() -> None:
+    """Else a batch of it would be stopped half-way, in favour of a lower class, because its quota is used up."""
+    w = wish()
+    w.saw("quick", 2)
+    for _ in range(3):
+        w.took("slow", LONG_NS)
+    assert not w.wanted(["slow"]) and w.wanted(["quick"])
+
+
 def test_a_lower_class_is_wanted_in_kernels_as_soon_as_it_is_seen() -> None:
     w = wish()
     assert w.saw("slow", 2) and w.wanted(["slow"]) and not w.wanted(["quick"]) and w.several

@@ -13,8 +13,9 @@ from dovetail.control.actions import NEVER_NS, RunBatch
 from dovetail.live.front import fleet as fleet_module
 from dovetail.live.front.batches import Batches, Running
 from dovetail.live.front.checks import Asked
-from dovetail.live.front.fleet import HEALTHY_NS, RESTART_SECONDS, Fleet, Settings
+from dovetail.live.front.fleet import HEALTHY_NS, RESTART_SECONDS, Fleet
 from dovetail.live.front.memory import Memory
+from dovetail.live.front.settings import Settings
 from dovetail.live.links.wire import Done, Failed, Hello
 from dovetail.live.tensors.ref import Ref
 from dovetail.live.tensors.values import LiveRequest

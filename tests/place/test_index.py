@@ -165,3 +165,12 @@ def test_candidates_sort_by_start_then_by_what_must_be_fetched(a: int, b: int) -
 def test_a_candidate_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         Candidate(1, 0, 1, 1).worker = 3  # type: ignore[misc]
+
+
+def test_who_is_free_and_who_is_busy_both_belong_to_their_group() -> None:
+    group = Group()
+    group.put(1, 50)
+    group.put(2, 0)
+    assert 1 in group and 2 in group and 3 not in group and len(group) == 2
+    group.drop(1)
+    assert 1 not in group

@@ -8,7 +8,7 @@ import pytest
 from tests.place.own_workers import HALF, READ, SORT, Shop
 
 from dovetail.place import OwnSettings
-from dovetail.place.fit import ENDING, HIGHER
+from dovetail.place.fit import ENDING, HIGHER, taken_bytes
 from dovetail.state import Config
 from dovetail.units import MS, SECOND
 from dovetail.workflow.graph import StageSpec
@@ -233,3 +233,31 @@ def test_where_all_holders_are_busy_and_memory_is_free_a_copy_is_fetched_now_and
     made.settings(copy_every_ns=0)
     made.now_ns += SECOND
     assert not made.hints()
+
+
+def test_who_dozes_is_woken_when_others_come_to_have_room_to_fetch_its_model() -> None:
+    made = shop(40, 100, holders=(1,))
+    made.load(2, SORT)
+    batch = made.run(2, SORT, Config(1, 1, 100), 50 * MS)
+    assert made.own.dozes(READ)
+    assert list(made.own.woken()) == [], "nothing has changed"
+    made.end(batch)
+    assert list(made.own.woken()) == ["read"]
+
+
+def test_a_step_without_a_model_keeps_no_later_one_from_being_fetched() -> None:
+    plain = StageSpec("plain", "model", (1,), model="plain")
+    made = Shop(LOAD_NS, OwnSettings(), plain, READ, SORT)
+    made.join(1, swaps=True, memory_bytes=5000)
+    request = made.item(READ).request
+    assert [hint.stage for hint in made.own.hints(request, 0)] == ["read", "sort"]
+
+
+def test_memory_is_taken_by_models_that_are_there_and_once_by_those_that_come() -> None:
+    made = shop(100, holders=(1,))
+    worker = made.cluster.workers[1]
+    made.run(1, READ, Config(1, 1, 10), 10 * MS)
+    assert taken_bytes(worker) == 1000, "what runs on a model that is there adds nothing"
+    made.run(1, SORT, Config(1, 1, 10), 10 * MS)
+    made.run(1, SORT, Config(1, 1, 10), 10 * MS)
+    assert taken_bytes(worker) == 2000

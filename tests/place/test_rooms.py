@@ -124,3 +124,61 @@ def test_places_of_those_who_have_gone_are_given_anew_and_groups_keep_their_memb
     assert {worker.id for worker in have.fitting(whole, 99)} == {99}
     shop.lose(99)
     assert have.count == 1 and have.fitting(whole, 99) == []
+
+
+def promise_all(shop: Shop, ident: int, priority: int) -> None:
+    """All that a worker has is taken, and promised to somebody in line."""
+    shop.run(ident, READ, Config(1, 1, 100), 10 * MS, priority)
+    shop.run(ident, READ, Config(1, 1, 100), 10 * MS, priority)
+
+
+def test_where_nothing_can_be_stopped_what_is_promised_is_promised_to_all_classes() -> None:
+    for preempts, expected in ((False, [True, True, True]), (True, [False, True, True])):
+        shop = Shop(40 * MS)
+        shop.join(1, swaps=False, preempts=preempts)
+        group = shop.own._have["read"]
+        assert not group.promised(2), "it is idle"
+        promise_all(shop, 1, priority=2)
+        assert [group.promised(priority) for priority in (1, 2, 3)] == expected
+
+
+def test_before_the_next_end_somebody_may_have_room_only_where_classes_are_let_in() -> None:
+    for preempts in (False, True):
+        shop = Shop(40 * MS)
+        for ident in (1, 2):
+            shop.join(ident, swaps=False, preempts=preempts)
+            shop.run(ident, READ, Config(1, 1, 100), 40 * ident * MS)
+        next_ns = shop.own._have["read"].next_end_ns()
+        assert next_ns == 0 if preempts else 0 < next_ns <= 40 * MS
+
+
+def test_who_runs_a_lower_class_is_found_though_many_others_end_sooner() -> None:
+    whole = Config(1, 1, 100)
+    for preempts in (False, True):
+        shop = Shop(40 * MS)
+        for ident in range(1, 9):
+            shop.join(ident, swaps=False, preempts=preempts)
+            shop.run(ident, READ, whole, ident * MS, priority=1)
+        shop.join(9, swaps=False, preempts=preempts)
+        shop.run(9, READ, whole, 900 * MS, priority=3)
+        found = shop.own._have["read"].soonest(whole, 2, shop.now_ns, 0)
+        assert found is not None
+        assert (found[0].id, found[1]) == ((9, shop.now_ns) if preempts else (1, 1 * MS))
+
+
+def test_the_next_end_of_some_is_not_that_of_others() -> None:
+    shop = Shop(40 * MS)
+    for ident, stage, ends_ns in ((1, SORT, 8 * MS), (2, READ, 80 * MS)):
+        shop.join(ident, swaps=True, memory_bytes=1500)
+        shop.load(ident, stage)
+        shop.run(ident, stage, Config(1, 1, 100), ends_ns)
+    assert shop.own._have["sort"].next_end_ns() <= 8 * MS < 40 * MS < shop.own._have["read"].next_end_ns() <= 80 * MS
+
+
+def test_of_those_that_end_at_the_same_time_the_one_that_joined_first_is_taken() -> None:
+    shop = Shop(40 * MS)
+    for ident in (1, 2, 3):
+        shop.join(ident, swaps=False)
+        shop.run(ident, READ, Config(1, 1, 100), 10 * MS)
+    found = shop.own._have["read"].soonest(Config(1, 1, 50), 1, shop.now_ns, 0)
+    assert found is not None and found[0].id == 1

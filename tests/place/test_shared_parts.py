@@ -59,6 +59,13 @@ def test_what_was_sent_takes_its_share_until_it_should_have_ended() -> None:
     assert belief.room_ns(50, 0) == 0
 
 
+def test_more_of_it_is_free_when_the_next_of_what_was_sent_should_have_ended() -> None:
+    belief = Belief(0)
+    belief.send(1, 1, 2 * MS, 10 * MS, "a", 40)
+    belief.send(2, 1, 2 * MS, 90 * MS, "a", 40)
+    assert [belief.room_ns(pct, 0) for pct in (20, 21, 60)] == [0, 12 * MS, 12 * MS]
+
+
 def test_where_others_wait_no_share_is_free() -> None:
     belief = Belief(0)
     belief.hear(row(1, 0, 30, 90))

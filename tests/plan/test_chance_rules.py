@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.plan.chance import StageOptions
+from dovetail.plan.chance import StageOptions, laws_of
 from dovetail.plan.options import Option
 from dovetail.plan.price import HALVINGS, funded_price_usd, weighed
 from dovetail.plan.stepwise import finish
@@ -58,3 +58,11 @@ def test_a_price_at_which_too_many_would_be_late_is_doubled_until_it_is_the_high
     # 200 ms are less than the fastest plan takes: everybody is late at any price, and the search ends.
     late = finish(weighed(STAGES, AFTER, 200 * MS, low_usd, late=LATE, premium=0.0, most_late=0.01)).late
     assert late == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_wait_for_a_batch_is_counted_in_steps_and_rounded_up() -> None:
+    waits_ns = {1: 0, 2: 3 * MS, 4: 9000 * MS}
+    row = [Option(Config(batch, 1, 1), 50 * MS + wait_ns, 0.05, 1.0) for batch, wait_ns in waits_ns.items()]
+    of_stage = StageOptions(row, waits_ns)
+    _, fills = finish(laws_of([of_stage], 2 * MS, 100))
+    assert fills == [{1: 0, 2: 2, 4: 101}], "never in the plan's favour; and beyond the objective all are the same"

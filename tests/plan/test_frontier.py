@@ -15,11 +15,12 @@ from tests.plan.support import (
 )
 
 from dovetail.errors import DeclarationError
-from dovetail.plan.astar import search
+from dovetail.lab.rivals.astar import search
 from dovetail.plan.frontier import Frontiers, build
-from dovetail.plan.options import Option, Prices, options_for, pareto
+from dovetail.plan.options import Option, Prices, item_cost_usd, pareto
 from dovetail.plan.series_parallel import decompose
 from dovetail.profile import catalogue
+from dovetail.state import Config
 
 INSTANCES = 1000
 LONG_NS = 10**6
@@ -266,14 +267,9 @@ def test_chains_of_measured_models_are_never_thinned():
         stages = []
         for name in rng.choice(names, 8):
             curve = catalogue.model(str(name)).curve("v100")
-            stages.append(
-                options_for(
-                    lambda batch, cpus, share_pct, curve=curve: curve.latency_ns(batch, share_pct),
-                    prices,
-                    batches=(1, 2, 4, 8, 16, 32),
-                    shares_pct=range(5, 101, 5),
-                )
-            )
+            configs = [Config(b, 1, share) for b in (1, 2, 4, 8, 16, 32) for share in range(5, 101, 5)]
+            times = [(c, curve.latency_ns(c.batch, c.share_pct)) for c in configs]
+            stages.append([Option(c, ns, 0.0, item_cost_usd(c, ns, prices)) for c, ns in times])
         smallest_ns = sum(row[0].mean_ns for row in stages)
         for tightness in (0.8, 1.2, 4.0):
             frontiers = build(decompose(chain(8)), stages, int(tightness * smallest_ns))

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.plan.support import option
 
-from dovetail.errors import DeclarationError
-from dovetail.plan.options import Option, Prices, item_cost_usd, options_for, pareto
+from dovetail.plan.options import Option, Prices, item_cost_usd, pareto
 from dovetail.state import Config
 
 
@@ -15,30 +14,6 @@ def test_an_item_pays_for_its_part_of_the_batch():
     prices = Prices(device_usd_per_hour=4.0, core_usd_per_hour=0.5)
     # Half an hour of a quarter of the device and of two cores is 0.5 × (1 + 1); eight items share it.
     assert item_cost_usd(Config(8, 2, 25), half_an_hour, prices) == pytest.approx(1.0 / 8)
-
-
-def test_options_come_in_the_order_of_their_values():
-    made = options_for(
-        lambda batch, cpus, share_pct: 1000 * batch // cpus * 100 // share_pct,
-        Prices(1.0),
-        batches=(1, 4),
-        cpus=(1, 2),
-        shares_pct=(50, 100),
-        spread=0.1,
-    )
-    assert [o.config for o in made] == [Config(b, c, s) for b in (1, 4) for c in (1, 2) for s in (50, 100)]
-    assert made[0] == Option(Config(1, 1, 50), 2000, 0.1, item_cost_usd(Config(1, 1, 50), 2000, Prices(1.0)))
-
-
-@pytest.mark.parametrize("wrong", [{"batches": (0,)}, {"batches": (1,), "shares_pct": (101,)}])
-def test_what_is_no_configuration_is_refused(wrong):
-    with pytest.raises(DeclarationError, match="no configuration"):
-        options_for(lambda *_: 1, Prices(1.0), **wrong)
-
-
-def test_a_negative_spread_is_refused():
-    with pytest.raises(DeclarationError, match="spread"):
-        options_for(lambda *_: 1, Prices(1.0), batches=(1,), spread=-0.1)
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=20))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dovetail.plan import price
 from dovetail.plan.chance import StageOptions
 from dovetail.plan.options import Option
-from dovetail.plan.price import funded, is_chain
+from dovetail.plan.price import LITTLE, _affordable, funded, is_chain
 from dovetail.plan.stepwise import Steps, finish
 from dovetail.state import Config
 from dovetail.units import MS
@@ -116,3 +119,19 @@ def test_a_ladder_ends_where_more_would_be_late_than_may_be(monkeypatch: pytest.
         ladder = finish(funded(stages(1.5), AFTER, 215 * MS, late=LATE, premium=1.0, most_late=most_late))
         assert all(rung.late <= price.GRAPH_LATE * most_late for rung in ladder.rungs[1:])
         assert len(ladder.rungs) < price.RUNGS
+
+
+def test_where_the_budget_cannot_be_kept_certainty_that_costs_little_is_bought_back() -> None:
+    """Work costs this much at the price of 64 dollars for a late answer, at half of it, and so on."""
+    works_usd = [100.0, 60.0 * (1 + LITTLE * 1.5), 60.0 * (1 + LITTLE * 0.75), 60.0]
+
+    class Told:
+        def at(self, price_usd: float) -> Any:
+            yield
+            number = round(math.log2(64.0 / price_usd))
+            late = 0.0 if number < len(works_usd) else 1.0
+            return SimpleNamespace(late_usd=price_usd, late=late, work_usd=works_usd[min(number, 3)])
+
+    tables: Any = Told()
+    found = finish(_affordable(tables, 64.0, 50.0, 0.0, 0.1))
+    assert found.late_usd == 16.0, "the surest that costs hardly more than the cheapest of all"

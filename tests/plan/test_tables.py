@@ -405,3 +405,45 @@ def test_elsewhere_is_the_cheapest_of_the_other_kinds_that_is_in_time() -> None:
     assert option.cost_usd == cheapest
     assert plan.elsewhere(0, 20 * MS, 1, {"v100"}) == [], "three times as long is late"
     assert plan_of(two()).elsewhere(0, 200 * MS, 1, {""}) == []
+
+
+def test_a_path_is_the_longest_of_those_that_begin_together() -> None:
+    def times(stage: StageSpec, config: Config) -> Estimate:
+        return Estimate((10 if stage.name == "short" else 30) * MS, 0.0, "profile")
+
+    short, long, join = (stage(name, batch=(1,)) for name in ("short", "long", "join"))
+    nodes = (
+        Node("short", "short", ()),
+        Node("long", "long", ()),
+        Node("join", "join", (Source(0), Source(1))),
+    )
+    plan = plan_of(Graph("flow", 200 * MS, 1, (short, long, join), nodes), times)
+    assert (plan.path_ns, plan.quick_ns) == (60 * MS, 60 * MS)
+
+
+def test_times_of_devices_that_are_gone_make_no_plan_old() -> None:
+    class Kinds(Told):
+        old_ns = 10 * MS
+
+        def usual(self, stage: StageSpec, kind: str, items: int, config: Config) -> Estimate:
+            return Estimate(self.old_ns if kind == "old" else 20 * MS, 0.0, "profile")
+
+    told = Kinds(usual)
+    plan = WorkflowPlan(chain("flow", 200 * MS, [stage("read")]), told, SPACE, 0.99, None)  # type: ignore[arg-type]
+    for kind in ("old", "new"):
+        plan.build({"read": {kind: {1: Worker(1, WorkerSpec("gpu", kind, ("model",)))}}}, {})
+    told.old_ns = 90 * MS
+    plan.saw_times()
+    assert not plan.stale
+
+
+@pytest.mark.parametrize(("before", "after", "old"), [(2.0, 0.9, False), (0.1, 0.2, False), (0.1, 0.45, True)])
+def test_a_plan_is_old_when_a_learned_time_is_surer_or_less_sure_as_far_as_that_is_planned_with(
+    before: float, after: float, old: bool
+) -> None:
+    told = Told(lambda stage, config: Estimate(10 * MS, before, "learned"))
+    plan = WorkflowPlan(chain("flow", 200 * MS, [stage("read")]), told, SPACE, 0.99, None)  # type: ignore[arg-type]
+    plan.build({"read": {"v100": {1: Worker(1, GPU)}}}, {})
+    told.times = lambda stage, config: Estimate(10 * MS, after, "learned")
+    plan.saw_times()
+    assert plan.stale is old

@@ -13,6 +13,7 @@ import dovetail.wiring
 from dovetail.predict import Estimator, EstimatorState
 from dovetail.predict.interference import Beside, Interference
 from dovetail.predict.interference.kind import SAID
+from dovetail.predict.neighbours import _FIRST
 from dovetail.profile.table import Entry, Point, ProfileTable
 from dovetail.state import Config
 from dovetail.tools.simulate import ScenarioRun
@@ -144,3 +145,15 @@ def test_what_was_not_said_does_not_count() -> None:
         knows.observe_run(A, "gpu", 1, HALF, 20 * MS, [Beside(other)])
     assert knows.interference is not None
     assert SAID not in knows.interference.kind("gpu").margins
+
+
+@pytest.mark.parametrize(("took_ms", "of_interest"), [(10, _FIRST), (30, 2 * _FIRST)])
+def test_every_batch_is_of_interest_while_little_was_seen_and_where_neighbours_are_felt(
+    took_ms: int, of_interest: int
+) -> None:
+    knows = Estimator(TABLE, interference=Interference())
+    other, curious = knows.load_of(B, "gpu", 1, HALF), 0
+    for _ in range(2 * _FIRST):
+        curious += knows.curious("gpu")
+        knows.observe_run(A, "gpu", 1, HALF, took_ms * MS, [Beside(other)])
+    assert curious == of_interest

@@ -78,3 +78,14 @@ def test_who_would_be_late_there_is_told_so() -> None:
     """Six milliseconds of work beside the other take nine; three are left of the ten, and then four alone: 17 ms."""
     assert judged(1.5, end_by_ms=17.1) is True
     assert judged(1.5, end_by_ms=16.9) is False
+
+
+def test_to_end_a_little_later_is_no_reason_to_wait() -> None:
+    """Alone after the other it ends at 20 ms; beside it at 20 ms and 6 ms for each further time that it is slower."""
+    assert judged(2.0) is True
+    assert judged(2.03) is True, "less than a fiftieth of its 10 ms is gained"
+    assert isinstance(judged(2.04), Hold)
+
+
+def test_who_ends_just_in_time_is_in_time() -> None:
+    assert judged(1.5, end_by_ms=17) is True

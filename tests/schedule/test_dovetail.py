@@ -327,7 +327,7 @@ def test_a_workflow_that_was_slow_for_a_while_is_not_refused_for_ever_beside_oth
         for run in begun:
             built.step(BatchFinished(at_ns + took_ns, run.cause, run.batch, at_ns, at_ns + took_ns))
     assert 1 <= sum(let_in[100:300]) <= 5, "now and then one is tried while it is too slow"
-    assert all(let_in[-100:]), "and nobody is refused once it is fast again"
+    assert all(let_in[460:]), "nobody is refused once it is fast again: what a trial shows counts for more"
     validate(built)
 
 

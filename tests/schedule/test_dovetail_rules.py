@@ -374,3 +374,16 @@ def test_a_batch_has_to_end_so_early_that_what_comes_after_it_can_be_in_time() -
     request = built.requests[1]
     ends = [planner.end_by_ns(Item(request, node, 0, 0)) for node in (0, 1)]
     assert ends == [request.objective_ns - 10 * MS, request.objective_ns], "the last stage takes 10 ms at best"
+
+
+def test_a_workflow_whose_requests_cost_more_than_they_may_gets_less_certainty() -> None:
+    built, planner = fork(400, 0.3)
+    now_ns = 0
+    for number in range(1, 7):
+        actions = built.step(RequestArrived(now_ns, 0, number, 0))
+        for _ in range(3):  # one, then two at once, then the last
+            for run in [action for action in actions if isinstance(action, RunBatch)]:
+                begun_ns, now_ns = now_ns, now_ns + 90 * MS
+                actions = built.step(BatchFinished(now_ns, 0, run.batch, begun_ns, now_ns))
+        assert not built.requests
+    assert planner._accounts.rung("flow") > 0, "batches took 90 ms where plans are made for 12"

@@ -125,3 +125,14 @@ def test_the_least_score_is_taken_and_of_equals_the_slice_that_was_idle_for_long
         world.step(BatchFinished(now_ns, 0, runs_of[slice_id], 0, now_ns))
     world.ask("look")
     assert "look#3" in world.running and "look#1" not in world.running
+
+
+def test_what_a_batch_takes_is_that_of_the_items_which_it_has() -> None:
+    world = World(("look", 50, 100, 2), limits=True)
+    (first,) = list(world.controller.batches)
+    for _ in range(3):
+        world.ask("look")
+    now_ns = world.controller.now_ns
+    world.step(BatchFinished(now_ns + 20 * MS, 0, first, now_ns, now_ns + 20 * MS))
+    offer = next(c.offers[0] for c in reversed(world.weighed) if c.waiting == 3 and c.offers)
+    assert offer.config.batch == 2 and offer.score == offer.run_ns / 2, "three wait, two of them go"

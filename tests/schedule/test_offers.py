@@ -14,6 +14,7 @@ from dovetail.profile.curve import Curve
 from dovetail.profile.table import Entry, ProfileTable
 from dovetail.scale import LoadEverything
 from dovetail.schedule import Dovetail, PlannerSettings
+from dovetail.schedule.offers import Considered
 from dovetail.schedule.ranked import Ranked
 from dovetail.state import Config, Item, Queue, WorkerSpec
 from dovetail.units import MS
@@ -132,3 +133,29 @@ def test_if_nobody_is_ready_the_best_configuration_goes_where_it_starts_first() 
     built, scheduler = make(100, ready_pct=0)
     scheduler.choose = lambda queue, now_ns: HALF_OR_QUARTER  # type: ignore[method-assign]
     assert taken(built) == [(50, "fetches it first")]
+
+
+def test_who_watches_sees_the_offer_that_is_taken_first_and_every_other_one_once() -> None:
+    built, scheduler = make(100)
+    seen: list[Considered] = []
+    scheduler.watcher = seen.append
+    scheduler.choose = lambda queue, now_ns: (*HALF_OR_QUARTER, *HALF_OR_QUARTER)  # type: ignore[method-assign]
+    assert taken(built) == [(50, "")], "whoever watches changes nothing"
+    (considered,) = [one for one in seen if one.offers]
+    assert [(offer.config.share_pct, offer.score) for offer in considered.offers] == [(50, 1.0), (25, 3.0)]
+    assert (considered.queue, considered.waiting, considered.hold) == ("read", 1, "")
+
+
+def test_a_queue_that_found_no_room_sleeps_until_something_changes_and_one_that_was_not_asked_does_not() -> None:
+    predictor = Estimator(ProfileTable([Entry("read", "v100", curve=CURVE)]))
+    scheduler = Dovetail(predictor, OwnWorkers(predictor), PlannerSettings(space=Space(shares_pct=(75,))))
+    graph = chain("flow", 500 * MS, [StageSpec("read", "model", (1,), model="read")])
+    built = Controller([graph], Policy(scheduler, LoadEverything(), predictor))
+    built.step(WorkerJoined(0, 0, 1, GPU))
+    built.step(ModelLoaded(0, 0, 1, "read", 0))
+    queue = built.queues["read"]
+    assert taken(built) == [(75, "")] and not scheduler.sleeps(queue), "nothing waits"
+    built.step(RequestArrived(0, 0, 2, 0))
+    assert queue.size == 1 and scheduler.sleeps(queue), "a quarter is free, and it needs more"
+    scheduler._told.clear()
+    assert not scheduler.sleeps(queue), "it was told nothing yet"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.control.actions import Reject, Reply
+from dovetail.control.events import RequestArrived
 from dovetail.record.ledger import Summary
 from dovetail.tools.simulate import ScenarioRun
 
@@ -82,6 +84,42 @@ def test_nothing_is_refused_or_late_while_there_is_room(tmp_path, text):
     for load, most in ((0.5, 0.0), (0.8, 0.002)):  # at four fifths a rush of arrivals may fill the queue once
         for row in outcomes(tmp_path, text, load).values():
             assert row.hit_rate >= 1 - most
+
+
+SURGE = """
+[[arrivals]]
+workflow = "one"
+kind = "steps"
+steps = [["8s", {before}], ["8s", {after}]]
+class = {level}
+"""
+
+
+def test_when_a_surge_begins_few_are_let_in_and_given_up_half_done(tmp_path):
+    """Who would be overtaken by the higher class is refused at once, and not after half of the work."""
+    rate = CAPACITY[PAGES]
+    arrivals = [
+        SURGE.format(before=rate * part / 2, after=rate * part * 3, level=level)
+        for level, part in ((1, 0.25), (2, 0.75))
+    ]
+    path = tmp_path / "scenario.toml"
+    path.write_text(
+        HEAD.replace('warmup = "4s"\n', "").format(seconds=16, policy="dovetail") + PAGES + "".join(arrivals)
+    )
+    came: dict[int, int] = {}
+    given_up = answered = 0
+
+    def watch(event, actions):
+        nonlocal given_up, answered
+        if isinstance(event, RequestArrived):
+            came[event.request] = event.at_ns
+        for action in actions:
+            given_up += isinstance(action, Reject) and event.at_ns > came[action.request]
+            answered += isinstance(action, Reply) and action.priority == 2
+
+    ScenarioRun(path).go([watch])
+    assert answered > 50
+    assert given_up < 0.45 * answered, (given_up, answered)
 
 
 def test_the_comparison_is_with_a_policy_that_does_collapse(tmp_path):

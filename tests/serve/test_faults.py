@@ -27,6 +27,8 @@ __all__ = ["serve"]
 
 LOAD_SECONDS = 12.0
 KILLS = 20
+#: Descriptors that the front has for each worker: doorbell, pidfd, output, arena.
+OF_A_WORKER = 4
 #: Kind of misbehaviour -> what its client is told.
 TOLD = {
     "works": 200, "raises": 500, "hangs": 500, "exits": 500, "crashes": 500, "forks": 200, "garbage": 500,
@@ -137,10 +139,16 @@ def test_everything_at_once(serve):
     assert len(wrong) <= len(load.bad) // 10, wrong
     assert {kind for kind, _ in load.bad} == set(KINDS)
 
+    # The workflow beside it kept its objective, and what misbehaves has a process of its own.
+    told = metrics(base)
+    assert told['dovetail_goodput_requests_total{workflow="good",class="1"}'] >= len(load.good)
+    assert told['dovetail_requests_total{workflow="good",class="1",outcome="late"}'] == 0
+    assert any("runs in a process of its own from now on" in line for line in serving.said)
+
     # All is as it was.
     until(lambda: metrics(base)["dovetail_requests_open"] == 0)
     until(lambda: metrics(base)['dovetail_arena_used_bytes{arena="front"}'] == 0)
-    until(lambda: len(workers_of(pid)) == before[2] and descriptors(pid) <= before[0] + 2)
+    until(lambda: len(workers_of(pid)) == before[2] + 1 and descriptors(pid) <= before[0] + 2 + OF_A_WORKER)
     assert asked(base, "good", 1.0) == 2.0 and asked(base, "bad", 0.0) == 0.0
     assert resident_bytes(pid) < before[1] + (64 << 20)
     ended = sum(value for name, value in metrics(base).items() if name.startswith("dovetail_requests_total"))

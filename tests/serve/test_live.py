@@ -272,7 +272,7 @@ def test_draining_answers_what_was_admitted_and_refuses_the_rest(serve):
     server._end()
     assert [r.status for r in admitted] == [200] * 5
     assert clean is True
-    assert refused.status == 429
+    assert refused.status == 503
     assert refused.error == "the server is draining"
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.headers["connection"] == "close"

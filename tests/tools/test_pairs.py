@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.onnx_models import WIDTH, double
 
-from dovetail.cli import main
+from dovetail.cli import interference, main
 from dovetail.errors import ProfileError
 from dovetail.predict import EstimatorState
 from dovetail.predict.interference import Interference, Load, quarter_octaves
@@ -83,12 +83,15 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "pairs_app.py").write_text(
         f"""
 import numpy as np
-from dovetail import App, onnx, tensor, workflow
+from dovetail import App, onnx, stage, tensor, workflow
+@stage
+def host(xs):
+    return xs
 one = onnx({str(tmp_path / "m.onnx")!r}, name="one", batch=(1,))
 two = onnx({str(tmp_path / "m.onnx")!r}, name="two", batch=(1,))
 @workflow(slo="1s", sample=lambda: {{"x": np.ones({WIDTH}, np.float32)}})
 def wf(x: tensor("float32", {WIDTH})):
-    return two(one(x))
+    return two(host(one(x)))
 app = App(wf)
 """
     )
@@ -120,3 +123,16 @@ def test_measured_shown_and_kept(app: str, tmp_path: Path, capsys: pytest.Captur
     assert main(["interference", app, "--stage", "three", "--store", "p.db"]) == 2
     assert "there is no stage 'three'" in capsys.readouterr().err
     assert main(["interference"]) == 2
+    capsys.readouterr()
+    assert main(["interference", app, "--stage", "host", "--store", "p.db"]) == 2
+    assert "stage 'host' runs on the host" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "why"), [("pairs.xyz", ".png, .pdf or .svg"), ("no/pairs.png", "no directory no")])
+def test_a_picture_that_cannot_be_is_refused_before_anything_is_measured(
+    name: str, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(interference, "measure_pairs", lambda *_, **__: pytest.fail("it was measured"))
+    monkeypatch.setattr(interference, "load_target", lambda _: None)
+    assert main(["interference", "any:app", "--plot", name]) == 2
+    assert why in capsys.readouterr().err

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ..errors import DovetailError
 from ..version import __version__
@@ -42,10 +44,27 @@ VERBS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line: nobody reads an error above which all flags are listed."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2."""
+        message = message.removeprefix("argument ")
+        self.exit(2, f"{self.prog}: {message}\nsee {self.prog} --help\n")
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    """These words are no flags of the verb."""
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    word = unknown[0]
+    close = difflib.get_close_matches(word.partition("=")[0], flags, 1)
+    parser.error(f"there is no {word!r}" + (f"; did you mean {close[0]}?" if close else ""))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dovetail",
         description="Serve machine-learning workflows within their latency objectives, or simulate it.",
     )
@@ -58,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             module = importlib.import_module(f".{module_name}", __package__)
             module.configure(sub)
             sub.set_defaults(run=module.run)
-    args = parser.parse_args(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        _refuse_unknown(verbs.choices[args.verb], unknown)
     args.words = arguments[arguments.index(args.verb) + 1 :]
     try:
         return int(args.run(args))

@@ -14,7 +14,7 @@ from ..errors import DeclarationError
 from ..units import parse_bytes, parse_duration
 
 __all__ = [
-    "ANY_SECONDS", "SIZE", "bounds", "given", "patience", "port", "refuse", "seconds", "some_bytes", "time_ns",
+    "ANY_SECONDS", "SIZE", "TIME_NS", "bounds", "given", "patience", "port", "refuse", "seconds", "some_bytes",
     "whole",
 ]  # fmt: skip
 
@@ -85,14 +85,10 @@ def _refusing(read: Callable[[str], int]) -> Callable[[str], int]:
     return checked
 
 
-def time_ns(flag: str) -> Callable[[str], int]:
-    """Reads a duration, or 0."""
-    return _refusing(lambda text: 0 if text == "0" else parse_duration(text, flag))
-
-
-#: Reads a number of bytes, or of seconds.
+#: Read a duration or 0 in nanoseconds, a number of bytes, and one of seconds.
+TIME_NS = _refusing(lambda text: 0 if text == "0" else parse_duration(text))
 SIZE = _refusing(parse_bytes)
-ANY_SECONDS = seconds(0, sys.float_info.max, "a number of seconds")
+ANY_SECONDS = seconds(0, sys.float_info.max, "a number of seconds from 0 on")
 
 
 def some_bytes(text: str) -> int:

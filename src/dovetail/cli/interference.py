@@ -30,6 +30,8 @@ from .reading import new_table, print_json, writing
 
 __all__ = ["configure", "run"]
 
+_PICTURES = (".png", ".pdf", ".svg")
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of this verb."""
@@ -65,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         raise DeclarationError("which application? Write for example dovetail interference examples.document:app")
     if args.plot is not None:
         need("matplotlib", extra="plot", for_="--plot")
+        _check_plot(args.plot)
     app = load_target(args.target)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, transient=True, console=_stderr()) as bar:
@@ -89,6 +92,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         _matrix(pairs)
     return 0
+
+
+def _check_plot(path: Path) -> None:
+    """Minutes of measuring should not be lost to a name."""
+    if path.suffix.lower() not in _PICTURES:
+        raise DeclarationError(f"--plot {path}: a picture is {', '.join(_PICTURES[:-1])} or {_PICTURES[-1]}")
+    if not path.parent.is_dir():
+        raise DeclarationError(f"--plot {path}: there is no directory {path.parent}")
 
 
 def _stderr() -> Any:

@@ -184,7 +184,11 @@ def _tenants(file: Path, lines: list[str], tables: Any) -> tuple[dict[str, Tenan
         except msgspec.ValidationError as error:
             at = re.search(r"\$\.([\w-]+)|unknown field `([\w-]+)`", str(error))
             key = (at[1] or at[2]) if at else ""
-            raise DeclarationError(f"{file}:{_line(lines, section, key)}: [{section}] {error}") from None
+            told = f"{key}: {str(error).partition(' - at ')[0].replace('`', '')}"
+            if at and at[2]:
+                known = [field.encode_name for field in msgspec.structs.fields(Tenant)]
+                told = f"there is no setting {key!r}{_similar(key, known)}"
+            raise DeclarationError(f"{file}:{_line(lines, section, key)}: [{section}] {told}") from None
         sources[name] = where
     return tenants, sources
 

@@ -35,11 +35,11 @@ from ..workflow.app import App, load_target
 from .announce import announce
 from .flags import ANY_SECONDS as _SECONDS
 from .flags import SIZE as _SIZE
+from .flags import TIME_NS as _TIME_NS
 from .flags import bounds, given, refuse, whole
 from .flags import patience as _patience
 from .flags import port as _port
 from .flags import some_bytes as _some_bytes
-from .flags import time_ns as _time_ns
 from .layers import Layered, add_config, effective
 from .stores import add_store, chosen_store
 
@@ -132,7 +132,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ageing",
-        type=_time_ns("--ageing"),
+        type=_TIME_NS,
         metavar="TIME",
         help="a lower class that has waited so long gets a kernel, one per TIME (default: never)",
     )
@@ -155,7 +155,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lead",
-        type=_time_ns("--lead"),
+        type=_TIME_NS,
         metavar="TIME",
         help="how long before the end of a batch the next is sent to its worker (default: 1ms; 0 waits for the end)",
     )

@@ -22,7 +22,8 @@ from .outline import NodeOutline
 
 __all__ = ["Choice", "KnownWorkers"]
 
-
+#: Times its fetch that a model costs where another must be evicted for it. [Compass: 2]
+_EVICT_FACTOR = 2
 #: Shares by which workers are found; what needs more is sent to one that is free. [our choice]
 PARTS_PCT = (20, 50)
 
@@ -59,12 +60,9 @@ class _Kind:
 class KnownWorkers:
     """Beliefs and indexes."""
 
-    def __init__(
-        self, predictor: Predictor, *, overlap: bool, evict_factor: int, toll_pct: int, doubt_ns: int
-    ) -> None:
+    def __init__(self, predictor: Predictor, *, overlap: bool, toll_pct: int, doubt_ns: int) -> None:
         self._predictor = predictor
         self._overlap = overlap
-        self._evict_factor = evict_factor
         self._toll_pct = toll_pct
         self._doubt_ns = doubt_ns
         self.workers: dict[int, Worker] = {}
@@ -273,7 +271,7 @@ class KnownWorkers:
             task.weights,
             task.weights_bytes,
             fetch_ns,
-            fetch_ns * self._evict_factor,
+            fetch_ns * _EVICT_FACTOR,
             fetch_ns * self._toll_pct // 100,
             now_ns if self._overlap else -1,
         )

@@ -25,22 +25,18 @@ class RouterSettings(msgspec.Struct, frozen=True):
     #: Refusals that an item may meet; the route after them has no window. 0 is no window at all. The controller
     #: itself allows four.
     bounces: int = 4
-    #: A worker may start an item this much later than expected before it refuses, and by this part of its run time.
+    #: A worker may start an item this much later than expected before it refuses, and by a tenth of its run time.
     tolerance_ns: int = 20 * MS
-    tolerance_pct: int = 10
-    #: If even the best worker is expected to start an item later than this after its inputs are there, holders of its
+    #: If even the best worker should start an item later than 30 ms after its inputs are there, holders of its
     #: model are asked around: the first may start it within the first of these parts (per cent) of the longest run
     #: known, the second within the second, and so on. Only a worker knows whom an item would overtake there and when
     #: what runs now will end; a row gives sums. Empty asks nobody.
-    ask_after_ns: int = 30 * MS
     ask_pct: tuple[int, ...] = (15, 25, 35, 50)
     #: A planned worker is kept if another is not better by more than this.
     keep_ns: int = 5 * MS
     #: A request may be overtaken by one whose rest is shorter by d, if that arrived at most `favour` times d later. 0
     #: is first come, first served; the larger, the nearer to shortest rest first. Nobody waits for ever at any value.
     favour: int = 20
-    #: Times its fetch that a model costs where another must be evicted for it. Compass: 2.
-    evict_factor: int = 2
     #: What an eviction is charged beside its time when workers are compared, in per cent of the fetch: it takes a
     #: model from others. Without it a fetch beside a long wait looks free, and scarce memory is turned over all the
     #: time; with more, work queues at few holders when all are busy.

@@ -30,6 +30,7 @@ import msgspec
 from ..predict import Predictor
 from ..state import NEVER_NS, Batch, Cluster, CompiledGraph, Config, Item, Queue, Request, Worker, WorkerRow
 from ..state.worker import FULL_SHARE
+from ..units import MS
 from ..workflow.graph import StageSpec
 from .fleet import Choice, KnownWorkers
 from .index import Known
@@ -45,6 +46,10 @@ __all__ = ["SharedWorkers"]
 #: Orders of classes must not overlap: later than any arrival plus any rest. Those of ten classes fit into 64 bits.
 _CLASS_STEP = 1 << 59
 _MASK = (1 << 64) - 1
+#: A start may be later than expected by one in so many parts of the run. If even the best start is later than this
+#: after its inputs are there, holders are asked around (`RouterSettings.ask_pct`). [our choice]
+_TOLERANCE = 10
+_ASK_AFTER_NS = 30 * MS
 #: Plans between two looks at the run and load times that ranks and rests are made of; a predictor learns.
 _LOOK_EVERY = 256
 
@@ -94,7 +99,6 @@ class SharedWorkers:
         self.fleet = KnownWorkers(
             predictor,
             overlap=settings.overlap,
-            evict_factor=settings.evict_factor,
             toll_pct=settings.toll_pct,
             doubt_ns=settings.doubt_ns,
         )
@@ -227,8 +231,8 @@ class SharedWorkers:
         latest_ns = 0
         if len(refused) < settings.bounces:
             run_ns = choice.end_ns - choice.start_ns
-            latest_ns = choice.start_ns + settings.tolerance_ns + run_ns * settings.tolerance_pct // 100
-            if len(refused) < len(settings.ask_pct) and choice.start_ns > arrive_ns + settings.ask_after_ns:
+            latest_ns = choice.start_ns + settings.tolerance_ns + run_ns // _TOLERANCE
+            if len(refused) < len(settings.ask_pct) and choice.start_ns > arrive_ns + _ASK_AFTER_NS:
                 asked = fleet.someone(task, spread, refused, config)
                 if asked is not None:
                     within_ns = self._longest_ns * settings.ask_pct[len(refused)] // 100

@@ -6,7 +6,7 @@ the paper.
 
 Rules of this file
 - Deadlines are exact fractions of the objective, counted from arrival: time that was saved or lost earlier is
-  carried forward by itself. In nanoseconds they are rounded down, so no rounding ever ends above the objective.
+  carried forward by itself.
 - A series splits its window in proportion to the lengths of its parts. Branches of a fork each get the whole window
   of the fork, and are split in the same way inside.
 - A tangle is one part as long as its longest path. Inside, a node's deadline is the fraction of the longest path
@@ -25,7 +25,7 @@ import msgspec
 from ..errors import DeclarationError
 from .series_parallel import Leaf, Parallel, Part, Series, Tangle
 
-__all__ = ["Distribution", "NodeShare", "average_normalised_lengths", "distribute"]
+__all__ = ["NodeShare", "average_normalised_lengths", "distribute"]
 
 #: A node of no length counts as this part of the longest, so that no window is empty.
 _LEAST = 2.0**-32
@@ -40,24 +40,6 @@ class NodeShare(msgspec.Struct, frozen=True):
     group: tuple[int, ...]
     #: Deadline of the group's last node: what a search for this node has left is this minus now.
     group_deadline: Fraction
-
-
-class Distribution(msgspec.Struct, frozen=True):
-    """The shares of all nodes of one workflow."""
-
-    nodes: tuple[NodeShare, ...]
-
-    def deadlines_ns(self, objective_ns: int) -> list[int]:
-        """Per node, when after arrival it should have ended."""
-        return [_floor(share.deadline, objective_ns) for share in self.nodes]
-
-    def group_deadlines_ns(self, objective_ns: int) -> list[int]:
-        """Per node, when after arrival its group should have ended."""
-        return [_floor(share.group_deadline, objective_ns) for share in self.nodes]
-
-    def budgets_ns(self, objective_ns: int) -> list[int]:
-        """Per node, how long its window is. Along any path these add up to the objective at most."""
-        return [_floor(s.deadline, objective_ns) - _floor(s.begin, objective_ns) for s in self.nodes]
 
 
 def average_normalised_lengths(times_ns: Sequence[Sequence[int]]) -> list[float]:
@@ -78,8 +60,8 @@ def average_normalised_lengths(times_ns: Sequence[Sequence[int]]) -> list[float]
     return lengths
 
 
-def distribute(shape: Series, lengths: Sequence[float], group_size: int) -> Distribution:
-    """Split an objective over a workflow of this shape; `lengths` is any measure of how long each node is."""
+def distribute(shape: Series, lengths: Sequence[float], group_size: int) -> tuple[NodeShare, ...]:
+    """Node by node its share of an objective, by the workflow's shape and any measure of how long each node is."""
     if group_size < 1:
         raise DeclarationError(f"a group has at least one stage, not {group_size}")
     top = max(lengths)
@@ -88,7 +70,7 @@ def distribute(shape: Series, lengths: Sequence[float], group_size: int) -> Dist
     weights = [Fraction(max(length, top * _LEAST)) for length in lengths]
     shares: dict[int, NodeShare] = {}
     _split(shape, Fraction(0), Fraction(1), weights, group_size, shares)
-    return Distribution(tuple(shares[node] for node in range(len(lengths))))
+    return tuple(shares[node] for node in range(len(lengths)))
 
 
 def _split(
@@ -162,7 +144,3 @@ def _part_length(part: Part, weights: Sequence[Fraction]) -> Fraction:
     for before, after in sorted(part.edges):
         reached[after] = max(reached[after], reached[before] + weights[after])
     return max(reached.values())
-
-
-def _floor(fraction: Fraction, objective_ns: int) -> int:
-    return fraction.numerator * objective_ns // fraction.denominator

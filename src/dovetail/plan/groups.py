@@ -42,7 +42,7 @@ def by_groups(
     times = [[o.mean_ns for o in stage.options] for stage in stages]
     if len({len(row) for row in times}) > 1:  # a stage with other configurations: each in its cheapest
         times = [[min(front, key=lambda o: o.cost_usd).mean_ns] for front in fronts]
-    parts = distribute(decompose(successors), average_normalised_lengths(times), GROUP).nodes
+    parts = distribute(decompose(successors), average_normalised_lengths(times), GROUP)
     chosen: list[list[tuple[Law, list[int]]]] = []
     for node, front in enumerate(fronts):
         group = parts[node].group

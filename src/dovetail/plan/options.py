@@ -3,21 +3,20 @@
 Rules of this file
 - An option is a configuration with two figures: how long one batch runs, and what one *item* of that batch costs. A
   path through a workflow adds both up, so a planner needs nothing else.
-- Whoever calls decides where times come from (a profile, a curve, a prediction); here they are a function.
-- Order is part of the contract: the same inputs give the same list, on any machine.
+- Whoever calls decides where times come from: a profile, a curve, a prediction.
+- Order is part of the contract: the same options give the same front, on any machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
-from ..errors import DeclarationError
 from ..state import Config
 from ..state.worker import FULL_SHARE
 
-__all__ = ["Option", "Prices", "item_cost_usd", "options_for", "pareto"]
+__all__ = ["Option", "Prices", "item_cost_usd", "pareto"]
 
 _NS_PER_HOUR = 3600e9
 
@@ -49,37 +48,6 @@ def item_cost_usd(config: Config, mean_ns: int, prices: Prices) -> float:
     """
     per_hour = config.share_pct / FULL_SHARE * prices.device_usd_per_hour + config.cpus * prices.core_usd_per_hour
     return mean_ns * per_hour / _NS_PER_HOUR / config.batch
-
-
-def options_for(
-    latency_ns: Callable[[int, int, int], int],
-    prices: Prices,
-    *,
-    batches: Iterable[int],
-    cpus: Iterable[int] = (1,),
-    shares_pct: Iterable[int] = (FULL_SHARE,),
-    spread: float = 0.0,
-) -> list[Option]:
-    """An option for each batch size, number of cores and share, in that order of nesting.
-
-    `latency_ns(batch, cpus, share_pct)` is the mean time of a batch of that size.
-    """
-    if spread < 0:
-        raise DeclarationError(f"spread {spread} is a standard deviation over a mean and cannot be negative")
-    core_counts, shares = list(cpus), list(shares_pct)
-    options: list[Option] = []
-    for batch in batches:
-        for cores in core_counts:
-            for share_pct in shares:
-                if batch < 1 or cores < 0 or not 1 <= share_pct <= FULL_SHARE:
-                    raise DeclarationError(
-                        f"batch {batch} on {cores} cores and {share_pct} % of a device is no configuration; "
-                        f"batches start at 1, cores at 0, shares are 1 to {FULL_SHARE}"
-                    )
-                config = Config(batch, cores, share_pct)
-                mean_ns = latency_ns(batch, cores, share_pct)
-                options.append(Option(config, mean_ns, spread, item_cost_usd(config, mean_ns, prices)))
-    return options
 
 
 def pareto(options: Iterable[Option]) -> list[Option]:

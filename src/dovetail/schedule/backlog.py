@@ -2,13 +2,15 @@
 
 Work is counted for two resources: devices (share times nanoseconds, each item at its cheapest) and host processes
 (nanoseconds). Higher classes go first whatever their objectives are; inside a class the earlier objective goes first.
+Those of higher classes who come later go first, too: so it is known how much work each class has brought of late.
 
 Rules of this file: integers only; objectives in steps, rounded down; memory is that of the open requests.
 """
 
 from __future__ import annotations
 
-from ..units import MS
+from ..state.worker import FULL_SHARE
+from ..units import MS, SECOND
 
 __all__ = ["Backlog", "Work"]
 
@@ -17,9 +19,46 @@ STEP_NS = 5 * MS
 WIDE = 64
 #: Work of open requests over what of it was sent, at most. [our choice]
 MOST_TO_COME_PCT = 800
+#: "Of late" is this long, and what of the window before still lies within it. [our choice]
+WINDOW_NS = 2 * SECOND
+#: Higher classes that come later are taken to need no more of a second than this. [our choice]
+MOST_OVERTAKING_NS = 900 * MS
 
 #: Of devices, and of host processes.
 Work = tuple[int, int]
+
+
+class _Inflow:
+    """The work that one class has brought of late: a sliding window of two counters."""
+
+    __slots__ = ("began_ns", "now", "past")
+
+    def __init__(self, now_ns: int) -> None:
+        self.began_ns = now_ns
+        self.now = (0, 0)
+        self.past = (0, 0)
+
+    def add(self, work: Work, now_ns: int) -> None:
+        """A request was admitted."""
+        self._turn(now_ns)
+        self.now = self.now[0] + work[0], self.now[1] + work[1]
+
+    def brings(self, length_ns: int, now_ns: int) -> Work:
+        """What is to be expected in a time of this length."""
+        self._turn(now_ns)
+        old_ns = WINDOW_NS - (now_ns - self.began_ns)
+        device, host = (
+            (past * old_ns // WINDOW_NS + now) * length_ns // WINDOW_NS
+            for past, now in zip(self.past, self.now, strict=True)
+        )
+        return device, host
+
+    def _turn(self, now_ns: int) -> None:
+        windows = (now_ns - self.began_ns) // WINDOW_NS
+        if windows:
+            self.began_ns += windows * WINDOW_NS
+            self.past = self.now if windows == 1 else (0, 0)
+            self.now = (0, 0)
 
 
 class _Class:
@@ -39,10 +78,11 @@ class _Class:
 class Backlog:
     """Work of open requests by class and objective."""
 
-    __slots__ = ("_classes", "_open", "_sent", "_sent_work")
+    __slots__ = ("_classes", "_inflows", "_open", "_sent", "_sent_work")
 
     def __init__(self) -> None:
         self._classes: dict[int, _Class] = {}
+        self._inflows: dict[int, _Inflow] = {}
         #: Request -> class, step, work that is left.
         self._open: dict[int, list[int]] = {}
         #: Batch that was sent and has not ended -> its work; and the sum.
@@ -52,8 +92,12 @@ class Backlog:
     def __contains__(self, request: int) -> bool:
         return request in self._open
 
-    def add(self, request: int, priority: int, objective_ns: int, work: Work) -> None:
+    def add(self, request: int, priority: int, objective_ns: int, work: Work, now_ns: int) -> None:
         """A request was admitted."""
+        inflow = self._inflows.get(priority)
+        if inflow is None:
+            inflow = self._inflows[priority] = _Inflow(now_ns)
+        inflow.add(work, now_ns)
         entry = self._open[request] = [priority, objective_ns // STEP_NS, 0, 0]
         if priority not in self._classes:
             self._classes[priority] = _Class()
@@ -114,6 +158,20 @@ class Backlog:
         on_devices = sum([level.device for level in self._classes.values()])
         return min(MOST_TO_COME_PCT, max(100, 100 * on_devices // self._sent_work))
 
+    def wait_ns(self, objective_ns: int, priority: int, devices: int, hosts: int) -> int:
+        """How long a newcomer of this class with this objective waits for the work that is open and goes first."""
+        return _longest_ns(self.before(objective_ns, priority), devices, hosts)
+
+    def overtaken_ns(self, priority: int, path_ns: int, wait_ns: int, devices: int, hosts: int, now_ns: int) -> int:
+        """The wait of who has to wait, with those of higher classes who will come until its end and go first."""
+        device = host = 0
+        for other, inflow in self._inflows.items():
+            if other < priority:
+                more = inflow.brings(SECOND, now_ns)
+                device, host = device + more[0], host + more[1]
+        taken_ns = min(MOST_OVERTAKING_NS, _longest_ns((device, host), devices, hosts))
+        return wait_ns + (wait_ns + path_ns) * taken_ns // (SECOND - taken_ns)
+
     def before(self, objective_ns: int, priority: int) -> Work:
         """Work that goes before a newcomer of this class with this objective."""
         device = host = 0
@@ -139,3 +197,9 @@ class Backlog:
                 device -= due[0]
                 host -= due[1]
         return device, host
+
+
+def _longest_ns(work: Work, devices: int, hosts: int) -> int:
+    """How long it takes all devices or all host processes, whichever is longer."""
+    device, host = work
+    return max(device // (devices * FULL_SHARE) if devices else 0, host // hosts if hosts else 0)

@@ -30,7 +30,6 @@ from ..plan.tables import WorkflowPlan
 from ..predict import Predictor
 from ..predict.running import Mean
 from ..state import Batch, Cluster, CompiledGraph, Config, Item, Queue, Request
-from ..state.worker import FULL_SHARE
 from ..units import MS, format_ns
 from ..workflow.graph import Graph, Node, StageSpec
 from .account import Accounts
@@ -138,6 +137,9 @@ class DovetailPlanner:
         path_ns = fetch_ns + (plan.path_ns + plan.quick_ns) // 2
         if path_ns > left_ns:
             path_ns = fetch_ns + plan.quick_ns
+        if wait_ns:
+            devices = len(self._cluster.workers) - self._cluster.hosts
+            wait_ns = self._backlog.overtaken_ns(priority, path_ns, wait_ns, devices, self._cluster.hosts, now_ns)
         self._expected = path_ns, wait_ns, left_ns - path_ns
         return self._admission.judge(graph.name, priority, path_ns, wait_ns, left_ns, now_ns)
 
@@ -146,10 +148,7 @@ class DovetailPlanner:
         cluster = self._cluster
         if not cluster.waiting.ready:
             return 0  # nothing waits that could run
-        hosts = cluster.hosts
-        devices = len(cluster.workers) - hosts
-        device, host = self._backlog.before(objective_ns, priority)
-        return max(device // (devices * FULL_SHARE) if devices else 0, host // hosts if hosts else 0)
+        return self._backlog.wait_ns(objective_ns, priority, len(cluster.workers) - cluster.hosts, cluster.hosts)
 
     def hopeless(self, now_ns: int) -> Sequence[tuple[Request, Refusal]]:
         """Who waits and cannot be in time any more, if something waits that can."""
@@ -341,7 +340,7 @@ class DovetailPlanner:
         self._holding.note(request.graph.nodes[item.node].queue.key, item, rest_ns, now_ns)
         if request.id not in self._backlog:
             work = (0, 0) if plan is None else plan.least_work_total
-            self._backlog.add(request.id, request.priority, request.objective_ns, work)
+            self._backlog.add(request.id, request.priority, request.objective_ns, work, now_ns)
             if self._settings.admission:
                 self._admission.let_in(request.id, name, request.priority, *self._expected, now_ns)
                 self._expected = (0, 0, 0)

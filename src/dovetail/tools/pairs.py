@@ -93,6 +93,8 @@ def measure_pairs(
     for name in stages:
         if name not in app.stages:
             raise ProfileError(f"there is no stage {name!r}; there are: {', '.join(app.stages)}")
+        if app.stages[name].spec.on_host:
+            raise ProfileError(f"stage {name!r} runs on the host; only models are measured beside each other")
     names = [n for n, s in app.stages.items() if not s.spec.on_host and (not stages or n in stages)]
     items, why_not = collect(app, names)
     names = [name for name in names if name in items]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 
 from dovetail.errors import ProfileError
-from dovetail.predict.interference import Beside, Forecast, Interference, InterferenceState, Load
+from dovetail.predict.interference import Beside, Forecast, Interference, InterferenceState, Load, effects
 from dovetail.predict.interference.effects import Effects
-from dovetail.predict.interference.kind import Kind
+from dovetail.predict.interference.kind import ALL, Kind
 from dovetail.predict.interference.margin import ENOUGH
 from dovetail.predict.interference.state import trouble_of
 
@@ -69,6 +70,18 @@ def test_how_neighbours_add_up_is_learned(adds: bool) -> None:
     assert 0.7 < power < 1.3 if adds else power > 1.5
     together = model.slowdown("k", A, [B, C, D])
     assert together == pytest.approx(2.8, rel=0.1) if adds else together < 2.2
+
+
+def test_beyond_what_is_kept_pairs_have_no_effect_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effects, "MOST", 5)
+    model = Interference()
+    for _ in range(40):
+        see(model, A, [B], 2.0)
+        see(model, C, [D, B], 1.2)
+    assert len(model._effects.rows()) == 5
+    assert (model._effects.means[effects.NOWHERE], model._effects.variances[effects.NOWHERE]) == (0.0, 0.0)
+    assert model.slowdown("k", A, [B]) == pytest.approx(2.0, rel=0.1), "weights and what is kept say the rest"
+    assert Interference(model.state()).state() == model.state()
 
 
 def test_partial_overlap_is_weighed_by_work_not_by_time() -> None:
@@ -241,3 +254,24 @@ def _rest(kind: object) -> list[object]:
 
 def test_forecasts_say_how_many_times_as_long() -> None:
     assert Forecast(10, 25, 0.1, "1").slowdown == 2.5
+
+
+def test_before_anything_was_seen_neighbours_cost_a_tenth_whatever_they_use_and_no_more_than_seven_tenths_above() -> (
+    None
+):
+    """Nothing is known of what cache, memory and arithmetic do; two that each want the whole device are known to."""
+    model = Interference()
+    for compute, cache, memory in itertools.product((-1.0, 0.0, 0.5, 1.0), repeat=3):
+        for share_pct, most in ((50, 1.1), (100, 1.9)):
+            one, other = (Load(name, 1, share_pct, 53, "", compute, cache, memory) for name in ("one", "other"))
+            assert 1.0 < model.slowdown("k", one, [other]) < most
+
+
+def test_every_batch_beside_others_is_counted_once_whether_or_not_something_was_said_before_it_ran() -> None:
+    model = Interference()
+    see(model, A, [B], 1.5, 7)
+    said = model.predict("k", A, SOLO_NS, [B])
+    model.observe("k", A, SOLO_NS, round(SOLO_NS * 1.5), [Beside(B)], said)
+    model.observe("k", A, SOLO_NS, SOLO_NS, [])
+    counted = {row.name: row.margin.asked for kind in model.state().kinds for row in kind.classes}
+    assert counted[ALL] == 8, "who was alone has no neighbours to be wrong about"

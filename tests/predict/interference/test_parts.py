@@ -16,6 +16,8 @@ from dovetail.predict.interference.drift import Drift
 from dovetail.predict.interference.features import NAMES, PRIOR_DEVIATION, PRIOR_MEAN, row
 from dovetail.predict.interference.load import quarter_octaves
 from dovetail.predict.interference.margin import ENOUGH, LEVELS, WINDOW, Margin
+from dovetail.predict.interference.presence import Presence
+from dovetail.predict.interference.records import PresenceState
 from dovetail.predict.interference.weights import Weights
 from dovetail.sim.contention import PairContention, slowdown
 from dovetail.sim.fluid import Flow, Fluid
@@ -217,3 +219,20 @@ def test_who_waits_begins_when_somebody_ends() -> None:
     # a and b share until 8; then a, which has 6 left, and c until 12; a goes on alone with 4.
     assert ends_ns(works, slow, 2) == pytest.approx([16.0, 8.0, 12.0])
     assert ends_ns(works, slow, 1) == pytest.approx([10.0, 14.0, 16.0])
+
+
+def test_a_bound_beyond_all_that_was_seen_is_a_little_above_the_largest() -> None:
+    margin = Margin()
+    for count in range(ENOUGH):
+        margin.add(1 + count / ENOUGH)
+    assert 2.0 <= margin.bound(0.99) < 3.0, "errors up to two were seen, and too few of them for one in a hundred"
+
+
+def test_before_anything_was_seen_a_step_of_a_feature_hardly_ever_doubles_a_time() -> None:
+    known = ("always", "over")  # these are about how much it is
+    unknown = [deviation for name, deviation in zip(NAMES, PRIOR_DEVIATION, strict=True) if name not in known]
+    assert all(0 < 2 * deviation < math.log(2) for deviation in unknown), "twice the deviation is rarely exceeded"
+
+
+def test_whoever_has_seen_nothing_feels_nothing_and_begins_at_nought() -> None:
+    assert Presence().state() == Presence(PresenceState()).state() == PresenceState(0, 0.0, 0.0, 0, 0.0, False)

@@ -7,8 +7,9 @@ devices. All refuse and give up by Dovetail's rules, so that what differs is pla
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -102,6 +103,14 @@ def usd(runs: Sequence[Outcome]) -> float:
     return statistics.fmean(o.usd_per_1000 for o in runs)
 
 
+def usd_in_time(runs: Sequence[Outcome]) -> float:
+    """What 1,000 answers in time cost, mean of the seeds: who is refused costs nothing, and who is late is no answer.
+
+    Nothing in time is infinitely dear.
+    """
+    return statistics.fmean(o.usd_per_1000 / o.hit_rate if o.hit_rate else math.inf for o in runs)
+
+
 def judge(lab: Lab, outcomes: Outcomes, rivals: Sequence[str]) -> None:
     """On each graph hits of the best rival and ESG's cost; then what is gained in the mean."""
     ours = outcomes[OURS]
@@ -115,15 +124,15 @@ def judge(lab: Lab, outcomes: Outcomes, rivals: Sequence[str]) -> None:
         measured=sum(gap > 0 for gap in gaps),
     )
     for name, id_ in ((ESG, "graphs.cost"), (HEAD_ROOM, "graphs.cost.head-room")):
-        excess = [100 * (usd(mine) / usd(outcomes[name][i]) - 1) for i, mine in enumerate(ours)]
-        lab.claim(
-            id_,
-            f"graphs (of {len(ours)}) on which Dovetail's cost per request is above that of {name} (largest excess "
-            f"{max(0.0, *excess):.2f} %)",
-            source=SOURCE,
-            goal=Goal("exactly", 0, "graphs"),
-            measured=sum(e > 0 for e in excess),
-        )
+        _dearer(lab, id_, ours, outcomes[name], usd, f"cost per request is above that of {name}")
+    _dearer(
+        lab,
+        "graphs.cost-in-time",
+        ours,
+        outcomes[ESG],
+        usd_in_time,
+        f"cost per answer in time is above that of {ESG}, who pays nothing for whom it refuses",
+    )
     gaps = [hits(outcomes[HEAD_ROOM][i]) - hits(mine) for i, mine in enumerate(ours)]
     lab.claim(
         "graphs.hits.head-room",
@@ -161,6 +170,25 @@ def judge(lab: Lab, outcomes: Outcomes, rivals: Sequence[str]) -> None:
                 for s in range(len(lab.seeds))
             ]
         ),
+    )
+
+
+def _dearer(
+    lab: Lab,
+    id_: str,
+    ours: Sequence[Sequence[Outcome]],
+    theirs: Sequence[Sequence[Outcome]],
+    cost: Callable[[Sequence[Outcome]], float],
+    what: str,
+) -> None:
+    """On how many graphs ours costs more than another's."""
+    excess = [100 * (cost(mine) / cost(other) - 1) for mine, other in zip(ours, theirs, strict=True)]
+    lab.claim(
+        id_,
+        f"graphs (of {len(ours)}) on which Dovetail's {what} (largest excess {max(0.0, *excess):.2f} %)",
+        source=SOURCE,
+        goal=Goal("exactly", 0, "graphs"),
+        measured=sum(e > 0 for e in excess),
     )
 
 

@@ -3,7 +3,8 @@
     dovetail reproduce interference-live
 
 It is a part of `dovetail reproduce interference` as well. It needs a quiet machine: other work counts as if it were a
-neighbour's that nobody sees. About two minutes are measured; predictors are judged afterwards on what was measured.
+neighbour's that nobody sees. About five minutes are measured; predictors are judged afterwards on what was measured.
+Each of seven models is the new one once; the one that is most unlike the others (`HARDEST`) is judged apart as well.
 Batches that happened to be alone count: nobody knows beforehand that they will be.
 """
 
@@ -17,17 +18,19 @@ import numpy as np
 
 from ..experiment import Estimate, Goal, Lab
 from ..rivals.interference import RIVALS, Sample
-from .interference_machine import Course, measured
+from .interference_machine import NEW, Course, measured
 from .interference_simulated import Course as Errors
 from .interference_simulated import along
 from .interference_world import CHANGES, Change
 
-__all__ = ["judge", "live", "measure_all", "run"]
+__all__ = ["HARDEST", "judge", "judge_new", "live", "measure_all", "measure_new", "run"]
 
 #: One for each course, in turn.
 SEEDS = (11, 12, 13, 14)
 QUICK_SEEDS = (11, 12)
 OURS = "our own"
+#: The new model that is unlike all others.
+HARDEST = "file_kind"
 #: Batches that predictors are fitted on, that are stationary, that follow a change; and when errors have to be back.
 FITTED, BEFORE, AFTER, BACK = 300, 150, 200, 50
 QUICK = (120, 60, 100, 50)
@@ -35,19 +38,31 @@ QUICK = (120, 60, 100, 50)
 _LEAST = 20
 
 
-def measure_all(lab: Lab) -> dict[Change, list[Sample]]:
-    """All courses."""
+def _course(lab: Lab, number: int, change: Change, new: str = HARDEST) -> list[Sample]:
     fitted, before, after, _ = QUICK if lab.quick else (FITTED, BEFORE, AFTER, BACK)
-    found = {}
-    for number, change in enumerate(CHANGES):
-        course = Course(lab.seeds[number % len(lab.seeds)], change, fitted + before, after)
-        found[change] = measured(course, partial(lab.show, f"live: {change}"))
-    return found
+    course = Course(lab.seeds[number % len(lab.seeds)], change, fitted + before, after, new=new)
+    return measured(course, partial(lab.show, f"live: {change}{f', {new}' if change == 'new model' else ''}"))
+
+
+def measure_all(lab: Lab) -> dict[Change, list[Sample]]:
+    """One course for each change."""
+    return {change: _course(lab, number, change) for number, change in enumerate(CHANGES)}
+
+
+def measure_new(lab: Lab) -> dict[str, list[Sample]]:
+    """One course for each other model as the new one; with `lab.quick` for two of them."""
+    names = [name for name in NEW if name != HARDEST]
+    return {
+        name: _course(lab, number + 1, "new model", name)
+        for number, name in enumerate(names[:2] if lab.quick else names)
+    }
 
 
 def run(lab: Lab) -> None:
     """Measure and judge."""
-    judge(lab, measure_all(lab))
+    courses = measure_all(lab)
+    judge(lab, courses)
+    judge_new(lab, {**measure_new(lab), HARDEST: courses["new model"]})
 
 
 live = run
@@ -75,11 +90,12 @@ def judge(lab: Lab, courses: Mapping[Change, Sequence[Sample]]) -> None:
         for name, found in stationary.items()
         if name != "ours"
     )
+    floor = _alone([s for samples in courses.values() for s in samples])
     for ident, at, limit in (("median", 50, 5.0), ("p95", 95, 20.0)):
         lab.claim(
             f"live.stationary.{ident}",
-            f"error as it came, up to four at once on this machine's cores, percentile {at}; median and 95th "
-            f"percentile of the rivals in per cent: {medians}",
+            f"error as it came, up to four at once on this machine's cores, percentile {at}; {floor}; median and "
+            f"95th percentile of the rivals in per cent: {medians}",
             source=OURS,
             goal=Goal("at most", limit, "%"),
             measured=_percentile(stationary["ours"], at),
@@ -122,6 +138,47 @@ def judge(lab: Lab, courses: Mapping[Change, Sequence[Sample]]) -> None:
             goal=Goal("within", limit, "points"),
             measured=Estimate(value, value, value),
         )
+
+
+def _alone(samples: Sequence[Sample]) -> str:
+    """How far batches are from their time alone that had nobody beside them: the machine itself, and no predictor."""
+    off = [100 * abs(sample.slowdown - 1) for sample in samples if not sample.beside]
+    if not off:
+        return "no batch was alone"
+    return (
+        f"{len(off)} batches that were alone were off their time alone by {statistics.median(off):.1f} % in the "
+        f"median and {np.percentile(off, 95):.0f} % at the 95th percentile"
+    )
+
+
+def judge_new(lab: Lab, courses: Mapping[str, Sequence[Sample]]) -> None:
+    """The claim on new models: each of them is the new one once."""
+    fitted, before, _, back = QUICK if lab.quick else (FITTED, BEFORE, AFTER, BACK)
+    ratios: dict[str, float] = {}
+    for name, samples in courses.items():
+        if len(samples) < fitted + before + back + _LEAST:
+            lab.leave_out(f"live.new-models.{name}", "the machine was too slow: too few batches ended")
+            continue
+        ours = RIVALS["ours"]()
+        ours.fit(samples[:fitted])
+        came = along(ours, samples[fitted:]).came
+        ratios[name] = statistics.median(came[before + back :]) / statistics.median(came[:before])
+    if not ratios:
+        return
+    each = ", ".join(f"{name} {ratio:.2f}" for name, ratio in sorted(ratios.items(), key=lambda row: row[1]))
+    rng = np.random.default_rng(1)
+    found = list(ratios.values())
+    drawn = [float(np.median(rng.choice(found, len(found)))) for _ in range(400)]
+    lab.claim(
+        "live.new-models.back",
+        f"each of {len(found)} models is the new one once: median error from {back} batches after it came on, over "
+        f"that of the same course before; the median over models. Each: {each}",
+        source=OURS,
+        goal=Goal("at most", 1.5, "×"),
+        measured=Estimate(
+            statistics.median(found), float(np.percentile(drawn, 2.5)), float(np.percentile(drawn, 97.5))
+        ),
+    )
 
 
 def _percentile(values: Sequence[float], percent: float) -> Estimate:

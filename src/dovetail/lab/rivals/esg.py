@@ -3,7 +3,7 @@
 Our own implementation after section A of the notes on ESG: the outline is second hand, names and several details are
 recollection or inference (`unverified`). One queue per workflow and function; the objective is distributed over
 groups of at most three stages; before each batch the K cheapest configurations of the group within its leftover
-budget are searched (`plan.astar`), only the first stage's part is acted on, and the dispatcher tries them in order.
+budget are searched (`astar`), only the first stage's part is acted on, and the dispatcher tries them in order.
 
 Two liberties, neither of which changes the best choice: stages behind the first are reduced to their (time, cost)
 front before the search, and answers are remembered per millisecond of budget (rounded down). Both keep a run of
@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...control import Policy
-from ...plan.astar import fastest_first, minimum, search
-from ...plan.distribute import Distribution, average_normalised_lengths, distribute
+from ...plan.distribute import NodeShare, average_normalised_lengths, distribute
 from ...plan.dominators import successors_of
 from ...plan.options import Option, Prices, item_cost_usd, pareto
 from ...plan.series_parallel import decompose
@@ -26,6 +25,7 @@ from ...state import Batch, Config, Item, Queue, Worker
 from ...units import MS
 from ...wiring import PolicySpec
 from ...workflow.graph import Graph
+from .astar import fastest_first, minimum, search
 from .common import MAX_OPEN, Market, Rival, rival_policy
 from .prewarm import Prewarmer, home_of
 from .unverified import GROUP_SIZE, K_BEST
@@ -58,7 +58,7 @@ class EsgPlanner(Rival):
         self._group_size = group_size
         self._options: dict[str, list[list[Option]]] = {}
         self._fronts: dict[str, list[list[Option]]] = {}
-        self._shares: dict[str, Distribution] = {}
+        self._shares: dict[str, tuple[NodeShare, ...]] = {}
         self._remembered: dict[tuple[str, int, int, int], tuple[Config, ...]] = {}
         #: Times that a queue was looked at: when a batch has ended, and when work has come for it. With the count at
         #: which its head was looked at first, that is ESG's list of queues to check again.
@@ -90,7 +90,7 @@ class EsgPlanner(Rival):
         assert head is not None
         request = head.request
         name = request.graph.name
-        share = self._shares[name].nodes[head.node]
+        share = self._shares[name][head.node]
         objective = (request.objective_ns - request.arrived_ns) * (100 - self._head_room_pct) // 100
         deadline = share.group_deadline.numerator * objective // share.group_deadline.denominator
         budget_ms = (request.arrived_ns + deadline - now_ns) // MS

@@ -103,6 +103,10 @@ class Batches:
         """Whether a worker owes an answer."""
         return any(running.action.worker == worker for running in self.running.values())
 
+    def works_at(self, worker: int) -> str:
+        """The stage of the batch that a worker was sent first of those that it owes; empty if it owes none."""
+        return next((r.action.stage for r in self.running.values() if r.action.worker == worker), "")
+
     def lose(self, worker: int) -> None:
         """Batches that ran there may be run again elsewhere, but this reader of their inputs is gone."""
         for batch in [b for b, running in self.running.items() if running.action.worker == worker]:

@@ -14,17 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Literal
 
 import msgspec
 
-from ...device.tokens import QuotaMode
 from ...profile.kernelrows import pack
 from ...profile.kernels import Cut
-from ...profile.table import Entry
 from ...state import WorkerSpec
-from ...units import MS, SECOND, format_bytes
-from ...workflow.graph import Graph
+from ...units import SECOND, format_bytes
 from ..kernels.cutting import Found, Wanted
 from ..kernels.weight_files import WeightDirectory
 from ..links.wire import (
@@ -41,14 +37,16 @@ from ..links.wire import (
     arena_of,
 )
 from .cutter import Cutter
+from .isolation import Isolation
 from .link import WorkerLink
 from .memory import Memory
 from .process import WorkerProcess, is_stopped
+from .settings import Settings
 from .share import FirstFront, JoinedFront
 from .spares import Spares
 from .stores import KernelStore
 
-__all__ = ["Fleet", "Settings"]
+__all__ = ["Fleet"]
 
 #: Wait before a worker that died is started again: at once the first time, then longer, never more than the last.
 RESTART_SECONDS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -59,37 +57,6 @@ HEALTHY_NS = 30 * SECOND
 NOISE_BYTES = 1 << 20
 #: Stuck workers for Python stages that have a substitute at once [our choice: each is a process of some 50 MB].
 MOST_SUBSTITUTES = 4
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """What a live system is started with."""
-
-    target: str
-    graphs: tuple[Graph, ...]
-    workers: tuple[WorkerSpec, ...]
-    entries: tuple[Entry, ...] = ()
-    #: Cores that a batch is given under the policy; empty is all of a device.
-    cpus: tuple[int, ...] = ()
-    arena_bytes: int = 1 << 30
-    #: A batch that has run for longer than this, and longer than 50 times what was expected, will never end.
-    hang_ns: int = 30_000 * MS
-    #: The budgets of devices hold for all that their processes have, and models are measured.
-    strict: bool = False
-    #: Whether models are run kernel by kernel: where a lower class could be in a higher one's way, always, or never.
-    kernels: Literal["auto", "always", "never"] = "auto"
-    #: File for the kernels that run; empty is none.
-    kernel_log: str = ""
-    #: One kernel of a lower class may start per this time, whatever is above it; 0: never.
-    ageing_ns: int = 0
-    #: Most items of one request at one stage. A controller's step for so many takes some 20 ms.
-    max_fan_out: int = 1024
-    #: Whether a quota is also a limit.
-    quotas: QuotaMode = "conserving"
-    #: Whether workers share one copy of each model's weights.
-    shared_weights: bool = True
-    #: Workers for models that there may be at the most, and those of them that wait, started, to be asked for.
-    most: int = 0
-    spares: int = 0
 
 
 class Fleet:
@@ -127,6 +94,8 @@ class Fleet:
         self._cut_files: dict[str, str] = {}
         #: Whether a worker owes an answer; whoever keeps the batches says so.
         self.busy: Callable[[int], bool] = lambda _: False
+        #: The stage of the batch that a worker has owed for the longest; empty: it owes none.
+        self.works_at: Callable[[int], str] = lambda _: ""
         #: Whether a worker is to go; whoever decides says so. It is not started again.
         self.closing: Callable[[int], bool] = lambda _: False
         #: Names of workers that are to be started again, and workers that are told to stop.
@@ -135,6 +104,8 @@ class Fleet:
         #: Stuck workers that have a substitute: they are not started again.
         self._substituted: set[int] = set()
         self._substitutes = 0
+        #: Python stages that have processes of their own.
+        self._isolation = Isolation(settings.graphs)
         self._started_ns: dict[int, int] = {}
         #: Number of the last worker, where no directory keeps it.
         self._last = arena_of(self._ingress)
@@ -149,19 +120,20 @@ class Fleet:
         if shares and any(spec.enforcement == "cooperative" for spec in settings.workers):
             self._weights = WeightDirectory()
         self._loop = asyncio.get_running_loop()
-        self._spares = Spares(settings.spares, self._stages.values(), self._next_spare, self._process, say)
+        #: Those that wait to be the next.
+        self.spares = Spares(settings.spares, self._stages.values(), self._next_spare, self._process, say)
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
         """Start a process for each."""
         for spec in specs:
             self._start(spec)
-        self._spares.look()
+        self.spares.look()
 
     def grow(self, reason: str) -> None:
         """Start one more worker for models, like those that there are, under the next free name."""
         if self._stopping:
             return
-        if (spare := self._spares.take()) is not None:
+        if (spare := self.spares.take()) is not None:
             worker, heard = spare
             self._say(f"starting worker {worker.spec.name}, which was there as a spare: {reason}")
             self.workers[worker.ident] = worker
@@ -171,19 +143,19 @@ class Fleet:
         spec = self._next()
         self._say(f"starting worker {spec.name}: {reason}")
         self._start_or_try_again(spec)
-        self._spares.look()
+        self.spares.look()
 
     def _next(self) -> WorkerSpec:
         """One more like those that there are, under the next free name."""
         like = next(spec for spec in self._settings.workers if not spec.on_host)
-        there = (*self.workers.values(), *self._spares.workers.values())
+        there = (*self.workers.values(), *self.spares.workers.values())
         taken = {worker.spec.name for worker in there} | self._coming
         prefix = like.name.rpartition("-")[0]
         name = next(name for i in count() if (name := f"{prefix}-{i}") not in taken)
         return msgspec.structs.replace(like, name=name)
 
     def _next_spare(self) -> WorkerSpec | None:
-        there = sum(not w.spec.on_host for w in self.workers.values()) + len(self._spares.workers) + len(self._coming)
+        there = sum(not w.spec.on_host for w in self.workers.values()) + len(self.spares.workers) + len(self._coming)
         return None if self._stopping or there >= self._settings.most else self._next()
 
     def shrink(self, ident: int, reason: str) -> None:
@@ -195,7 +167,7 @@ class Fleet:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         self._say(f"stopping worker {worker.spec.name} (pid {worker.pid}): {reason}")
-        self._spares.look()
+        self.spares.look()
 
     def sweep(self) -> None:
         """Called now and then: nobody comes by himself here."""
@@ -207,6 +179,7 @@ class Fleet:
     def _process(self, spec: WorkerSpec) -> WorkerProcess:
         """A new process, which nobody knows yet."""
         settings, share = self._settings, self._share
+        spec = self._isolation.shared(spec)
         if share is None:
             self._last += 1
         else:
@@ -247,8 +220,8 @@ class Fleet:
 
     def _message(self, worker: WorkerLink, message: FromWorker) -> None:
         if worker.ident not in self.workers and not isinstance(message, Learned):
-            if (spare := self._spares.workers.get(worker.ident)) is not None:
-                self._spares.heard(spare, message)
+            if (spare := self.spares.workers.get(worker.ident)) is not None:
+                self.spares.heard(spare, message)
             return  # it is being stopped, or has not joined
         if type(message) is Done:  # nearly all are
             self._on_message(worker, message)
@@ -298,13 +271,13 @@ class Fleet:
         for worker in self.workers.values():
             if not worker.spec.on_host and worker.arena is not None:
                 worker.send(Recut([cut], [wanted.files]))
-        self._spares.tell(Recut([cut], [wanted.files]))
+        self.spares.tell(Recut([cut], [wanted.files]))
 
     def _lost(self, worker: WorkerProcess, why: str) -> None:
         name = worker.spec.name
-        if worker.ident in self._spares.workers:
+        if worker.ident in self.spares.workers:
             del self._started_ns[worker.ident]
-            self._spares.lost(worker, why)
+            self.spares.lost(worker, why)
             return
         del self.workers[worker.ident]
         lived_ns = time.monotonic_ns() - self._started_ns.pop(worker.ident)
@@ -314,9 +287,13 @@ class Fleet:
         wait_s = RESTART_SECONDS[min(before, len(RESTART_SECONDS) - 1)]
         substituted = worker.ident in self._substituted
         self._substituted.discard(worker.ident)
+        stage = self.works_at(worker.ident) if worker.spec.on_host and worker.at_fault else ""
         worker.replaced = not substituted and not self.closing(worker.ident)
+        parted = bool(stage) and self._isolation.part(stage)
         if worker.replaced:
             self._start_later(worker.spec, wait_s)
+        if parted:
+            self._start_later(self._isolation.own(worker.spec, stage), 0.0)
         self._on_lost(worker, why)
         self.memory.lose(worker.ident)
         if self._share is not None:
@@ -328,6 +305,8 @@ class Fleet:
         elif not worker.replaced:
             again = "; it was to be stopped"
         self._say(f"worker {name} (pid {worker.pid}) is lost: {why}{again}")
+        if parted:
+            self._say_parted(stage)
 
     def end_hung(self, ident: int, why: str, at_work: bool) -> None:
         """Kill a worker that hangs; `at_work`: at a batch, and not at a model that it brings."""
@@ -343,12 +322,16 @@ class Fleet:
             worker is None
             or not worker.spec.on_host
             or ident in self._substituted
+            or self._isolation.alone(worker.spec)
             or len(self._substituted) >= MOST_SUBSTITUTES
             or self._stopping
         ):
             return
         self._substitutes += 1
         name = f"{worker.spec.name.partition('+')[0]}+{self._substitutes}"
+        parted = not is_stopped(worker.pid) and self._isolation.part(stage)
+        if parted:
+            self._start_or_try_again(self._isolation.own(worker.spec, stage))
         try:
             self._start(msgspec.structs.replace(worker.spec, name=name))
         except OSError as error:
@@ -356,6 +339,11 @@ class Fleet:
             return
         self._substituted.add(ident)
         self._say(f"worker {worker.spec.name} is stuck in stage {stage!r}; {name} takes its place for the others")
+        if parted:
+            self._say_parted(stage)
+
+    def _say_parted(self, stage: str) -> None:
+        self._say(f"stage {stage!r} runs in a process of its own from now on, so that it is in nobody's way")
 
     def retire(self) -> None:
         """Stuck workers that have come to an end after all are not needed beside their substitutes."""
@@ -386,7 +374,7 @@ class Fleet:
         for handle in self._restarts:
             handle.cancel()
         await self.cutter.close()
-        await self._spares.stop()
+        await self.spares.stop()
         await asyncio.gather(*(w.stop() for w in self.workers.values()), *self._ending)
         if self._kernels is not None:
             await self._kernels.close()

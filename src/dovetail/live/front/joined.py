@@ -21,8 +21,9 @@ from ...state import WorkerSpec
 from ..links.doorbell import widen
 from ..links.wire import FromWorker, Join, Ready, Refused, Welcome
 from ..tensors.arena import Arena
-from .fleet import Fleet, Settings
+from .fleet import Fleet
 from .link import WorkerLink
+from .settings import Settings
 from .share import JoinedFront
 
 __all__ = ["JoinedFleet", "JoinedWorker"]

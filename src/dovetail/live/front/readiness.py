@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...control import Controller
+from ...control.controller import DRAIN_RETRY_NS
 from ...errors import Overloaded
 from ...scale import LoadScaler
-from ...units import SECOND
+from ...units import MS, SECOND
 from ...workflow.graph import Graph
 
 __all__ = ["Readiness"]
@@ -60,7 +61,9 @@ class Readiness:
         return [s for s in names if not self._controller.holders[s]]
 
     def admit(self, graph: Graph, now_ns: int) -> None:
-        """Raises `Overloaded` if a stage of a workflow has been without a worker for too long for a new request."""
+        """Raises `Overloaded` while it drains, or if a stage has been without a worker for too long."""
+        if self._controller.draining:
+            raise Overloaded("the server is draining", DRAIN_RETRY_NS // MS)
         if self._unready_for(REFUSE_AFTER_NS, now_ns) and (missing := self.missing(graph)):
             raise Overloaded(f"no worker runs {', '.join(missing)} now", 1000)
 

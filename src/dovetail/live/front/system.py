@@ -47,7 +47,7 @@ from ..tensors.ref import Ref
 from ..tensors.values import LiveRequest
 from .answers import Answers, Result, Tell
 from .batches import Batches
-from .fleet import Fleet, Settings
+from .fleet import Fleet
 from .joined import JoinedFleet
 from .journal import Journal
 from .link import WorkerLink
@@ -55,6 +55,7 @@ from .memory_admission import MemoryAdmission
 from .messages import WorkerMessages
 from .output import never_raises
 from .readiness import Readiness
+from .settings import Settings
 from .share import FirstFront, JoinedFront
 from .slices import Slices
 from .statistics import Statistics
@@ -100,7 +101,7 @@ class LiveSystem:
         self.memory = self.fleet.memory
         self.answers = Answers(self.memory, say)
         self.batches = Batches(self.memory, settings.max_fan_out)
-        self.fleet.busy = self.batches.busy
+        self.fleet.busy, self.fleet.works_at = self.batches.busy, self.batches.works_at
         self.fleet.closing = lambda ident: ident in controller.workers and controller.workers[ident].closing
         self.watchdog = Watchdog(settings.hang_ns)
         #: Done when the controller has broken: nothing can be promised any more.
@@ -230,13 +231,12 @@ class LiveSystem:
         if self._closing or self.fault.done():
             raise Overloaded("the server has stopped", 1000)
         try:
-            if self._readiness.unready_since_ns:
+            if self._readiness.unready_since_ns or self.controller.draining:
                 self._readiness.admit(graph, self.now_ns())
             refs, made = self._make_room(index, priority or graph.priority, inputs)
         except Overloaded as refusal:
             self.refuse(workflow, refusal, priority=priority, note=note)
             raise
-
         if made:
             on_free = partial(self.memory.displace, made, on_free)
         ident = self.answers.open(LiveRequest(refs, self.memory.free, on_free), done)
@@ -258,10 +258,7 @@ class LiveSystem:
         return ident
 
     def _make_room(self, workflow: int, priority: int, inputs: Sequence[Ref | Any]) -> tuple[list[Ref], list[Ref]]:
-        """Memory for a request: blocks of its inputs, and those of them that were made here.
-
-        Whatever is refused for want of memory is refused here, before any of its work is done.
-        """
+        """Memory for a request, or a refusal before any work is done: its inputs, and those that were made here."""
         if ident := self.memory.full(priority):
             raise Overloaded(f"the memory of worker {ident} is full of results still in use", 1000)
         refs, made = self.memory.place(inputs)
@@ -310,7 +307,10 @@ class LiveSystem:
             actions = self.controller.step(event)
             if type(event) is RequestArrived:
                 # Batches of this very step read the state that the step made.
-                self.answers.requests[event.request].state = self.controller.requests.get(event.request)
+                state, closed = self.controller.requests.get(event.request), self.controller.closed
+                if state is None and closed is not None and closed.id == event.request:
+                    state = closed  # its lists are empty: there was nothing to run
+                self.answers.requests[event.request].state = state
             # What keeps a device busy goes out first; answers and books can wait these microseconds.
             for action in actions:
                 if type(action) is RunBatch:

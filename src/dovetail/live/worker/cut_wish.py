@@ -4,7 +4,8 @@ Rules of this file
 - A model is to be cut where a batch of a lower class could be in the way of a higher one.
 - So is one whose batches take longer than their stage's quota of a window: each would overrun its token, and what
   its client has of the time would come in steps of a whole batch. It takes several batches in a row to say so: the
-  machine may be slow for a moment. What was said once stays.
+  machine may be slow for a moment. What was said once stays. That is so among equals only: a batch of the highest of
+  several classes is not to be stopped half-way because its quota is used up.
 - "always" and "never" override both.
 """
 
@@ -55,7 +56,8 @@ class CutWish:
         """Whether the model of these stages is to be cut; a heavy one takes too much memory in kernels."""
         if self._mode != "auto" or heavy:
             return self._mode == "always"
-        lowest, overruns, highest = self._lowest, self._overruns, self.highest
+        lowest, highest = self._lowest, self.highest
+        overruns = self._overruns if max(lowest.values(), default=1) == highest else {}
         return any(lowest.get(name, 1) > highest or overruns.get(name) == OVERRUNS for name in stages)
 
     def saw(self, stage: str, priority: int) -> bool:

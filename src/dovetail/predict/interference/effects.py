@@ -16,10 +16,12 @@ from typing import Final
 from .load import Load
 from .records import Effect
 
-__all__ = ["FIRST", "MOST", "Effects"]
+__all__ = ["FIRST", "MOST", "NOWHERE", "Effects"]
 
 #: So many effects are kept at most; pairs beyond that have no effect of their own. [our choice] Some megabytes.
 MOST: Final = 50_000
+#: The number of effects that are not kept: it is nought, and stays so.
+NOWHERE: Final = 0
 #: Deviation of an effect before it was seen, of logarithms of slow-downs. Single victims and aggressors deviate from
 #: the mean by 0.2 (Pitot) and by 0.02 (iGniter). [our choice] Between them, tuned on one
 #: split of each; the levels share it.
@@ -35,10 +37,10 @@ class Effects:
 
     def __init__(self, rows: Iterable[Effect] = ()) -> None:
         self._numbers: dict[tuple[str, str, str], int] = {}
-        self.means: list[float] = []
-        self.variances: list[float] = []
+        self.means: list[float] = [0.0]
+        self.variances: list[float] = [0.0]
         #: Variances as they were before anything was seen.
-        self._first: list[float] = []
+        self._first: list[float] = [0.0]
         for row in rows:
             self._numbers[row.scope, row.victim, row.other] = len(self.means)
             self.means.append(row.mean)
@@ -50,17 +52,16 @@ class Effects:
         return self._found(_of_victim(kind, victim))
 
     def of_pair(self, kind: str, victim: Load, other: Load) -> tuple[int, ...]:
-        """Numbers of the effects that a neighbour has on a kind of device, and this pair."""
+        """Numbers of the effects that a neighbour has on a kind of device, and this pair: three, or more."""
         return self._found(_of_pair(kind, victim, other))
 
     def _found(self, levels: list[tuple[str, str, str, float]]) -> tuple[int, ...]:
-        found = [self._number(*key) for key in levels]
-        return tuple(number for number in found if number >= 0)
+        return tuple([self._number(*key) for key in levels])
 
     def _number(self, scope: str, victim: str, other: str, deviation: float) -> int:
         key = scope, victim, other
-        number = self._numbers.get(key, -1)
-        if number < 0 and len(self.means) < MOST:
+        number = self._numbers.get(key, NOWHERE)
+        if number == NOWHERE and len(self.means) <= MOST:
             number = self._numbers[key] = len(self.means)
             self.means.append(0.0)
             self.variances.append(deviation * deviation)

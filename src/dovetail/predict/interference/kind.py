@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from .drift import Drift
-from .effects import FIRST, Effects
+from .effects import FIRST, NOWHERE, Effects
 from .features import CROWD, NAMES, PRIOR_DEVIATION, PRIOR_MEAN, crowd_of, row
 from .load import Load
 from .margin import ENOUGH, Margin
@@ -58,10 +58,17 @@ _NO_NOISE: Final = (0, 0.0)
 
 
 class Pair(NamedTuple):
-    """A victim and one other on a kind of device: the place of its features, and its effects."""
+    """A victim and one other on a kind of device: the place of its features, and its effects.
+
+    There are three everywhere, and more where devices have parts or models families. To name the three costs half the
+    time of a loop over them.
+    """
 
     place: int
-    effects: tuple[int, ...]
+    general: int
+    of_kind: int
+    of_pair: int
+    more: tuple[int, ...]
 
 
 class Victim:
@@ -120,7 +127,7 @@ class Kind:
         """The pairs of a victim with each of these."""
         known = victim.pairs
         try:
-            return [known[other] for other in others]
+            return list(map(known.__getitem__, others))
         except KeyError:
             for other in others:
                 if other not in known:
@@ -133,11 +140,13 @@ class Kind:
         place = self._count
         self._rows[place] = row(victim, other)
         self._count += 1
-        return Pair(place, self.effects.of_pair(self.name, victim, other))
+        general, of_kind, of_pair, *more = self.effects.of_pair(self.name, victim, other)
+        return Pair(place, general, of_kind, of_pair, tuple([number for number in more if number != NOWHERE]))
 
     def rows(self, pairs: list[Pair]) -> Vector:
         """Features of these pairs, one row each."""
-        return self._rows.take([pair.place for pair in pairs], axis=0)
+        # A name costs more than a number here, and this is on the way of every batch.
+        return self._rows.take([pair[0] for pair in pairs], axis=0)
 
     def costs(self, victim: Victim, pairs: list[Pair], rows: Vector) -> list[float]:
         """What each of the others would cost the victim alone, as a logarithm; below nought counts as nought."""
@@ -146,9 +155,9 @@ class Kind:
         for number in victim.effects:
             own += means[number]
         costs: list[float] = rows.dot(self.weights.mean).tolist()
-        for j, (_, effects) in enumerate(pairs):
-            cost = costs[j] + own
-            for number in effects:
+        for j, (_, general, of_kind, of_pair, more) in enumerate(pairs):
+            cost = costs[j] + own + means[general] + means[of_kind] + means[of_pair]
+            for number in more:
                 cost += means[number]
             costs[j] = cost if cost < _DEAR else _DEAR
         return costs
@@ -180,10 +189,11 @@ class Kind:
         for number in victim.effects:
             own += variances[number]
         total, all_of_them = 0.0, 0.0
-        for pair, slope in zip(pairs, by_cost, strict=True):
+        for (_, general, of_kind, of_pair, more), slope in zip(pairs, by_cost, strict=True):
             all_of_them += slope
             square = slope * slope
-            for number in pair[1]:
+            total += square * (variances[general] + variances[of_kind] + variances[of_pair])
+            for number in more:
                 total += square * variances[number]
         return total + all_of_them * all_of_them * own
 
@@ -216,12 +226,12 @@ class Kind:
         floor = min(floor, FIRST)
         means, variances = self.effects.means, self.effects.variances
         pull, all_of_them = error / total, 0.0
-        for (_, effects), slope, cost in zip(pairs, by_cost, costs, strict=True):
+        for (_, *effects, more), slope, cost in zip(pairs, by_cost, costs, strict=True):
             if (cost < _DEEP and error < 0) or (cost >= _DEAR and error > 0):
                 continue
             all_of_them += slope
             gain, square = slope * pull, slope * slope / total
-            for number in effects:
+            for number in (*effects, *more) if more else effects:
                 variance = variances[number]
                 means[number] += gain * variance
                 variance -= square * variance * variance
@@ -231,6 +241,7 @@ class Kind:
             variance = variances[number]
             means[number] += all_of_them * variance * pull
             variances[number] = max(variance - square * variance * variance, floor)
+        means[NOWHERE] = variances[NOWHERE] = 0.0
         if by_power:
             gain = by_power * self.power_variance / total
             self.power = min(_MOST_POWER, max(_LEAST_POWER, self.power + gain * error))

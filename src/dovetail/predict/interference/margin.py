@@ -33,7 +33,14 @@ _DOUBT: Final = 1.5
 _AIMS: Final = tuple([1 - level for level in LEVELS])
 #: However long nothing fails: three times as many misses are aimed at, at most. [our choice]
 _MOST: Final = tuple([min(0.9, 3 * aim) for aim in _AIMS])
+#: A level that fails once in a hundred times moves in smaller steps: so far up after a hit, so far down after a miss.
 _STEPS: Final = tuple([STEP * min(1.0, 20 * aim) for aim in _AIMS])
+_MOVES: Final = tuple(
+    [
+        (number, aim * step, (aim - 1) * step, most)
+        for number, (aim, step, most) in enumerate(zip(_AIMS, _STEPS, _MOST, strict=True))
+    ]
+)
 
 
 class Margin:
@@ -67,21 +74,21 @@ class Margin:
         self.asked += 1
         missing, hits, errors = self._missing, self.hits, self._sorted
         count = len(errors)
-        for number, aim in enumerate(_AIMS):
+        for number, up, down, most in _MOVES:
+            part = missing[number]
             if count < ENOUGH:
                 bound = _NORMAL[number] * _DOUBT
             else:
-                at = int((count + 1) * (1 - missing[number]))
+                at = int((count + 1) * (1 - part))
                 bound = errors[at] if at < count else max(0.0, 1.2 * errors[-1])
-            # A level that fails once in a hundred times moves in smaller steps.
             if error <= bound:
                 hits[number] += 1
-                moved = missing[number] + aim * _STEPS[number]
-                if moved <= _MOST[number]:
-                    missing[number] = moved
+                part += up
+                if part <= most:
+                    missing[number] = part
             else:
-                moved = missing[number] + (aim - 1) * _STEPS[number]
-                missing[number] = moved if moved > 0 else 0.0
+                part += down
+                missing[number] = part if part > 0 else 0.0
         if count == WINDOW:
             del errors[bisect_left(errors, self._last.popleft())]
         self._last.append(error)

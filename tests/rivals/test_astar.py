@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.plan.support import Everything, chain, option, random_options
 
-from dovetail.plan.astar import fastest_first, minimum, search
+from dovetail.lab.rivals.astar import fastest_first, minimum, search
 from dovetail.plan.options import Option
 from dovetail.state import Config
 
@@ -85,3 +85,10 @@ def test_the_fallbacks():
     assert [o.mean_ns for o in fastest_first(options, 2)] == [5, 7]
     assert [o.mean_ns for o in fastest_first(options, 5, batch_max=2)] == [5, 9, 12]
     assert minimum(options) == options[3]
+
+
+def test_what_was_looked_at_and_put_there_is_counted():
+    found = search([[option(1, 1.0)]], 1, 1)
+    assert (found.expanded, found.generated) == (2, 2), "the beginning, and the one path"
+    found = search([[option(1, 1.0), option(2, 5.0)]], 2, 2)
+    assert (found.expanded, found.generated) == (3, 3)

@@ -2,7 +2,7 @@
 
 This is our reconstruction of ESG's search for one queue (ESG_1Q): outline [B], names [M], details [I] of section
 A.3 of our notes; it is not verified against the paper and has no public code to compare with. It is here as the
-method to compare `frontier` with, and as the second opinion that `frontier` is tested against.
+method to compare `plan.frontier` with, and as the second opinion that `plan.frontier` is tested against.
 
 Rules of this file
 - A path fixes one option per stage; its time and its cost are sums. Wanted: the K paths of least cost whose time is
@@ -27,7 +27,7 @@ from math import inf
 
 import msgspec
 
-from .options import Option
+from ...plan.options import Option
 
 __all__ = ["Path", "Search", "fastest_first", "minimum", "search"]
 
