@@ -22,7 +22,7 @@ HOOK = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"][
 MODULES: list[str] = HOOK["custom"]["modules"]
 #: Records of compiled modules: none of them is ever decoded.
 INSIDE = {
-    "Candidate", "Considered", "HttpRequest", "HttpResponse", "Known", "Limits", "Outputs", "Result", "Settings",
+    "Candidate", "Considered", "HttpRequest", "HttpResponse", "Known", "Limits", "Outputs", "Result",
     "Spot", "Summary", "Victim", "_Delivery", "_Entry", "_Fetch", "_Hint", "_Known",
 }  # fmt: skip
 
