@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo soak test test-pure test-page test-torch compiled test-compiled check bench mutants clean
+.PHONY: setup demo soak test test-pure test-page test-torch compiled test-compiled wheels check bench mutants clean
 
 setup: $(STAMP)
 
@@ -44,6 +44,11 @@ compiled: setup
 test-compiled: compiled
 	DOVETAIL_COMPILED=1 PYTHONPATH=build/compiled $(BIN)/python -m pytest -m "not cpu and not interpreted"
 
+# What to put into a package index: the compiled wheel for this platform, which pip prefers, and the one for all others.
+wheels: setup
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	DOVETAIL_COMPILED=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -73,4 +78,4 @@ mutants: setup
 	$(BIN)/python scripts/mutants.py sample
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build out
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist out

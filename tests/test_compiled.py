@@ -8,8 +8,13 @@ import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+
+from dovetail.control import Reply
+from dovetail.record.ledger import Ledger
 
 PROJECT = Path(__file__).resolve().parents[1]
 SOURCE = PROJECT / "src" / "dovetail"
@@ -17,8 +22,8 @@ HOOK = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"][
 MODULES: list[str] = HOOK["custom"]["modules"]
 #: Records of compiled modules: none of them is ever decoded.
 INSIDE = {
-    "Candidate", "Considered", "HttpRequest", "HttpResponse", "Known", "Limits", "Outputs", "Result", "Settings",
-    "Spot", "Summary", "Victim", "_Delivery", "_Entry", "_Fetch", "_Hint",
+    "Candidate", "Considered", "HttpRequest", "HttpResponse", "Known", "Limits", "Outputs", "Result",
+    "Spot", "Summary", "Victim", "_Delivery", "_Entry", "_Fetch", "_Hint", "_Known",
 }  # fmt: skip
 
 
@@ -84,3 +89,56 @@ def test_nobody_outside_subclasses_a_class_inside() -> None:
 def test_records_that_travel_are_not_compiled() -> None:
     found = [pair for module in MODULES for pair in classes(file_of(module))]
     assert {name for name, bases in found if "Struct" in bases} == INSIDE
+
+
+class Backwards(msgspec.Struct):
+    """An answer whose fields lie elsewhere than those of ours."""
+
+    cost_usd: float
+    outcome: str
+    priority: int
+    graph: int
+    arrived_ns: int
+
+
+class Plain:
+    """An answer that is no record."""
+
+    def __init__(self) -> None:
+        self.arrived_ns, self.graph, self.priority, self.outcome, self.cost_usd = 0, 0, 1, "ok", 0.5
+
+
+def costs(ledger: Ledger) -> float:
+    return ledger.rows[0, 1].cost_usd
+
+
+def test_where_a_field_was_is_remembered_of_that_class_only_and_until_it_changes() -> None:
+    """`inline_caches.h`: one place of the code meets answers of several classes in turn."""
+    answers: list[Any] = [Reply(1, 1, 0, 1, "ok", 0, 0.25), Backwards(0.125, "ok", 1, 0, 0), Plain()]
+    ledger = Ledger([("flow", 1)])
+    for answer in answers * 3:
+        ledger.add(answer, 1)
+    assert costs(ledger) == 3 * (0.25 + 0.125 + 0.5)
+    changing = type("Changing", (Backwards,), {})
+    before = changing(0.125, "ok", 1, 0, 0)
+    ledger.add(before, 1)
+    ledger.add(before, 1)
+    changing.cost_usd = property(lambda _: 8.0)
+    ledger.add(before, 1)
+    assert costs(ledger) == 3 * (0.25 + 0.125 + 0.5) + 2 * 0.125 + 8.0
+    with pytest.raises(AttributeError):
+        ledger.add(object(), 1)  # type: ignore[arg-type]
+
+
+def test_a_name_of_a_module_is_looked_up_again_when_the_module_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def outcomes(ledger_of: str) -> list[str]:
+        ledger = Ledger([(ledger_of, 1)])
+        ledger.add(Reply(1, 1, 0, 1, "ok", 0, 0.0), 1)
+        return list(ledger.rows[0, 1].outcomes)
+
+    usual = outcomes("flow")
+    assert outcomes("flow") == usual
+    with monkeypatch.context() as changed:
+        changed.setattr(importlib.import_module("dovetail.record.ledger"), "OUTCOMES", ("ok", *"abcde"))
+        assert outcomes("flow") == ["ok", *"abcde"]
+    assert outcomes("flow") == usual

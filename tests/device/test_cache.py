@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from dovetail.device.cache import ModelCache, names_of
-from dovetail.device.eviction import MAX_REASON_CHARS
+from dovetail.device.eviction import MAX_REASON_CHARS, Candidate
 from dovetail.units import SECOND
 from dovetail.workflow.graph import StageSpec
 
@@ -208,3 +210,11 @@ def test_people_read_names_and_not_hashes() -> None:
     again = StageSpec("way_again", "onnx", model="2f62c9", path="page_way.onnx")
     listed = StageSpec("look", "model", model="compass/vit")
     assert names_of([file, again, listed]) == {"2f62c9": "page_way", "compass/vit": "compass/vit"}
+
+
+def test_what_a_model_wastes_is_rounded_once_compiled_or_not() -> None:
+    """Who goes must not depend on how the code was built."""
+    idle_ns, nbytes, load_ns = 2_304_463_163, 1_736_984_002, 10_282_669
+    assert float(idle_ns * nbytes) / load_ns != idle_ns * nbytes / load_ns, "these do not tell one rounding from two"
+    held = Candidate("a", nbytes, 0, 1, False, load_ns)
+    assert held.waste(idle_ns) == float(Fraction(idle_ns * nbytes, load_ns))

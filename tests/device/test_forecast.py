@@ -13,7 +13,7 @@ from .shop import LOAD_NS, Shop
 
 def waiting(batch: int, model: str, expected_ns: int = 5 * MS) -> Task:
     run = RunBatch(0, batch, 0, model, (), 1, 100, 0, NEVER_NS, expected_ns)
-    return Task(batch, run, model, 1, (0, 0, batch), 0)
+    return Task(batch, run, model, 1, (0, 0, 0, batch), 0)
 
 
 def test_a_load_begins_when_one_of_the_slots_is_free_and_slots_in_use_count() -> None:

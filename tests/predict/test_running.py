@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,3 +52,14 @@ def test_many_at_once_fade_what_was_before() -> None:
             seen.add_many([value - 10, value + 10] * 32)
     assert seen.mean == pytest.approx(300, abs=2)
     assert seen.spread() == pytest.approx(10 / 300, rel=0.1)
+
+
+def test_squares_are_rounded_once_compiled_or_not() -> None:
+    """Squares of nanoseconds are more than a float holds exactly; what follows must not depend on the build."""
+    values = [700_000_001, 700_000_024, 700_000_027]
+    seen = Seen(64)
+    seen.add_many(values)
+    off, total = sum(values), len(values)
+    assert float(off * off) / total != off * off / total, "these values do not tell one rounding from two"
+    around = sum(value * value for value in values) - float(Fraction(off * off, total))
+    assert seen.squares == around

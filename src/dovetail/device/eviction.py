@@ -12,6 +12,7 @@ ones stay. If some that were named turn out not to be needed, they stay as well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import truediv
 
 import msgspec
 
@@ -40,7 +41,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
     def waste(self, now_ns: int) -> float:
         """Room that it takes over what it saves, both per time."""
-        return (now_ns - self.used_ns) * self.nbytes / (self.load_ns or max(1, self.nbytes))
+        # The product is larger than a float holds exactly: only the interpreter's own division rounds once.
+        waste: float = truediv((now_ns - self.used_ns) * self.nbytes, self.load_ns or max(1, self.nbytes))
+        return waste
 
 
 class Victim(msgspec.Struct, frozen=True, gc=False):

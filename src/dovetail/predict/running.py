@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import mul
+from operator import mul, truediv
 
 from .estimate import GUESSED_SPREAD
 
@@ -75,8 +75,9 @@ class Seen:
         squares = sum(map(mul, values, values)) - many * self.mean * self.mean - 2 * self.mean * off
         self.count += many
         self.mean += off // total
-        # Around the old mean it is the sum of both; off²/total takes it to the new one.
-        squares = self.squares + max(0.0, squares - off * off / total)
+        # Around the old mean it is the sum of both; off²/total takes it to the new one. The squares are larger than a
+        # float holds exactly, and only the interpreter's own division rounds once: compiled code would round twice.
+        squares = self.squares + max(0.0, squares - truediv(off * off, total))
         self.squares = squares * min(self.count, self.window) / total
 
     def fade(self, count: int) -> None:

@@ -19,6 +19,7 @@ import math
 from abc import abstractmethod
 from collections import deque
 from http import HTTPStatus
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from .application import Cancel, Phase
@@ -76,7 +77,7 @@ class Answering(asyncio.BufferedProtocol):
 
     def _wait(self, phase: Phase, timeout_s: float | None = None) -> None:
         self._phase = phase
-        self.deadline = math.inf if timeout_s is None else self._server.loop.time() + timeout_s
+        self.deadline = math.inf if timeout_s is None else monotonic() + timeout_s
 
     def pause_writing(self) -> None:
         self._stalled = True
@@ -167,7 +168,7 @@ class Answering(asyncio.BufferedProtocol):
                 self._queue.append(b"".join(joined))
         self._server.answers += 1
         if (log := self._server.access_log) is not None:
-            took_s = self._server.loop.time() - self._asked_s if request is not None else 0.0
+            took_s = monotonic() - self._asked_s if request is not None else 0.0
             log.answered(self.client, request, response.status, took_s, sum(map(len, parts)))
         self._wait(_SENDING)
         self._pump()

@@ -19,6 +19,7 @@ Rules of this file
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
 from .answering import Answering, as_http_error
@@ -166,7 +167,7 @@ class Connection(Answering):
         if stop < 4:
             if unread == len(self._buffer):
                 raise HttpError(431, f"the request head is larger than {limits.max_head_bytes} bytes")
-            self.deadline = min(self.deadline, self._server.loop.time() + limits.head_timeout_s)
+            self.deadline = min(self.deadline, monotonic() + limits.head_timeout_s)
             return False
         data = bytes(self._view[self._start : stop])
         self._start = stop
@@ -176,7 +177,7 @@ class Connection(Answering):
     def _open(self, request: HttpRequest, limits: Limits) -> None:
         """Prepares for the body of a request whose head is sound."""
         self._request = request
-        self._asked_s = request.asked_s = self._server.loop.time()
+        self._asked_s = request.asked_s = monotonic()
         self._server.crowd.works(self)
         if self._beyond:
             request.keep_alive = False
@@ -211,7 +212,7 @@ class Connection(Answering):
             self._transport.write(_CONTINUE)
 
     def _begin_body(self) -> None:
-        self._began_s = self._server.loop.time()
+        self._began_s = monotonic()
         self._pace(0)
 
     def _pace(self, nbytes: int) -> None:
@@ -232,7 +233,7 @@ class Connection(Answering):
             self._unreceived = rest
             self._take_room()
             return True
-        self.deadline = self._server.loop.time() + self._server.limits.body_grace_s
+        self.deadline = monotonic() + self._server.limits.body_grace_s
         return False
 
     def _take_room(self) -> None:

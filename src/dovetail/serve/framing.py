@@ -179,7 +179,8 @@ class Heads:
 def _path(target: bytes) -> str:
     if target[:1] != b"/":  # a whole URL, as proxies get it, is to be understood too (RFC 9112, 3.2.2)
         try:
-            path: bytes | None = httptools.parse_url(target).path
+            url: Any = httptools.parse_url(target)
+            path: bytes | None = url.path  # its own annotation says that there always is one
         except httptools.HttpParserError:
             raise HttpError(400, "the request target is neither a path nor a URL") from None
         target = path or b"/"

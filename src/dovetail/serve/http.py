@@ -16,6 +16,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from email.utils import formatdate
+from time import monotonic
 
 from .access_log import AccessLog
 from .answering import Answering
@@ -207,7 +208,7 @@ class HttpServer:
 
     def _sweep(self) -> None:
         """One timer for all connections: a timer for each step of each request would cost more than the step."""
-        now = self.loop.time()
+        now = monotonic()
         self.date = formatdate(usegmt=True)
         for connection in [each for each in self._connections if each.deadline <= now]:
             connection.expire()
