@@ -139,7 +139,7 @@ class DovetailPlanner:
             path_ns = fetch_ns + plan.quick_ns
         if wait_ns:
             devices = len(self._cluster.workers) - self._cluster.hosts
-            wait_ns = self._backlog.overtaken_ns(priority, path_ns, wait_ns, devices, self._cluster.hosts, now_ns)
+            wait_ns = self._backlog.overtaken_ns(priority, wait_ns, devices, self._cluster.hosts, now_ns)
         self._expected = path_ns, wait_ns, left_ns - path_ns
         return self._admission.judge(graph.name, priority, path_ns, wait_ns, left_ns, now_ns)
 
