@@ -83,6 +83,7 @@ class Scaled:
         return SimDevice(ident, SPEC, self.controller.stages, TABLE, schedule, rng=rng, arbiter=arbiter)
 
     def _watch(self, event: Event, actions: list[Action]) -> None:
+        assert event.at_ns < 3600 * SECOND, "somebody waits for ever"
         validate(self.controller)
         for action in actions:
             if isinstance(action, SetSlice | StartWorker | StopWorker):

@@ -12,7 +12,7 @@ from dovetail.profile.table import Entry, ProfileTable
 from dovetail.scale import ScaleSettings
 from dovetail.scale.points import ScalePoint
 from dovetail.units import MS, SECOND
-from dovetail.workflow.graph import chain
+from dovetail.workflow.graph import StageSpec, chain
 
 TWO = ScaleSettings(least=1, most=3, start_ns=500 * MS, zero_ns=20 * SECOND, device_settle_ns=5 * SECOND)
 DEVICES = ScaleSettings(least=1, most=3, slices=False, start_ns=500 * MS, device_settle_ns=5 * SECOND)
@@ -180,3 +180,20 @@ def test_a_device_that_is_not_needed_stays_for_as_long_as_another_would_take(loa
     at_ns, first = stopped[0]
     assert 10 + stays_s <= at_ns / SECOND < 10 + stays_s + 5, "the load falls after ten seconds"
     assert f"has been enough for {round(stays_s)} s" in first.reason or "have been enough" in first.reason
+
+
+def test_a_stage_with_a_slice_of_its_own_keeps_a_device_while_it_is_asked_for_and_brings_it_back() -> None:
+    """The scaler sets no slice of it, so that none of its slices says that the device is needed."""
+    own = StageSpec(
+        "look", "model", (1, 2, 4), model="look", weights_bytes=1 << 20, share_pct=100, quota_pct=60, client="flow"
+    )
+    zero = ScaleSettings(least=0, most=2, start_ns=500 * MS, zero_ns=5 * SECOND, device_settle_ns=2 * SECOND)
+    s = Scaled(zero, graph=chain("flow", 2 * SECOND, [own])).run(
+        iter([*every(100 * MS, 100), *every(100 * MS, 50, 40 * SECOND)])
+    )
+    told = [(at_ns, type(action)) for at_ns, action in s.told]
+    (stopped, _), (started, _) = told[0], told[1]
+    assert [kind for _, kind in told[:2]] == [StopWorker, StartWorker]
+    assert 15 * SECOND <= stopped < 25 * SECOND, "not while it is asked for"
+    assert 40 * SECOND <= started < 42 * SECOND
+    assert s.outcomes == {"ok": 150}

@@ -54,17 +54,17 @@ def busy_with(parts: dict[int, float], now_ns: int = WINDOW_NS) -> Backlog:
 def test_whoever_waits_is_overtaken_by_higher_classes_that_come_meanwhile():
     backlog = busy_with({1: 0.25, 2: 0.25, 3: 0.5})
     now_ns = WINDOW_NS - 1
-    wait = {level: backlog.overtaken_ns(level, 20 * MS, 80 * MS, 2, 0, now_ns) for level in (1, 2, 3)}
+    wait = {level: backlog.overtaken_ns(level, 80 * MS, 2, 0, now_ns) for level in (1, 2, 3)}
     assert wait[1] == 80 * MS, "nobody is above it, and equals that come later have later objectives"
-    assert abs(wait[2] - (100 * MS * 4 // 3 - 20 * MS)) < MS, "a quarter of the time is for class 1"
-    assert abs(wait[3] - (100 * MS * 2 - 20 * MS)) < MS, "half of it is for classes 1 and 2"
+    assert abs(wait[2] - 80 * MS * 4 // 3) < MS, "a quarter of the time is for class 1"
+    assert abs(wait[3] - 80 * MS * 2) < MS, "half of it is for classes 1 and 2"
 
 
 def test_what_came_long_ago_overtakes_nobody_and_a_flood_leaves_a_little():
     backlog = busy_with({1: 0.5})
-    soon, later = (backlog.overtaken_ns(2, 0, 80 * MS, 2, 0, n * WINDOW_NS // 2) for n in (3, 4))
+    soon, later = (backlog.overtaken_ns(2, 80 * MS, 2, 0, n * WINDOW_NS // 2) for n in (3, 4))
     assert 80 * MS < soon < 160 * MS, "half of the window is over"
     assert later == 80 * MS
     flood = busy_with({1: 7.0})
     most = 80 * MS * SECOND // (SECOND - MOST_OVERTAKING_NS)
-    assert flood.overtaken_ns(2, 0, 80 * MS, 2, 0, WINDOW_NS - 1) == most
+    assert flood.overtaken_ns(2, 80 * MS, 2, 0, WINDOW_NS - 1) == most

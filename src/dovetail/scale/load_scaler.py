@@ -94,7 +94,8 @@ class LoadScaler:
         adjustment = self._placed(cluster, wanted, why, now_ns)
         idle = not cluster.requests and not any(need.settled_per_s for need in needs.values())
         changed = adjustment.slices or adjustment.drains or cluster.starting
-        waits = any(cluster.slices.values()) if settings.slices and settings.zero_ns else False
+        kept = any(cluster.slices.values()) or self._own(wanted, cluster)
+        waits = kept if settings.slices and settings.zero_ns else False
         self._quiet = idle and not changed and not waits and self._spare_ns < 0
         self._next_ns = 0 if self._quiet else now_ns + settings.tick_ns
         return Adjustment(
@@ -183,7 +184,8 @@ class LoadScaler:
         settings = self.settings
         idle_ns = now_ns - stage.demand.busy_ns
         # Without slices the last device is what there is to sleep without.
-        asleep = not pieces and need.settled_per_s < NO_RATE_PER_S and (settings.slices or settings.least > 0)
+        unused = not pieces and need.settled_per_s < NO_RATE_PER_S
+        asleep = unused and (self.manages(stage.spec) if settings.slices else settings.least > 0)
         if settings.zero_ns and (asleep or idle_ns >= settings.zero_ns):
             return None, f"nothing has come for {idle_ns / 1e9:.0f} s"
         share_pct = pieces[0].share_pct if pieces else 0
@@ -253,7 +255,8 @@ class LoadScaler:
             ]
             pieces += [Wanted(name, share_pct, quota_pct)] * (keep - len(open_pieces))
         able = [w.id for w in workers]
-        empties = self._spare(workers, pieces, now_ns)
+        floor = max(settings.least, 1 if pieces or self._own(wanted, cluster) else 0)
+        empties = self._spare(workers, pieces, floor, now_ns)
         fitted = fit(pieces, able, avoid=empties)
         if empties and fitted.homeless:
             fitted, empties = fit(pieces, able), 0
@@ -272,7 +275,7 @@ class LoadScaler:
             if slot.slice:
                 wishes.append(SliceWish(slot.stage, slot.worker, 0, 0, 0, moved, slot.slice))
         need = len(workers) + fitted.more
-        devices = max(settings.least, min(settings.most, need))
+        devices = max(floor, min(settings.most, need))
         blocked = ", ".join(sorted({piece.stage for piece in fitted.homeless}))
         reason = f"no device has room for {blocked}" if blocked else f"at least {settings.least} is asked for"
         return Adjustment(
@@ -280,10 +283,14 @@ class LoadScaler:
             drains=self._drains(cluster, workers, pieces, empties, wishes),
         )  # fmt: skip
 
-    def _spare(self, workers: Sequence[Worker], pieces: Sequence[Wanted], now_ns: int) -> int:
+    @staticmethod
+    def _own(wanted: Mapping[str, Choice | None], cluster: Cluster) -> bool:
+        """Whether a stage is asked for that has a slice of its own on whatever device is there."""
+        return any(choice is not None and name not in cluster.slices for name, choice in wanted.items())
+
+    def _spare(self, workers: Sequence[Worker], pieces: Sequence[Wanted], floor: int, now_ns: int) -> int:
         """The device to be emptied, if fewer have been enough for some time."""
-        settings = self.settings
-        if len(workers) <= max(settings.least, 1 if pieces else 0):
+        if len(workers) <= floor:
             self._spare_ns = -1
             return 0
         areas = {w.id: sum(p.share_pct * p.quota_pct for p in pieces if p.worker == w.id) for w in workers}

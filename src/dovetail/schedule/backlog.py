@@ -162,7 +162,7 @@ class Backlog:
         """How long a newcomer of this class with this objective waits for the work that is open and goes first."""
         return _longest_ns(self.before(objective_ns, priority), devices, hosts)
 
-    def overtaken_ns(self, priority: int, path_ns: int, wait_ns: int, devices: int, hosts: int, now_ns: int) -> int:
+    def overtaken_ns(self, priority: int, wait_ns: int, devices: int, hosts: int, now_ns: int) -> int:
         """The wait of who has to wait, with those of higher classes who will come until its end and go first."""
         device = host = 0
         for other, inflow in self._inflows.items():
@@ -170,7 +170,7 @@ class Backlog:
                 more = inflow.brings(SECOND, now_ns)
                 device, host = device + more[0], host + more[1]
         taken_ns = min(MOST_OVERTAKING_NS, _longest_ns((device, host), devices, hosts))
-        return wait_ns + (wait_ns + path_ns) * taken_ns // (SECOND - taken_ns)
+        return wait_ns * SECOND // (SECOND - taken_ns)
 
     def before(self, objective_ns: int, priority: int) -> Work:
         """Work that goes before a newcomer of this class with this objective."""

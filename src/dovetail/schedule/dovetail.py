@@ -137,9 +137,9 @@ class DovetailPlanner:
         path_ns = fetch_ns + (plan.path_ns + plan.quick_ns) // 2
         if path_ns > left_ns:
             path_ns = fetch_ns + plan.quick_ns
-        if wait_ns:
+        if wait_ns and self._settings.goal == "time":  # else much of what waits is held on purpose
             devices = len(self._cluster.workers) - self._cluster.hosts
-            wait_ns = self._backlog.overtaken_ns(priority, path_ns, wait_ns, devices, self._cluster.hosts, now_ns)
+            wait_ns = self._backlog.overtaken_ns(priority, wait_ns, devices, self._cluster.hosts, now_ns)
         self._expected = path_ns, wait_ns, left_ns - path_ns
         return self._admission.judge(graph.name, priority, path_ns, wait_ns, left_ns, now_ns)
 
